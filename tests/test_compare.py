@@ -32,7 +32,7 @@ from audiomarathon.report.comparison_text import answer, notes, ranked
 from audiomarathon.report.render import for_width, rich_table
 from audiomarathon.report.tables import comparison
 from audiomarathon.results.best import Ranking, ranking_of
-from audiomarathon.results.compare import Compared, Comparison, compare, told
+from audiomarathon.results.compare import Compared, Comparison, compare, lines_by_reason
 from audiomarathon.results.pairs import ACROSS, Pairs
 from audiomarathon.results.savings import savings
 from audiomarathon.results.status import read_status
@@ -69,7 +69,7 @@ class TestRows:
         added(folder, a_failed_record("clip0"))
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert (row.samples, row.verdict.difference) == (3, 0.0)
-        (left,) = told(compared(tmp_path).left_out)
+        (left,) = lines_by_reason(compared(tmp_path).left_out)
         assert left.startswith("dart-0.5-layer2 in tau: 1 of 4 samples")
 
     def test_a_clip_that_was_replaced_is_another_sample(self, tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ class TestRefusals:
             a_run(tmp_path, f"{method}-0.5-layer2", [True] * 4, task="gtzan")
         found = compared(tmp_path)
         assert [(row.scope, row.side) for row in found.rows] == [("tau", "dart-0.5-layer2")]
-        asked, ran = told(found.left_out)
+        asked, ran = lines_by_reason(found.left_out)
         assert asked.startswith("dart-0.5-layer2 in desed: ")
         assert "prompts q and p" in asked
         assert ran.startswith("fast_v-0.5-layer2, random-0.5-layer2 in gtzan: base-0 did not run")
@@ -360,7 +360,7 @@ class TestRefusals:
             a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task=task)
         found = compared(tmp_path)
         assert [row.scope for row in found.rows] == ["tau"]
-        assert "dart-0.5-layer2 in theirs" in told(found.left_out)[0]
+        assert "dart-0.5-layer2 in theirs" in lines_by_reason(found.left_out)[0]
 
     @pytest.mark.parametrize(
         ("facts", "message"),

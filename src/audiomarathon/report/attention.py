@@ -18,7 +18,7 @@ from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.files import write_json, writing
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.models.registry import get_model
-from audiomarathon.report.attention_maps import in_blocks
+from audiomarathon.report.attention_maps import draw_map, in_blocks
 from audiomarathon.report.charts import library
 from audiomarathon.report.explain import Clip, spectrogram
 from audiomarathon.report.samples import columns
@@ -87,15 +87,15 @@ class Seen:
     def last_layers(self) -> Estimate:
         """Return the mean of :attr:`foresight` over `later`, with its interval over clusters; NaN if undefined."""
         own = self.foresight[:, self.later].mean(1) if self.later else np.full(len(self.files), np.nan)
-        sound = np.isfinite(own)
-        if not sound.any():
+        defined = np.isfinite(own)
+        if not defined.any():
             return Estimate(np.nan, None)
-        clusters = [one for one, fine in zip(self.clusters, sound, strict=True) if fine]
-        return Resampler(self.run.seed).mean(own[sound].tolist(), clusters)
+        clusters = [cluster for cluster, kept in zip(self.clusters, defined, strict=True) if kept]
+        return Resampler(self.run.seed).mean(own[defined].tolist(), clusters)
 
 
-def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
-    """Read the captured attention of a run, or of one sample; None if there is none.
+def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen:
+    """Read the captured attention of a run that has any, or of one sample.
 
     Raises
     ------
@@ -106,8 +106,6 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
     """
     assert run.folder is not None
     rows = {id_: row for id_, row in index_of(run.folder).items() if sample in ("", id_)}
-    if not rows:
-        return None
     layers = _shared_layers(rows.values())
     if layer and layer - 1 not in layers[:-1]:
         allowed = ", ".join(str(own + 1) for own in layers[:-1]) or "none: no two layers were captured of every sample"
@@ -116,14 +114,13 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
     found, marks, pruned, count = list[tuple[Floats, ...]](), list[dict[str, tuple[float, float]]](), False, 0
     for file in files.values():
         one = Attention.read(file)
-        own = [one.meta["layers"].index(number) for number in layers]
-        shares, profile = _shares(one)[:, own], one.profile[0, own]
-        asked = profile[layers.index(layer - 1)] if layer else None
+        places = [one.meta["layers"].index(number) for number in layers]
+        shares, profile = _shares(one)[:, places], one.profile[0, places]
         ranks = [
-            np.nan if asked is None or number == layer - 1 else _correlation(asked, later)
+            np.nan if not layer or number == layer - 1 else _correlation(profile[layers.index(layer - 1)], later)
             for number, later in zip(layers, profile, strict=True)
         ]
-        found.append((shares[..., 1], shares.mean(2), one.blocks[own].astype(float), np.array(ranks)))
+        found.append((shares[..., 1], shares.mean(2), one.blocks[places].astype(float), np.array(ranks)))
         marks.append(_marks(one))
         pruned, count = pruned or bool(one.meta["kept_audio_bits"]), one.meta["model_layers"]
     to_audio, each_share, each_blocks, ranked = zip(*found, strict=True)
@@ -149,8 +146,8 @@ def _mean(values: Floats) -> Floats:
 
 def _shares(one: Attention) -> Floats:
     """Return the attention to each of `_SHARES`, shape (R, L, H, 5)."""
-    told = {"template before": "rest of the text", "rest of the template": "rest of the text", "generated": "reply"}
-    groups = ["audio" if name.startswith("clip ") else told.get(name, name) for name in one.meta["groups"]]
+    renamed = {"template before": "rest of the text", "rest of the template": "rest of the text", "generated": "reply"}
+    groups = ["audio" if name.startswith("clip ") else renamed.get(name, name) for name in one.meta["groups"]]
     found = [one.mass[..., [name == share for name in groups]].sum(-1) for share in _SHARES]
     return np.stack(found, -1).astype(float)
 
@@ -166,6 +163,7 @@ def _marks(one: Attention) -> dict[str, tuple[float, float]]:
 
 
 def _correlation(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
+    """Return Spearman's ρ over the tokens that neither layer dropped; NaN if it is undefined."""
     both = (one > 0) & (other > 0)  # dropped tokens have no rank
     if both.sum() < 3 or np.ptp(one[both]) == 0 or np.ptp(other[both]) == 0:
         return np.nan
@@ -197,10 +195,10 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
         raise RecordError(f"no attention{what} in {', '.join(str(run.folder) for run in runs)}; run with --save-attn")
     if len(there) > _MOST_RUNS:
         raise SettingsError(f"{len(there)} runs have captured attention, allowed: {_MOST_RUNS}; name fewer folders")
-    able = [layer] if layer else _tellable(there)
-    layer = 2 if 2 in able else next(iter(able), 0)
-    read = (read_seen(run, name, layer, sample) for run, name in zip(there, _names(there), strict=True))
-    seen = [one for one in read if one]
+    if not layer:
+        allowed = _allowed_layers(there)
+        layer = 2 if 2 in allowed else next(iter(allowed), 0)
+    seen = [read_seen(run, name, layer, sample) for run, name in zip(there, _names(there), strict=True)]
     pictures = {"heads": _heads(seen), "layers": _layers(seen), "blocks": _blocks(seen[0])}
     if layer:
         pictures["foresight"] = _foresight([one for one in seen if not one.pruned] or seen, layer)
@@ -217,13 +215,14 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
     return [*files, folder / "attention.json"]
 
 
-def _tellable(runs: Sequence[Run]) -> list[int]:
+def _allowed_layers(runs: Sequence[Run]) -> list[int]:
     """Return each K for which layer K − 1 and a later layer were captured of every sample."""
     rows = [row for run in runs if run.folder for row in index_of(run.folder).values()]
     return [number + 1 for number in _shared_layers(rows)[:-1]]
 
 
 def _shared_layers(rows: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Return the layers that were captured of every sample."""
     return sorted(set.intersection(*({*row["layers"]} for row in rows)))
 
 
@@ -238,6 +237,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _figures(one: Seen, layer: int) -> dict[str, Any]:
+    """Return a run's figures for `attention.json`."""
     last = one.last_layers()
     mass = {
         kind: {share: _plain(own) for share, own in zip(_SHARES, shares.T, strict=True)}
@@ -261,6 +261,7 @@ def _figures(one: Seen, layer: int) -> dict[str, Any]:
 
 
 def _plain(values: Floats) -> list[float | None]:
+    """Return values for JSON, with six digits; None for NaN."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
 
 
@@ -351,8 +352,6 @@ def _layers(seen: Sequence[Seen]) -> Figure:
 
 def _blocks(one: Seen) -> Figure:
     """Draw each layer's map in blocks, with lines at the ends of audio and question."""
-    from matplotlib.colors import LogNorm
-
     across = min(7, len(one.layers))
     down = -(-len(one.layers) // across)
     title = f"{one.name}: which part of the prompt (rows) attends to which (columns); each row sums to 1"
@@ -361,9 +360,8 @@ def _blocks(one: Seen) -> Figure:
         panel.set_axis_off()
     names = {name: sum(ends) / 2 for name, ends in one.marks.items()}
     for at, (panel, layer, blocks) in enumerate(zip(grid.flat, one.layers, one.blocks, strict=False)):
-        shown = np.where(blocks > 0, np.clip(blocks, 1e-4, 1), np.nan)  # grey: no attention
-        image = panel.imshow(shown, norm=LogNorm(1e-4, 1), cmap="magma", extent=(0, 1, 1, 0))
-        panel.set_facecolor(_GREY)
+        image = draw_map(panel, blocks, cmap="magma", extent=(0, 1, 1, 0))
+        panel.set_facecolor(_GREY)  # no attention
         panel.set_title(f"layer {layer}", fontsize=8, pad=2)
         for place in {end for ends in one.marks.values() for end in ends}:
             panel.axhline(place, color="white", linewidth=0.4)
@@ -385,12 +383,12 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
         for each in one.foresight:
             panel.plot(one.layers, each, color=look["color"], alpha=max(0.08, 0.5 / len(one.foresight)), linewidth=0.8)
         last = one.last_layers()
-        told = f" [{last.interval[0]:.2f}, {last.interval[1]:.2f}]" if last.interval else ""
-        told = f": {last.value:.2f}{told}" if one.later else ""
+        text = f" [{last.interval[0]:.2f}, {last.interval[1]:.2f}]" if last.interval else ""
+        text = f": {last.value:.2f}{text}" if one.later else ""
         numbers = [one.layers[at] for at in one.later]
-        told += f" in layers {numbers[0]}–{numbers[-1]}" if numbers else ""
-        told += ", kept tokens only" * one.pruned
-        panel.plot(one.layers, _mean(one.foresight), linewidth=2.2, label=f"{one.name}{told}", **look, **marks)
+        text += f" in layers {numbers[0]}–{numbers[-1]}" if numbers else ""
+        text += ", kept tokens only" * one.pruned
+        panel.plot(one.layers, _mean(one.foresight), linewidth=2.2, label=f"{one.name}{text}", **look, **marks)
     panel.axvline(layer - 1, color="#777777", linestyle=":")
     panel.axhline(0, color="#777777", linewidth=0.8)
     across = "Spearman's ρ over audio tokens\n(attention of the prompt's last token)"
@@ -402,17 +400,17 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
 def _time(seen: Sequence[Seen], id_: str) -> Figure:
     """Draw the question's attention over a sample's clips for each run, and the tokens that pruners kept."""
     attentions = [Attention.read(one.files[id_]) for one in seen]
-    kept = [bool(one.meta["kept_audio_bits"]) for one in attentions]
+    pruned = [bool(one.meta["kept_audio_bits"]) for one in attentions]
     per_second = get_model(str(seen[0].run.facts["model"])).tokens_per_second
     clips = attentions[0].meta["clips"]
     clip = _clip(attentions[0], [tokens / per_second for tokens in clips])
-    heights = [1.2 if clip else 0.01, *(height for some in kept for height in (1.6, *[0.18] * some))]
+    heights = [1.2 if clip else 0.01, *(height for drops in pruned for height in (1.6, *[0.18] * drops))]
     title = f"{id_}: when the question listens" + f" ({len(clips)} clips, one after the other)" * (len(clips) > 1)
     tall = 1.2 + 0.95 * sum(heights)
     figure, grid = _figure(len(heights), 1, 11, tall, title, height_ratios=heights, sharex=True)
     strips, total = iter(grid[1:, 0]), sum(clips)
     bins = min(_BINS, total)
-    for one, found, some in zip(seen, attentions, kept, strict=True):
+    for one, found, drops in zip(seen, attentions, pruned, strict=True):
         panel = next(strips)
         profile = found.profile[ROWS.index("question"), [found.meta["layers"].index(number) for number in one.layers]]
         own = np.where(profile > 0, profile, np.nan).astype(float)
@@ -422,12 +420,12 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
         extent = (0, total / per_second, len(one.layers) - 0.5, -0.5)
         image = panel.imshow(shown, aspect="auto", vmin=-3, vmax=3, cmap="RdBu_r", extent=extent)
         panel.set_facecolor(_GREY)
-        panel.set_title(one.name + " (grey: dropped)" * some, fontsize=9, loc="left", pad=2)
+        panel.set_title(one.name + " (grey: dropped)" * drops, fontsize=9, loc="left", pad=2)
         panel.set_ylabel("layer", fontsize=8)
         _name_layers(panel, one.layers)
         for end in np.cumsum(clips)[:-1]:
             panel.axvline(end / per_second, color="black", linewidth=1)
-        if some:
+        if drops:
             bits = unpack(found.meta["kept_audio_bits"], total)[None]
             panel = next(strips)
             panel.imshow(columns(bits, bins), aspect="auto", vmin=0, vmax=1, cmap="Greens", extent=extent)

@@ -15,6 +15,7 @@ from audiomarathon.runs.attention import BLOCKS
 
 Maps = npt.NDArray[np.floating[Any]]
 _MOST_LABELS = 64  # token labels along an edge
+_LOOK = {"cmap": "viridis", "interpolation": "nearest"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _draw(one: Maps, tokens: Sequence[str], title: str, file: Path) -> None:
     size = 6.0 + 0.13 * min(len(tokens), _MOST_LABELS)
     figure = Figure(figsize=(size + 1, size), dpi=100, layout="constrained")
     axes = figure.subplots()
-    image = _map(axes, one)
+    image = draw_map(axes, one, **_LOOK)
     figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, label="share of attention")
     step = -(-len(tokens) // _MOST_LABELS) or 1
     plain = [_token(token) for token in tokens[::step]]
@@ -95,19 +96,19 @@ def _draw_grid(maps: Maps, layers: Sequence[int], file: Path) -> None:
     figure = Figure(figsize=(2.4 * across, 2.5 * -(-len(layers) // across)), dpi=100, layout="constrained")
     for place, (layer, own) in enumerate(zip(layers, maps, strict=True)):
         axes = figure.add_subplot(-(-len(layers) // across), across, place + 1)
-        image = _map(axes, own)
+        image = draw_map(axes, own, **_LOOK)
         axes.set_title(f"layer {layer}", fontsize=8)
         axes.set_axis_off()
     figure.colorbar(image, ax=figure.axes, label="share of attention")
     _save(figure, file)
 
 
-def _map(axes: Any, one: Maps) -> Any:
-    """Draw a map, blank where there is no attention."""
+def draw_map(axes: Any, one: Maps, **look: Any) -> Any:
+    """Draw a map on a logarithmic scale, blank where there is no attention; `look` goes to matplotlib's `imshow`."""
     from matplotlib.colors import LogNorm
 
     shown = np.where(one > 0, np.clip(one, 1e-4, 1), np.nan)
-    return axes.imshow(shown, norm=LogNorm(1e-4, 1), cmap="viridis", interpolation="nearest")
+    return axes.imshow(shown, norm=LogNorm(1e-4, 1), **look)
 
 
 def _token(text: str) -> str:

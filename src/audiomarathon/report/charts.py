@@ -29,7 +29,7 @@ FORMATS = ("png", "pdf", "svg")
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _GREY = "#777777"
 _PALE = 0.35  # opacity of a bar
-_LETTERS = 11.0  # pixels of a label
+_LETTERS = 11.0  # font size of a label, in pixels
 _SUBTITLE_LETTER = 7.0  # average pixels: browsers' sans-serif is wider than the layout's
 STAGES = {
     "load": "#999933",
@@ -229,9 +229,9 @@ def reached(lines: Sequence[Line]) -> list[float]:
 
 
 def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
-    """Return the limits of a score axis, wide enough that equal scores look flat."""
-    found = [*reached(lines), *more]
-    low, high = min(found, default=0.0), max(found, default=1.0)
+    """Return limits of a score axis around all values and `more`, wide enough that equal scores look flat."""
+    values = [*reached(lines), *more]
+    low, high = min(values, default=0.0), max(values, default=1.0)
     low, high = low - 0.04 if low < 0 else max(0.0, low - 0.04), high + 0.02
     return min(low, max(0.0, high - 0.2)) if low >= 0 else low, high
 
@@ -249,19 +249,22 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
 
 
 def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: Any) -> dict[str, Any]:
-    """Return layers, or one that stands alone, as a spec without data and config."""
+    """Return a spec of a list of layers, or of a single layer, without data and config."""
     own = {"layer": content} if isinstance(content, list) else content
     return {"$schema": _SCHEMA, **own, "width": width, "height": height}
 
 
 def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dict[str, Any]:
-    """Return a layer that draws these rows; a channel is a field as in :func:`field`, or a description."""
+    """Return a layer that draws the named rows; a channel is a name for :func:`field`, or a complete channel."""
     encoding = {name: field(one) if isinstance(one, str) else one for name, one in channels.items()}
     return {"data": {"name": rows}, "mark": {"type": mark, **look}, "encoding": encoding}
 
 
 def field(name: str, **more: Any) -> dict[str, Any]:
-    """Return a channel that shows a field: numbers by `name:Q`, names by `name:N`, the type of its pair by `name`."""
+    """Return a channel that shows a field.
+
+    `name:Q` is a field of numbers, `name:N` of names; `name` alone (for `x2` and `y2`) has the type of `x` or `y`.
+    """
     name, _, kind = name.partition(":")
     return {"field": name} | ({"type": {"Q": "quantitative", "N": "nominal"}[kind]} if kind else {}) | more
 
@@ -272,7 +275,7 @@ def as_is(name: str) -> dict[str, Any]:
 
 
 def by_name(name: str, colours: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    """Return a colour channel with a legend; without `legend` a chart beside it that has none would hide it."""
+    """Return a colour channel with a legend, set explicitly: a neighbouring chart without a legend would hide it."""
     scale = {"domain": list(colours), "range": list(colours.values())}
     return field(name, scale=scale, **{"legend": {}, **more})
 
@@ -284,8 +287,8 @@ def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict
     at = {"x": across, "y": field("y:Q", title=y, scale=fit)}
     ink = {"color": as_is("colour:N")}
     between = {"x": across, "y": field("low:Q", title=y), "y2": "high", **ink}
-    told = {"y": y, "low": "from", "high": "to", "x": x}
-    numbers = [field(f"{name}:Q", title=title, format=".4~g") for name, title in told.items()]
+    titles = {"y": y, "low": "from", "high": "to", "x": x}
+    numbers = [field(f"{name}:Q", title=title, format=".4~g") for name, title in titles.items()]
     tip = [field("what:N", title="setting"), *numbers, field("said:N", title=" ")]
     line = {"detail": "line:N", "order": "place:Q", "strokeDash": as_is("dash:N"), **ink}
     disc = {"stroke": as_is("colour:N"), "fillOpacity": as_is("solid:Q"), "shape": as_is("shape:N"), **ink}
@@ -370,8 +373,8 @@ def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", not
         parts.append(json.loads(text))
         data |= {f"{place}-{name}": rows for name, rows in chart.data.items()}
     room = int(min(columns, len(charts)) * (charts[0].spec["width"] + 90) / _SUBTITLE_LETTER)
-    told = [line for note in notes for line in wrap(plain(note), room)]
-    heading = {"text": plain(title), "subtitle": told, "fontSize": 15, "subtitleColor": _GREY, "offset": 14}
+    lines = [line for note in notes for line in wrap(plain(note), room)]
+    heading = {"text": plain(title), "subtitle": lines, "fontSize": 15, "subtitleColor": _GREY, "offset": 14}
     spec = {"$schema": _SCHEMA, "concat": parts, "columns": columns}
     return Chart(spec | ({"title": heading} if title or notes else {}), data)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.best import Ranked, Ranking
-from audiomarathon.results.compare import Compared, Comparison, LeftOut, is_clear, told
+from audiomarathon.results.compare import Compared, Comparison, LeftOut, is_clear, lines_by_reason
 from audiomarathon.results.pairs import ACROSS, AS_BASE, Pairs
 from audiomarathon.text import counted
 
@@ -34,17 +34,20 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     of_tasks = [row for row in compared.rows if len(row.tasks) == 1]
     for timed, what in ((False, "no speed-ups"), (True, "no decode speed-up")):
         without = [row for row in of_tasks if row.untimed and bool(row.speed_ups["first_token"]) == timed]
-        lines += [f"{what} of {line}" for line in told(LeftOut(row.side, row.scope, row.untimed) for row in without)]
+        lines += [
+            f"{what} of {line}"
+            for line in lines_by_reason(LeftOut(row.side, row.scope, row.untimed) for row in without)
+        ]
     partly = [row for row in of_tasks if 0 < row.timed < row.samples]
     lines += [f"{row.side} in {row.scope}: speed-ups use {row.timed} of the {row.samples} samples" for row in partly]
-    lines += told(
+    lines += lines_by_reason(
         LeftOut(side, task, remark)
         for side, tasks in compared.shared.items()
         for task, pairs in tasks.items()
         for remark in _remarks(pairs)
     )
-    lines += [f"{row.side} in {row.scope}: {lack}" for row in compared.rows if (lack := _lack(row.verdict))]
-    lines += [f"left out: {line}" for line in told(compared.left_out)]
+    lines += [f"{row.side} in {row.scope}: {gap}" for row in compared.rows if (gap := _undefined(row.verdict))]
+    lines += [f"left out: {line}" for line in lines_by_reason(compared.left_out)]
     few = dict.fromkeys(row.scope for row in of_tasks if row.clusters < FEW_CLUSTERS and row.verdict.interval)
     lines += [f"{', '.join(few)}: fewer than ten clusters, so intervals are slightly too narrow"] * bool(few)
     return lines + _conclusion(compared.rows)
@@ -65,19 +68,21 @@ def _conclusion(rows: Sequence[Comparison]) -> list[str]:
     widest = max(tested, key=lambda row: len(row.tasks))
     ends = [row.verdict.interval for row in tested if row.tasks == widest.tasks and row.verdict.interval]
     reach = f"{widest.scope} ±{max(high - low for low, high in ends) / 2:.2f}" if ends else ""
-    told_of = ", ".join(filter(None, [samples, reach]))
-    return ["no clear difference: none has p (Holm) under 0.05" + (f"; {told_of}" if told_of else "")]
+    facts = ", ".join(filter(None, [samples, reach]))
+    return ["; ".join(filter(None, ["no clear difference: none has p (Holm) under 0.05", facts]))]
 
 
 def _remarks(pairs: Pairs) -> list[str]:
     """Return the notes on a setting's figures on a task."""
     lines = [ACROSS] if pairs.across else []
     lines += ["the machine was busy while times were taken"] if pairs.timed and pairs.busy else []
-    versions = pairs.other_versions
-    return lines + [f"other library versions than the reference's: {versions}"] * bool(versions) + pairs.notes
+    if versions := pairs.other_versions:
+        lines.append(f"other library versions than the reference's: {versions}")
+    return lines + pairs.notes
 
 
-def _lack(verdict: PairedResult) -> str:
+def _undefined(verdict: PairedResult) -> str:
+    """Return the note on a score without a value, or on random draws without one; "" if all have a value."""
     if verdict.difference is None:
         return "the score has no value on these samples"
     draws = {"resamples": verdict.undefined_resamples, "swaps": verdict.undefined_swaps}
@@ -92,11 +97,12 @@ def answer(ranking: Ranking, *, latency: float | None = None, score: float | Non
     best = ranking.best(latency=latency, score=score)
     method = ranking.best(latency=latency, score=score, random=False)
     row = ranking.row(best) if best else None
-    text = "no setting" if ranking.candidates else f"no setting's times can be compared with {ranking.reference}'s"
     if best is not None:
         text = _shown(best, row)
-    if best is not None and best.is_random:
-        text += f"; that is the control; the best other setting is {method.name if method else 'none'}"
+        if best.is_random:
+            text += f"; that is the control; the best other setting is {method.name if method else 'none'}"
+    else:
+        text = "no setting" if ranking.candidates else f"no setting's times can be compared with {ranking.reference}'s"
     return {
         "latency": latency,
         "score": score,
@@ -121,7 +127,7 @@ def _shown(best: Ranked, row: Comparison | None) -> str:
 
 def ranked(ranking: Ranking) -> str:
     """Return a line on the samples behind the answers, and what was left out."""
-    left_out = "".join(f"; left out {line}" for line in told(ranking.left_out))
+    left_out = "".join(f"; left out {line}" for line in lines_by_reason(ranking.left_out))
     if not ranking.ids:
         return f"nothing to rank{left_out}"
     count, tasks = len(ranking.candidates), ", ".join(ranking.ids)

@@ -127,30 +127,32 @@ def _is_base(run: Run) -> bool:
 
 def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     # The conditions of most runs are the usual ones; runs with other conditions are marked.
-    bases_first = [run for run in runs if _is_base(run)] or runs
-    first = max(bases_first, key=lambda one: sum(not conditions(run.identity, one.identity) for run in runs))
-    own = [conditions(run.identity, first.identity) for run in runs]
+    bases = [run for run in runs if _is_base(run)]
+    first = max(bases or runs, key=lambda one: sum(not conditions(run.identity, one.identity) for run in runs))
     seen: dict[tuple[str, str], Run] = {}
-    for run, under in zip(runs, own, strict=True):
+    base_under: dict[str, Run] = {}
+    for run in runs:
+        under = conditions(run.identity, first.identity)
         if (known := seen.setdefault((run.method, under), run)) is not run:
             raise twice(run, known)
-    bases = {under: run for run, under in zip(runs, own, strict=True) if _is_base(run)}
+        if _is_base(run):
+            base_under[under] = run
     identities = [run.identity for run in runs]
     settings = [
-        _setting(run, under, line_of(run.identity, identities), bases.get(under))
-        for run, under in zip(runs, own, strict=True)
+        _setting(run, under, line_of(run.identity, identities), base_under.get(under))
+        for (_, under), run in seen.items()
     ]
     summaries = [run.summary or {} for run in runs]
-    least, most = (pick(summary["n"] for summary in summaries) for pick in (min, max))
-    samples = str(most) if least == most else f"{least}–{most}"  # sweeps with different limits share the folder
-    heard = [f"control: {first.control}"] if first.control else []
-    title = " · ".join([task, str(first.facts.get("model", "")), *heard, f"{samples} samples"])
+    counts = sorted({summary["n"] for summary in summaries})
+    samples = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))  # sweeps of different limits share a folder
+    control = [f"control: {first.control}"] if first.control else []
+    title = " · ".join([task, str(first.facts.get("model", "")), *control, f"{samples} samples"])
     notes = dict.fromkeys(note for summary in summaries for note in summary.get("notes") or ())
     flags = {run.method: flags_of(summary) for run, summary in zip(runs, summaries, strict=True)}
-    told = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
-    told += [f"{one.label}: {ACROSS}" for one in settings if one.pairs and one.pairs.across]
-    told += [f"{one.label}: no speed-up, {one.pairs.untimed}" for one in settings if one.pairs and one.pairs.untimed]
-    return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *told))
+    lines = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
+    lines += [f"{one.label}: {ACROSS}" for one in settings if one.pairs and one.pairs.across]
+    lines += [f"{one.label}: no speed-up, {one.pairs.untimed}" for one in settings if one.pairs and one.pairs.untimed]
+    return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *lines))
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -183,11 +185,11 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
     """
     records = list(run.records.values())
     summary = run.summary or {}
-    pair = (summary.get("intervals") or {}).get("score")
+    ends = (summary.get("intervals") or {}).get("score")
     figures = {}
     if summary.get("score") is not None:
-        drawn = run.headline if run.task else Estimate(summary["score"], None)
-        figures["score"] = replace(drawn, value=summary["score"], interval=tuple(pair) if pair else None)
+        estimate = run.headline if run.task else Estimate(summary["score"], None)
+        figures["score"] = replace(estimate, value=summary["score"], interval=tuple(ends) if ends else None)
     if timed := [(1000 * record.time["llm_prefill"], record.cluster) for record in records if record.time]:
         figures["prefill_ms"] = Resampler(_SEED).median([ms for ms, _ in timed], [cluster for _, cluster in timed])
     try:
@@ -200,9 +202,8 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
         figures["kv_mb"] = cache.scaled(1e-6)
     ideal = ideal_of(run, [own for _, own in pairs.timed] if pairs and pairs.timed else records)
     method, ratio = method_and_ratio(run.identity)
-    full = f"{line} {under}".strip()
-    own_busy = bool(summary.get("busy")) or bool(pairs and pairs.timed and pairs.busy)
-    return Setting(run.method, method, full, ratio, figures, ideal, under, own_busy, pairs)
+    is_busy = bool(summary.get("busy")) or bool(pairs and pairs.timed and pairs.busy)
+    return Setting(run.method, method, f"{line} {under}".strip(), ratio, figures, ideal, under, is_busy, pairs)
 
 
 def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | None = None) -> Panel | None:
@@ -210,11 +211,13 @@ def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | No
 
     Tasks are independent; the interval comes from :func:`~audiomarathon.metrics.statistics.mean_over`.
     """
-    by_name = [{(one.label, one.conditions): one for one in panel.settings} for panel in panels]
-    shared = [name for name in by_name[0] if all(name in others for others in by_name)]
+    by_setting: dict[tuple[str, str], list[Setting]] = {}
+    for one in (one for panel in panels for one in panel.settings):
+        by_setting.setdefault((one.label, one.conditions), []).append(one)
     settings = []
-    for name_of in shared:
-        each = [settings_of[name_of] for settings_of in by_name]
+    for each in by_setting.values():
+        if len(each) < len(panels):
+            continue
         figures = {
             quantity: mean_over([one.figures[quantity] for one in each], weights if quantity == "score" else None)
             for quantity in QUANTITIES

@@ -11,23 +11,25 @@ import numpy as np
 
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.metrics.statistics import mean_over
+from audiomarathon.metrics.statistics import mean_of, mean_over
 from audiomarathon.records import Record
+from audiomarathon.report.charts import STAGES
 from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.report.series import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
 from audiomarathon.results.best import Ranked, ranking_of
-from audiomarathon.results.compare import Compared, Comparison, compare, told
+from audiomarathon.results.compare import Compared, Comparison, compare, lines_by_reason
 from audiomarathon.results.pairs import AS_BASE, speed_up_alone
 from audiomarathon.results.scopes import COMMON, OVERALL, scopes_of
 from audiomarathon.results.systems import System, base_of
 from audiomarathon.runs.read import Run
 from audiomarathon.text import flags_of
 
-STAGES = ("load", "preprocess", "encoder", "llm_prefill", "decode")
 _DURATION_BIN = 30.0  # seconds
 _PAIRED = {"llm_prefill": "llm_prefill_s", "first_token": "prefill_s"}
 _SUMS = ("n", "expected", "errors", "unparsed", "cut_by_token_limit", "truncated")
+_TIMES = tuple(f"{stage}_s" for stage in (*STAGES, "prefill"))
+_SIZES = ("kv_bytes", "peak_memory_bytes")
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,16 @@ class Setting:
         Name in tables, with the checkpoint if there are several.
     line, method, ratio
         Position in pictures; see `series`.
-    base
-        Index of its base among the systems; None without base.
+    place, base
+        Indices of the system and of its base among the systems; `base` is None without base.
     """
 
     name: str
     line: str
     method: str
     ratio: float
+    place: int
     base: int | None
-    is_base: bool
     system: System
 
 
@@ -97,14 +99,14 @@ class PageData:
         """The systems as shown, in order."""
         several = len({system.checkpoint for system in self.systems}) > 1
         found = []
-        for system in self.systems:
+        for place, system in enumerate(self.systems):
             method, ratio = method_and_ratio(system.identity)
-            kin = [other.identity for other in self.systems if other.checkpoint == system.checkpoint]
-            line = replace(system, method=line_of(system.identity, kin)).name(with_checkpoint=several)
+            of_checkpoint = [other.identity for other in self.systems if other.checkpoint == system.checkpoint]
+            line = replace(system, method=line_of(system.identity, of_checkpoint)).name(with_checkpoint=several)
             base = base_of(system, self.systems)
+            base_place = None if base is None else self.systems.index(base)
             name = system.name(with_checkpoint=several)
-            at = None if base is None else self.systems.index(base)
-            found.append(Setting(name, line, method, ratio, at, base is system, system))
+            found.append(Setting(name, line, method, ratio, place, base_place, system))
         return found
 
     @property
@@ -127,6 +129,11 @@ class PageData:
             if run.summary is not None
         }
 
+    @cached_property
+    def _scores(self) -> dict[Place, dict[str, Any]]:
+        """The figures of every finished run with a score."""
+        return {place: row for place, row in self._runs.items() if row["score"] is not None}
+
     @property
     def unfinished(self) -> list[tuple[str, str, int, int]]:
         """Unfinished runs: (setting, task, answered samples, expected samples)."""
@@ -143,12 +150,10 @@ class PageData:
 
         Control runs do not count, unless there are no others.
         """
-        charted = set(self.charted)
-        counted = [place for place in self._runs if place[1] in charted]
+        counted = [(task, place) for task, place in self._runs if place in self.charted]
         tasks = list(dict.fromkeys(task for task, _ in counted))
-        scored = {place for place in counted if self._runs[place]["score"] is not None}
         places = {place for _, place in counted}
-        common = [task for task in tasks if all((task, place) in scored for place in places)]
+        common = [task for task in tasks if all((task, place) in self._scores for place in places)]
         found = scopes_of(tasks)
         shared = len(common) < len(tasks) and common in scopes_of(common).values()
         return found | {COMMON: common} if shared else found
@@ -192,20 +197,20 @@ class PageData:
 
         A mean needs every task of its scope.
         """
-        found = {place: row for place, row in self._runs.items() if row["score"] is not None}
+        found = dict(self._scores)
         for scope, members in self.scopes.items():
             for place in range(len(self.systems)):
                 if all((task, place) in found for task in members):
                     found[scope, place] = _mean(members, [found[task, place] for task in members])
-        rows = {
-            place: {"scope": place[0], "setting": self.settings[place[1]].name, **row, **self._beside(*place)}
-            for place, row in found.items()
-        }
-        for (scope, place), row in rows.items():
-            base = found.get((scope, self.settings[place].base or 0), {})
+        rows = {}
+        for (scope, place), own in found.items():
+            setting = self.settings[place]
+            row = {"scope": scope, "setting": setting.name, **own, **self._beside(scope, setting)}
+            base = found.get((scope, setting.base or 0), {})
             for stage, name in _PAIRED.items():  # see series.PAIRED
                 if (speed := row.get(f"{stage}_speedup")) and base.get(name):
                     row[name] = base[name] / speed
+            rows[scope, place] = row
         return rows
 
     @cached_property
@@ -215,64 +220,55 @@ class PageData:
         why: dict[Place, str] = {}
         found: dict[int, Compared] = {}
         for base in {one.base for one in self.settings if one.base is not None}:
-            own = {
-                place: self._finished(place)
-                for place, one in enumerate(self.settings)
-                if one.base == base and place != base and self._finished(place).runs
-            }
-            if not own:
+            scored: dict[int, System] = {}
+            for one in self.settings:
+                runs = {task: run for task, run in one.system.runs.items() if (task, one.place) in self._scores}
+                if one.base == base != one.place and runs:
+                    scored[one.place] = replace(one.system, runs=runs)
+            if not scored:
                 continue
-            names = {system.name(with_checkpoint=False): place for place, system in own.items()}
+            names = {system.name(with_checkpoint=False): place for place, system in scored.items()}
             try:
                 compared = compare(
-                    [self.systems[base], *own.values()],
+                    [self.systems[base], *scored.values()],
                     self.systems[base],
                     seed=self.seed,
                     more={COMMON: self.scopes[COMMON]} if COMMON in self.scopes else None,
                     stages=("first_token",),
                 )
             except (RecordError, SettingsError) as error:
-                why |= {(task, place): str(error) for place, system in own.items() for task in system.runs}
+                why |= {(task, place): str(error) for place, system in scored.items() for task in system.runs}
                 continue
             found[base] = compared
             rows |= {(row.scope, names[row.side]): row for row in compared.rows}
-            for one in compared.left_out:
-                if one.task is not None and one.side in names and one.task not in compared.shared.get(one.side, {}):
-                    why[one.task, names[one.side]] = one.why
+            for missing in compared.left_out:
+                task, side = missing.task, missing.side
+                if task is not None and side in names and task not in compared.shared.get(side, {}):
+                    why[task, names[side]] = missing.why
         return rows, why, found
 
-    def _finished(self, place: int) -> System:
-        """Return a system with its scored runs only, which are the runs on the page."""
-        system = self.systems[place]
-        scored = {
-            task: run for task, run in system.runs.items() if self._runs.get((task, place), {}).get("score") is not None
-        }
-        return replace(system, runs=scored)
-
-    def _beside(self, scope: str, place: int) -> dict[str, Any]:
+    def _beside(self, scope: str, setting: Setting) -> dict[str, Any]:
         """Return a row's comparison with base, or `why` there is none."""
-        setting = self.settings[place]
+        place = setting.place
         rows, why, compared = self.beside_base
         row = rows.get((scope, place))
-        if setting.is_base:
+        if setting.system.is_base:
             return {"is_base": True}
         if row is None or set(row.tasks) != set(self.members(scope)):
             members = self.members(scope)
-            none = "base was not run under the same conditions"
-            if setting.base is not None:
-                none = f"not all of {', '.join(members)} can be compared with base"
-            told = {task: why.get((task, place), "") for task in members}
-            said = "; ".join(f"{task}: {text}" for task, text in told.items() if text)
-            return {"why": said or none, "alone": setting.base is None}
-        own = comparison_row(row)
-        kept = {name: own[name] for name in own if name.startswith(("difference", "p", "llm_", "first_", "decode_per"))}
+            reasons = "; ".join(f"{task}: {why[task, place]}" for task in members if (task, place) in why)
+            if setting.base is None:
+                return {"why": reasons or "base was not run under the same conditions", "alone": True}
+            return {"why": reasons or f"not all of {', '.join(members)} can be compared with base", "alone": False}
+        shown = ("difference", "p", "llm_", "first_", "decode_per")
+        kept = {name: value for name, value in comparison_row(row).items() if name.startswith(shown)}
         n, timed = self._n(scope, place), row.timed
         kept["first_token_speedup_said"] = f"n {timed}" if timed not in (0, n) else ""
         assert setting.base is not None
         shared = [compared[setting.base].shared[row.side][task] for task in row.tasks]
         kept["llm_prefill_speedup"] = speed_up_alone(shared, "llm_prefill")
-        if base_own := sum(pairs.alike == AS_BASE for pairs in shared):
-            some = f" in {base_own} of {len(shared)} tasks" if base_own < len(shared) else ""
+        if as_base := sum(pairs.alike == AS_BASE for pairs in shared):
+            some = f" in {as_base} of {len(shared)} tasks" if as_base < len(shared) else ""
             kept["difference_said"] = f"= base by construction{some}"
             kept["difference_mark"] = f"{kept['difference_mark']} remark".strip()  # a CSS class: the cell may wrap
         if row.samples != n:
@@ -289,9 +285,10 @@ class PageData:
         """Recommendations: for each checkpoint, the fastest setting within a point of base, on the same samples."""
         found = []
         for checkpoint in dict.fromkeys(self.systems[place].checkpoint for place in self.charted):
-            own = [place for place in self.charted if self.systems[place].checkpoint == checkpoint]
-            bases = [place for place in own if self.settings[place].is_base]
-            found += [] if bases else [Advice(checkpoint, None, why="it has no base here")]
+            bases = [one.place for one in self.settings if one.system.is_base and one.system.checkpoint == checkpoint]
+            bases = [place for place in bases if place in self.charted]
+            if not bases:
+                found.append(Advice(checkpoint, None, why="it has no base here"))
             for base in bases:
                 name = checkpoint if len(bases) == 1 else self.systems[base].name(with_checkpoint=True)
                 found.append(self._advice(name, base))
@@ -310,7 +307,7 @@ class PageData:
             if scope == self.widest and self.settings[place].base == base
         }
         best = ranking.best(points=self.point, among=shown)
-        left_out = told(ranking.left_out)
+        left_out = lines_by_reason(ranking.left_out)
         if best is None:
             return Advice(name, None, why="no setting's times can be compared with base", left_out=left_out)
         if round(best.speed, 2) <= 1:  # as it is printed
@@ -322,16 +319,14 @@ class PageData:
 
 
 def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's score, median times in seconds, sizes in bytes, and notes."""
     records = list(run.records.values())
-    times = {f"{stage}_s": _median(records, stage) for stage in (*STAGES, "prefill")}
     return {
-        **{name: summary.get(name) for name in _SUMS},
+        **{name: summary.get(name) for name in (*_SUMS, *_SIZES)},
         "n_said": ", ".join(flags_of(summary)),
         **with_interval("score", summary.get("score"), (summary.get("intervals") or {}).get("score")),
         "mean_of": run.headline if summary.get("score") is not None and run.task else None,
-        **times,
-        "kv_bytes": summary.get("kv_bytes"),
-        "peak_memory_bytes": summary.get("peak_memory_bytes"),
+        **{name: _median(records, name.removesuffix("_s")) for name in _TIMES},
         "notes": list(summary.get("notes") or ()),
         "busy": bool(summary.get("busy")),
         "own_scores": own_scores(run),
@@ -365,13 +360,12 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
     weights = weights_of(list(tasks))
     each = [row["mean_of"] for row in rows if row["mean_of"] is not None]
     interval = mean_over(each, weights).interval if len(each) == len(rows) else None
-    alike = [f"{stage}_s" for stage in (*STAGES, "prefill")] + ["kv_bytes", "peak_memory_bytes"]
     summed = {name: sum(row[name] or 0 for row in rows) for name in _SUMS}
     return {
         **summed,
         "n_said": ", ".join(flags_of({**summed, "busy": any(row["busy"] for row in rows)})),
         **with_interval("score", float(np.average([row["score"] for row in rows], weights=weights)), interval),
-        **{name: None if None in (own := [row[name] for row in rows]) else float(np.mean(own)) for name in alike},
+        **{name: mean_of([row[name] for row in rows]) for name in (*_TIMES, *_SIZES)},
         "notes": list(dict.fromkeys(note for row in rows for note in row["notes"])),
         "busy": any(row["busy"] for row in rows),
         "own_scores": [one for row in rows for one in row["own_scores"]],
@@ -403,7 +397,7 @@ def scores_table(data: PageData, figure: str = "score", *, narrow: bool = False)
             row |= {f"{scope}{end}": own.get(f"{figure}{end}") for end in ("", "_low", "_high")}
             row |= {f"{scope}_mark": own.get("difference_mark", ""), f"{scope}_why": own.get("why", "")}
             row[f"{scope}_said"] = own.get("difference_said", "") if figure == "difference" else ""
-            if figure == "difference" and setting.is_base and own:
+            if figure == "difference" and setting.system.is_base and own:
                 row[scope] = "base"
             if figure == "score":
                 best = place in heard and own and round(own["score"], 3) == highest[scope]

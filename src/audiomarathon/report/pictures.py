@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -55,8 +55,8 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
     notes[0] += " Dotted: speed-up computed from FLOPs." * any(one.ideal for one in panel.settings)
     busy = any(one.busy and "prefill_ms" in one.figures for one in panel.settings)
     notes += [series.PAIRED] * _is_paired(panel) + [series.HOLLOW] * busy
-    told = [*notes, *panel.notes[:_MOST_NOTES]]
-    return charts.side_by_side(drawn, title=panel.title, notes=told) if drawn else None
+    notes += panel.notes[:_MOST_NOTES]
+    return charts.side_by_side(drawn, title=panel.title, notes=notes) if drawn else None
 
 
 def _is_paired(panel: Panel) -> bool:
@@ -65,14 +65,16 @@ def _is_paired(panel: Panel) -> bool:
 
 
 def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
-    there = {name: [one for one in own if quantity in one.figures] for name, own in panel.lines().items()}
+    """Draw a quantity of :data:`_QUANTITIES` against the ratio; None if no setting but base has it."""
+    measured = {name: [one for one in own if quantity in one.figures] for name, own in panel.lines().items()}
     lines = [
         Line(name, own[-1].method, [_point(one, quantity, panel) for one in own])
-        for name, own in there.items()
+        for name, own in measured.items()
         if any(one.method != "base" for one in own)
     ]
-    known = [one for one in panel.bases.values() if quantity in one.figures]
-    bases = [(one.line, one.figures[quantity].value, series.BASE) for one in known]
+    bases = [
+        (one.line, one.figures[quantity].value, series.BASE) for one in panel.bases.values() if quantity in one.figures
+    ]
     if not lines and not (quantity == "score" and bases):
         return None
     most = max([one.ratio for one in panel.settings] + [0.1])
@@ -82,10 +84,11 @@ def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart 
     name, limits = _QUANTITIES[quantity], (0.0, top)
     if quantity == "score":
         name, limits = panel.headline, charts.score_range(lines, *level)
-    look: dict[str, Any] = {"span": (0.0, 1.01 * most), "range_": limits, "size": size}
-    return charts.line_chart(lines, "fraction of audio removed", "", rules=bases, dotted=dotted, **look).with_title(
-        name
+    span = (0.0, 1.01 * most)
+    chart = charts.line_chart(
+        lines, "fraction of audio removed", "", rules=bases, dotted=dotted, span=span, range_=limits, size=size
     )
+    return chart.with_title(name)
 
 
 def _point(one: Setting, quantity: str, panel: Panel) -> charts.Row:

@@ -234,8 +234,8 @@ def _cell(row: Mapping[Any, Any], name: str, kind: Kind) -> Cell:
         low, high = (row[f"{name}{end}"] for end in ("_low", "_high"))
         ends = replace(kind, form=kind.ends or kind.form)
         beside = f" [{NONE}]" if pd.isna(low) else f" [{ends.text(low)}, {ends.text(high)}]"
-    told = (row.get(f"{name}{suffix}") for suffix in ("_said", "_mark", "_why"))
-    said, mark, why = (one if isinstance(one, str) else "" for one in told)
+    remarks = (row.get(f"{name}{suffix}") for suffix in ("_said", "_mark", "_why"))
+    said, mark, why = (one if isinstance(one, str) else "" for one in remarks)
     return Cell(figure, beside + (f" ({plain(said)})" if said else ""), mark, why)
 
 

@@ -98,9 +98,9 @@ def samples_of(
 
     def of(key: Key) -> dict[str, Any]:
         task, control, id_ = key
-        told = _told(known[task, control].get(id_), task, heard, spectrograms=spectrograms)
-        found = _sample(systems, key, longest)
-        return found | told | {"prompt": told["prompt"] or found["prompt"]}
+        from_data = _from_data(known[task, control].get(id_), task, heard, spectrograms=spectrograms)
+        from_runs = _from_runs(systems, key, longest)
+        return from_runs | from_data | {"prompt": from_data["prompt"] or from_runs["prompt"]}
 
     found = []
     with ThreadPoolExecutor(_JOBS) as pool:  # decoding and transforms work outside Python's lock
@@ -110,7 +110,7 @@ def samples_of(
     return found
 
 
-def _sample(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]:
+def _from_runs(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]:
     """Return a sample's reference and each setting's reply, from the runs."""
     task, control, id_ = key
     own = [
@@ -137,6 +137,7 @@ def _sample(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]
 
 
 def _shortened(text: str, longest: int = _LONGEST) -> str:
+    """Return a text cut to `longest` characters; a cut text states its full length."""
     return text if len(text) <= longest else f"{text[:longest]} … ({len(text):,} characters)"
 
 
@@ -153,7 +154,7 @@ def _samples(systems: Sequence[System], key: str, control: str, data: Path | Non
         return {}
 
 
-def _told(
+def _from_data(
     sample: Sample | None, key: str, heard: Callable[[Clip], str | None], *, spectrograms: bool
 ) -> dict[str, Any]:
     if sample is None:
@@ -168,6 +169,7 @@ def _told(
 
 
 def _reply(setting: int, run: Run, record: Record, longest: int) -> dict[str, Any]:
+    """Return one setting's reply to a sample, with its verdict; without fields that are None or False."""
     verdict = run.verdicts.get(record.id) if run.task else None
     scorer = run.task.scorer if run.task else None
     found = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -13,8 +13,9 @@ from typing import Any
 from audiomarathon.judges.anchors import MARKS
 from audiomarathon.report import charts, encoder_sections, series, survival, tables, tower_sections
 from audiomarathon.report.charts import Chart, Line
-from audiomarathon.report.page_data import STAGES, Advice, PageData, by_duration, scores_table
+from audiomarathon.report.page_data import Advice, PageData, Setting, by_duration, scores_table
 from audiomarathon.report.render import Kind, Table
+from audiomarathon.results.compare import LeftOut, lines_by_reason
 from audiomarathon.results.encoders import task_scores
 from audiomarathon.results.pairs import ACROSS
 from audiomarathon.results.survival import survivals
@@ -54,17 +55,22 @@ class Section:
 def sections(data: PageData) -> list[Section]:
     """Return the non-empty sections, in reading order."""
     runs = data.runs
-    if probed := [run for run in runs if run.task and run.task.probed]:
-        own = tower_sections.of_encoders(probed)
-        found = (_encoders(own) if own else []) + _towers(runs)
-        return found + ([_machine(data)] if len(probed) == len(runs) else _asked(_replied(data)))
-    return _asked(data)
+    probes = [run for run in runs if _is_probe(run)]
+    if not probes:
+        return _of_replies(data)
+    encoders = tower_sections.of_encoders(probes)
+    found = (_encoders(encoders) if encoders else []) + _towers(runs)
+    return found + ([_machine(data)] if len(probes) == len(runs) else _of_replies(_without_probes(data)))
 
 
-def _replied(data: PageData) -> PageData:
-    """Return the systems whose models were asked: those of probes have sections of their own."""
-    probed = [[run for run in one.runs.values() if run.task and run.task.probed] for one in data.systems]
-    return replace(data, systems=[one for one, of in zip(data.systems, probed, strict=True) if not of])
+def _is_probe(run: Run) -> bool:
+    """Whether a probe on embeddings answered, not a language model."""
+    return bool(run.task and run.task.probed)
+
+
+def _without_probes(data: PageData) -> PageData:
+    """Return the data without probes, which have their own sections."""
+    return replace(data, systems=[one for one in data.systems if not any(map(_is_probe, one.runs.values()))])
 
 
 def _encoders(runs: Sequence[Run]) -> list[Section]:
@@ -79,7 +85,7 @@ def _encoders(runs: Sequence[Run]) -> list[Section]:
 
 
 def _towers(runs: Sequence[Run]) -> list[Section]:
-    """Sections of the towers of audio LLMs, alone and beside their models' replies."""
+    """Return the sections on the towers of audio LLMs: towers alone, then beside their models' replies."""
     layers, drawn = tower_sections.layer_table(runs), tower_sections.layer_curves(runs)
     drawn |= tower_sections.pruned_curves(runs)
     beside, standing = fourfolds(runs), standings(runs)
@@ -95,16 +101,16 @@ def _towers(runs: Sequence[Run]) -> list[Section]:
     return [one for one in found if one.tables or one.charts]
 
 
-def _asked(data: PageData) -> list[Section]:
-    scopes = [*reversed(data.scopes), *data.tasks]
-    scopes = sorted(scopes, key=lambda scope: scope != data.widest)
+def _of_replies(data: PageData) -> list[Section]:
+    """Return the non-empty sections on models' replies."""
+    scopes = sorted([*reversed(data.scopes), *data.tasks], key=lambda scope: scope != data.widest)
     found = [
         _choice(data),
         _scores(data),
         _by_scope("curves", "Score against ratio and time", scopes, data, _curves),
         _by_scope("costs", "What it costs", scopes, data, _costs),
         _by_scope("durations", "Score against duration", scopes, data, _durations),
-        _own(data),
+        _task_tables(data),
         _survival(data),
         _machine(data),
     ]
@@ -116,7 +122,7 @@ def facts(data: PageData, samples: int) -> list[str]:
     runs = data.runs
     named = ((str(run.facts.get("model") or run.checkpoint), run.checkpoint) for run in runs)
     models = dict.fromkeys(name if name == checkpoint else f"{name} ({checkpoint})" for name, checkpoint in named)
-    machines = dict.fromkeys(_machine_of(run.identity, run.facts) for run in runs)
+    machines = dict.fromkeys(map(_machine_of, runs))
     days = sorted({str(one.get("started", ""))[:10] for run in runs for one in run.facts.get("sessions") or ()} - {""})
     tasks = list(dict.fromkeys(run.key for run in runs))
     when = f"measured {days[0]}" + (f" to {days[-1]}" if days[1:] else "") if days else "date unknown"
@@ -127,32 +133,33 @@ def facts(data: PageData, samples: int) -> list[str]:
     ]
 
 
-def _machine_of(identity: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    environment = run.get("environment") or {}
-    device = identity.get("device")
-    name = environment.get("cpu") if device in (None, "cpu") else device
-    about = [str(one) for one in (identity.get("dtype"), identity.get("attention")) if one]
-    return ", ".join([str(name or device or "unknown machine"), *about])
+def _machine_of(run: Run) -> str:
+    """Return the name of the GPU or CPU, with precision and attention."""
+    device = run.identity.get("device")
+    name = (run.facts.get("environment") or {}).get("cpu") if device in (None, "cpu") else device
+    precision = [str(value) for value in map(run.identity.get, ("dtype", "attention")) if value]
+    return ", ".join([str(name or device or "unknown machine"), *precision])
 
 
 def advice(data: PageData) -> list[str]:
     """Return a recommendation per checkpoint: the fastest setting with a score within a point of base."""
-    if all(run.task and run.task.probed for run in data.runs):
+    if all(map(_is_probe, data.runs)):
         return []
     none = "No recommendation: it needs base and another setting of the same checkpoint."
     weak = "Some judges of these replies are weak or not certified (see the notes): do not rely on these scores alone."
     notes = [note for run in data.runs for note in (run.summary or {}).get("notes") or ()]
-    data = _replied(data)
+    data = _without_probes(data)
     advised = [_advised(one, data.point) for one in data.advice]
-    marked = any(mark in note for note in notes for mark in MARKS)
-    return [*advised, *[weak] * marked] if advised else [none]
+    is_weak = any(mark in note for note in notes for mark in MARKS)
+    return [*advised, *[weak] * is_weak] if advised else [none]
 
 
 def _advised(one: Advice, point: float) -> str:
+    """Return a recommendation as text; `point` is one hundredth of the score's range."""
     if one.best is None:
         return f"{one.checkpoint}: no recommendation, because {one.why}."
-    of = one.tasks[0] if len(one.tasks) == 1 else counted(len(one.tasks), "task")
-    on = f"on {counted(one.samples, 'sample')} of {of}"
+    tasks = one.tasks[0] if len(one.tasks) == 1 else counted(len(one.tasks), "task")
+    on = f"on {counted(one.samples, 'sample')} of {tasks}"
     if one.row is None:
         return f"{one.checkpoint}: no setting keeps the score within 1 point of base's and is faster ({on})."
     verdict = one.row.verdict
@@ -177,16 +184,19 @@ def _advised(one: Advice, point: float) -> str:
 
 def described(data: PageData, scope: str) -> str:
     """Describe a scope, and name the settings missing in it."""
-    lacking = [data.settings[place].name for place in data.charted if (scope, place) not in data.figures]
-    members = data.members(scope)
-    what = f"{scope}: the mean over {', '.join(members)}" if scope in data.scopes else scope
-    none = f" Not shown, because a score is missing: {', '.join(lacking)}."
-    return f"{what}.{none if lacking else ''}"
+    missing = [data.settings[place].name for place in data.charted if (scope, place) not in data.figures]
+    text = f"{scope}: the mean over {', '.join(data.members(scope))}" if scope in data.scopes else scope
+    return f"{text}." + f" Not shown, because a score is missing: {', '.join(missing)}." * bool(missing)
 
 
-def _rows(data: PageData, scope: str) -> list[tuple[int, dict[str, Any]]]:
-    """Return the places and figures of the systems to draw in a scope."""
-    return [(place, data.figures[scope, place]) for place in data.charted if (scope, place) in data.figures]
+Row = tuple[Setting, dict[str, Any]]
+"""A setting, and its figures in a scope."""
+
+
+def _rows(data: PageData, scope: str) -> list[Row]:
+    """Return the settings to draw in a scope, with their figures."""
+    places = [place for place in data.charted if (scope, place) in data.figures]
+    return [(data.settings[place], data.figures[scope, place]) for place in places]
 
 
 def _choice(data: PageData) -> Section:
@@ -199,7 +209,7 @@ def _choice(data: PageData) -> Section:
         what = "recommended" if place in advised else "control" if setting.method == "random" else ""
         shown = {"setting": setting.name, "setting_said": what}
         shown["first_token_speedup_why"] = row.get("untimed") or row.get("why") or ""
-        if setting.is_base:
+        if setting.system.is_base:
             speed, loss = 1.0, 0.0
             shown |= {"difference": "base", "first_token_speedup": "base"}
         kept = loss is not None and loss >= -data.point
@@ -217,13 +227,13 @@ def _choice(data: PageData) -> Section:
         "of base by speed, then the others by score. × is the median over samples of base ÷ setting; ms is base's "
         "median divided by it."
     )
-    notes = [about if scope else "No score yet.", *_reasons(data, scope)]
+    notes = [about if scope else "No score yet.", *_by_reason(_remarks(data, scope))]
     lines = _lines(data, scope, _speed_up)
     notes += _hollow(lines)
     drawn = []
     if _has_points(lines):
         front = charts.pareto_front({"x": -p["x"], "y": p["y"]} for line in lines for p in line.points)
-        bases = [row["score"] for place, row in _rows(data, scope) if data.settings[place].is_base]
+        bases = [row["score"] for setting, row in _rows(data, scope) if setting.system.is_base]
         rules = [("base − 1 point", bases[0] - data.point, "#888888")] if len(bases) == 1 else []
         drawn = [
             charts.line_chart(
@@ -236,56 +246,50 @@ def _choice(data: PageData) -> Section:
 
 
 _CHOICE = ("setting", "score", "difference", "first_token_speedup", "prefill_s", "kv_bytes", "n")
+_CONTROLS = (
+    "control runs (audiomarathon data controls): their clips were cut, silenced or replaced, so they are "
+    "compared only with base on the same clips, and not drawn"
+)
 
 
-def _reasons(data: PageData, scope: str) -> list[str]:
-    """Return the notes on the figures, each with the settings that it applies to."""
-    told: dict[str, list[str]] = {}
+def _by_reason(remarks: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a sentence per reason, with all names that it applies to, from pairs of name and reason."""
+    return [f"{line}." for line in lines_by_reason(LeftOut(name, None, why) for name, why in remarks)]
 
-    def say(line: str, name: str) -> None:
-        if name not in told.setdefault(line, []):
-            told[line].append(name)
 
+def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of a setting or checkpoint, and a note on its figures."""
     for name, task, answered, expected in data.unfinished:
-        say(f"no figures of {task}: not finished ({answered} of {expected} samples; audiomarathon score "
-            "summarises them)", name)  # fmt: skip
+        count = f"{answered} of {expected} samples"
+        yield name, f"no figures of {task}: not finished ({count}; audiomarathon score summarises them)"
     for place, setting in enumerate(data.settings):
         row = data.figures.get((scope, place))
         if row and not _comparable(row) and (why := row.get("why") or row.get("untimed")):
-            say(f"no speed-up: {why}", setting.name)
+            yield setting.name, f"no speed-up: {why}"
         if row and row.get("across"):
-            say(ACROSS, setting.name)
-        for task in data.tasks:
-            own = data.figures.get((task, place))
-            if own is None:
-                continue
-            if own["expected"] and own["n"] + (own["errors"] or 0) < own["expected"]:
-                say(f"figures of {task} use {own['n']} of {own['expected']} samples: not finished", setting.name)
-            for note in own["notes"]:
-                say(note, setting.name)
-            if own["busy"]:
-                say("the machine was busy while times were taken", setting.name)
-    for one in data.advice:
-        for line in one.left_out:
-            say(f"not ranked: {line}", one.checkpoint)
-    if controls := [one.name for one in data.settings if one.system.control]:
-        line = (
-            "control runs (audiomarathon data controls): their clips were cut, silenced or replaced, so they are "
-            "compared only with base on the same clips, and not drawn"
-        )
-        told[line] = controls
-    return [f"{', '.join(names)}: {line}." for line, names in told.items()]
+            yield setting.name, ACROSS
+        for figures in (data.figures[task, place] for task in data.tasks if (task, place) in data.figures):
+            n, expected = figures["n"], figures["expected"]
+            if expected and n + (figures["errors"] or 0) < expected:
+                yield setting.name, f"figures of {figures['scope']} use {n} of {expected} samples: not finished"
+            yield from ((setting.name, note) for note in figures["notes"])
+            if figures["busy"]:
+                yield setting.name, "the machine was busy while times were taken"
+    for advice in data.advice:
+        yield from ((advice.checkpoint, f"not ranked: {line}") for line in advice.left_out)
+    yield from ((setting.name, _CONTROLS) for setting in data.settings if setting.system.control)
 
 
 def _scores(data: PageData) -> Section:
     notes = ["Below each score: its 95 % interval over clusters. The best score of each column is bold.",
              "Differences are paired on the samples that both answered, with 95 % intervals; colour means significant "
              "after Holm's correction over the rows of the same kind."]  # fmt: skip
-    because: dict[str, list[str]] = {}
-    for (scope, place), row in data.figures.items():
-        if scope in data.tasks and not data.settings[place].is_base and row.get("why"):
-            because.setdefault(row["why"], []).append(f"{data.settings[place].name} in {scope}")
-    notes += [f"No difference of {', '.join(names)}: {why}." for why, names in because.items()]
+    without = (
+        (f"{data.settings[place].name} in {scope}", row["why"])
+        for (scope, place), row in data.figures.items()
+        if scope in data.tasks and row.get("why")
+    )
+    notes += [f"No difference of {line}" for line in _by_reason(without)]
     both = [scores_table(data, narrow=True), scores_table(data, "difference", narrow=True)]
     return Section(
         "scores", "Scores by task", both if data.figures else (), notes={"": notes}, toggle="difference from base"
@@ -296,10 +300,10 @@ Draw = Callable[[PageData, str], tuple[list[Chart], list[str]]]
 
 
 def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, draw: Draw) -> Section:
+    """Return a section with the charts and notes of each scope that has charts."""
     drawn = {scope: draw(data, scope) for scope in scopes}
-    found = {scope: own for scope, (own, _) in drawn.items() if own}
-    notes = {scope: lines for scope, (_, lines) in drawn.items() if scope in found}
-    return Section(anchor, heading, (), found, notes)
+    found = {scope: charts for scope, (charts, _) in drawn.items() if charts}
+    return Section(anchor, heading, (), found, {scope: drawn[scope][1] for scope in found})
 
 
 X = Callable[[Mapping[str, Any]], float | None]
@@ -316,28 +320,32 @@ def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line
         Whether the picture shows times, which may be of a busy machine.
     """
 
-    def point(place: int) -> dict[str, Any] | None:
-        setting, row = data.settings[place], data.figures.get((scope, place))
-        at = None if row is None else x({**row, "ratio": setting.ratio})
-        if row is None or at is None:
+    def point(setting: Setting, row: Mapping[str, Any]) -> dict[str, Any] | None:
+        if (at := x({**row, "ratio": setting.ratio})) is None:
             return None
         return {"x": at, "y": row["score"], "low": row["score_low"], "high": row["score_high"], "what": setting.name,
                 "method": setting.method, "busy": timed and row["busy"]}  # fmt: skip
 
-    found: dict[str, list[int]] = {}
-    for place, _ in _rows(data, scope):
-        found.setdefault(data.settings[place].line, []).append(place)
-    lines, kin = [], Counter[str]()
-    for name, places in found.items():
-        first = data.settings[places[0]]
-        points = [point(place) for place in sorted(places, key=lambda one: data.settings[one].ratio)]
+    lines, lines_of_method = [], Counter[str]()
+    for name, rows in _by_line(_rows(data, scope)).items():
+        first, figures = rows[0]
+        points = [point(*row) for row in sorted(rows, key=lambda row: row[0].ratio)]
         if not any(points):
             continue
-        alone = data.figures[scope, places[0]].get("why") or first.is_base or first.base is None
-        start = None if alone else point(first.base or 0)
-        lines.append(Line(name, first.method, [one for one in (start, *points) if one], kin[first.method]))
-        kin[first.method] += 1
+        if first.base is not None and not first.system.is_base and not figures.get("why"):
+            base = data.figures.get((scope, first.base))
+            points.insert(0, point(data.settings[first.base], base) if base else None)
+        lines.append(Line(name, first.method, [one for one in points if one], lines_of_method[first.method]))
+        lines_of_method[first.method] += 1
     return sorted(lines, key=lambda line: line.method == "base")
+
+
+def _by_line(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Group settings by their line in pictures."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row[0].line, []).append(row)
+    return found
 
 
 def _speed_up(row: Mapping[str, Any]) -> float | None:
@@ -358,7 +366,7 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     lines = _lines(data, scope, itemgetter("ratio"), timed=False)
     by_ratio = [line for line in lines if line.method != "base"]
     bases = [(line.name, float(line.points[0]["y"]), series.BASE) for line in lines if line.method == "base"]
-    found, notes = [], []
+    found, notes, without = [], [], list[tuple[str, str]]()
     if _has_points(by_ratio):
         most = max([point["x"] for line in by_ratio for point in line.points] + [0.1])
         found.append(
@@ -367,8 +375,8 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
             .with_title("Score against ratio")
         )  # fmt: skip
         notes.append("Bands are 95 % intervals over clusters. Dashed: base, which is ratio 0 of every method.")
-    timed = [place for place, row in _rows(data, scope) if _comparable(row)]
-    devices = {data.systems[place].identity.get("device") for place in timed}
+    timed = [setting for setting, row in _rows(data, scope) if _comparable(row)]
+    devices = {setting.system.identity.get("device") for setting in timed}
     for name, title in (("llm_prefill_s", "LLM prefill"), ("prefill_s", "time to first token")):
         lines = _lines(data, scope, partial(_milliseconds, name=name))
         if _has_points(lines):
@@ -384,13 +392,11 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     elif timed:
         notes.append("Rings mark the Pareto front: no other setting is both better and faster.")
     notes += _paired(data, scope)
-    without: dict[str, list[str]] = {}
-    for place, row in _rows(data, scope):
+    for setting, row in _rows(data, scope):
         if not _comparable(row) and row["prefill_s"] is not None:
             why = row.get("untimed") or row.get("why") or "not compared with base"
-            without.setdefault(why, []).append(data.settings[place].name)
-    notes += [f"{', '.join(names)}: not in the pictures of times: {why}." for why, names in without.items()]
-    return found, [described(data, scope), *notes]
+            without.append((setting.name, f"not in the pictures of times: {why}"))
+    return found, [described(data, scope), *notes, *_by_reason(without)]
 
 
 def _paired(data: PageData, scope: str) -> list[str]:
@@ -409,17 +415,17 @@ def _milliseconds(row: Mapping[str, Any], *, name: str) -> float | None:
 
 
 def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
-    rows = [(data.settings[place], row) for place, row in _rows(data, scope)][:_MOST_BARS]
-    found = []
+    all_rows = _rows(data, scope)
+    rows = all_rows[:_MOST_BARS]
+    found, notes = [], list[str]()
     stages = [
         {"name": one.name, "part": stage.replace("llm_prefill", "LLM prefill"), "value": 1e3 * row[f"{stage}_s"],
          "colour": charts.STAGES[stage], "busy": row["busy"]}
-        for one, row in rows for stage in STAGES if row[f"{stage}_s"] is not None
+        for one, row in rows for stage in charts.STAGES if row[f"{stage}_s"] is not None
     ]  # fmt: skip
-    told = []
     if len({row["name"] for row in stages}) > 1:
         found.append(charts.bar_chart(stages, "ms, medians").with_title("Time by stage"))
-        told = _paired(data, scope) + [series.PALE] * any(row["busy"] for row in stages)
+        notes += _paired(data, scope) + [series.PALE] * any(row["busy"] for row in stages)
     for name, unit, scale, title in (
         ("kv_bytes", "MB", 1e-6, "KV cache after prefill"),
         ("peak_memory_bytes", "GB", 1e-9, "Peak memory of the GPU"),
@@ -430,40 +436,32 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         ]  # fmt: skip
         if len(bars) > 1:
             found.append(charts.bar_chart(bars, unit).with_title(title))
-    more = len(_rows(data, scope)) - len(rows)
-    told += [f"Bars show the first {_MOST_BARS} settings; {more} more are left out."] * bool(more)
-    return found, [described(data, scope), *told]
+    if more := len(all_rows) - len(rows):
+        notes.append(f"Bars show the first {_MOST_BARS} settings; {more} more are left out.")
+    return found, [described(data, scope), *notes]
 
 
 def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     """Return one picture per line, each with base, on the same axes."""
-    curves: dict[int, list[dict[str, Any]]] = {}
-    for place, row in _rows(data, scope):
-        curves[place] = [
-            {"x": start + 15, "y": score, "what": data.settings[place].name,
-             "said": f"{start:.0f}–{start + 30:.0f} s, n = {n}"}
+    rows, curves = _rows(data, scope), dict[int, Line]()
+    for setting, row in rows:
+        points = [
+            {"x": start + 15, "y": score, "what": setting.name, "said": f"{start:.0f}–{start + 30:.0f} s, n = {n}"}
             for start, n, score in by_duration(row["own_scores"])
-        ]  # fmt: skip
-    xs = [point["x"] for points in curves.values() for point in points]
+        ]
+        name = "base" if setting.system.is_base else f"{setting.ratio:g}"
+        curves[setting.place] = Line(name, setting.method, points)
+    xs = [point["x"] for line in curves.values() for point in line.points]
     if len(set(xs)) < 2:
         return [], []
-    span = (min(xs) - 15, max(xs) + 15)
-    everything = [Line("", "base", points) for points in curves.values()]
-    range_ = charts.score_range(everything)
-    by_line: dict[str, list[int]] = {}
-    for place in curves:
-        if not data.settings[place].is_base:
-            by_line.setdefault(data.settings[place].line, []).append(place)
+    look: dict[str, Any] = {"span": (min(xs) - 15, max(xs) + 15), "range_": charts.score_range([*curves.values()])}
+    lines = _by_line(row for row in rows if not row[0].system.is_base)
     found = []
-    for name, places in by_line.items() or {"base": []}.items():
-        bases = {data.settings[place].base for place in places} if places else set(curves)
-        drawn = [
-            Line(f"{data.settings[place].ratio:g}", data.settings[place].method, curves[place], nth)
-            for nth, place in enumerate(places)
-        ]
-        drawn += [Line("base", "base", curves[base]) for base in bases if base in curves]
-        look: dict[str, Any] = {"span": span, "range_": range_, "size": (300, 190)}
-        chart = charts.line_chart(drawn, "duration of the clip, s", "mean of own scores", **look)
+    for name, of_line in lines.items() or {"base": []}.items():
+        bases = {setting.base for setting, _ in of_line} or set(curves)
+        drawn = [replace(curves[setting.place], nth=nth) for nth, (setting, _) in enumerate(of_line)]
+        drawn += [curves[base] for base in bases if base in curves]
+        chart = charts.line_chart(drawn, "duration of the clip, s", "mean of own scores", size=(300, 190), **look)
         found.append(chart.with_title(name))
     members = data.members(scope)
     pooled = f"All samples of {', '.join(members)} together." if len(members) > 1 else described(data, scope)
@@ -474,18 +472,15 @@ def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     ]
 
 
-def _own(data: PageData) -> Section:
+def _task_tables(data: PageData) -> Section:
     """Return the section with the tables of tasks and scorers."""
     found = []
     for key in data.tasks:
-        runs = {
-            data.settings[place].name: system.runs[key]
-            for place, system in enumerate(data.systems)
-            if key in system.runs and system.runs[key].task and system.runs[key].verdicts
-        }
+        runs = {one.name: one.system.runs[key] for one in data.settings if key in one.system.runs}
         task = next((run.task for run in runs.values()), None)
-        if task is not None:
-            found += tables.of_task(task, {name: list(run.verdicts.values()) for name, run in runs.items()})
+        verdicts = {name: list(run.verdicts.values()) for name, run in runs.items() if task and run.verdicts}
+        if task and verdicts:
+            found += tables.of_task(task, verdicts)
     return Section("tasks", "Task by task", found)
 
 
@@ -503,14 +498,17 @@ def _machine(data: PageData) -> Section:
     for one in data.settings:
         run = next(iter(one.system.runs.values()))
         environment = run.facts.get("environment") or {}
-        versions = {**environment, **(environment.get("packages") or {})}
-        told = ", ".join(f"{name} {value}" for name, value in versions.items() if isinstance(value, (str, int, float)))
+        versions = {**environment, **(environment.get("packages") or {})}.items()
+        software = ", ".join(f"{name} {value}" for name, value in versions if isinstance(value, (str, int, float)))
         identity = one.system.identity
-        about = [run.facts.get("model"), one.system.checkpoint, identity.get("device") or "untimed"]
-        about += [identity.get("dtype"), identity.get("attention")]
-        about += ["yes" if run.facts.get("certificate") else "no", told]
-        groups.setdefault(tuple(str(value or "–") for value in about), []).append(one.name)
+        facts = [run.facts.get("model"), one.system.checkpoint, identity.get("device") or "untimed"]
+        facts += [identity.get("dtype"), identity.get("attention")]
+        facts += ["yes" if run.facts.get("certificate") else "no", software]
+        groups.setdefault(tuple(str(value or "–") for value in facts), []).append(one.name)
     names = ("model", "checkpoint", "device", "dtype", "attention", "certified", "environment")
-    of = ["all" if len(own) == len(data.settings) else ", ".join(own) for own in groups.values()]
-    rows = [{"settings": name, **dict(zip(of, told, strict=True))} for name, *told in zip(names, *groups, strict=True)]
+    columns = ["all" if len(own) == len(data.settings) else ", ".join(own) for own in groups.values()]
+    rows = [
+        {"settings": name, **dict(zip(columns, values, strict=True))}
+        for name, *values in zip(names, *groups, strict=True)
+    ]
     return Section("machine", "Machine and versions", [Table.of(rows, foreign=True)])

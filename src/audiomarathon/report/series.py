@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import cycle, islice
@@ -11,16 +12,15 @@ from audiomarathon.fingerprint import same
 
 Identity = Mapping[str, Any]
 
-ASKED = ("checkpoint", "prompts", "data", "max_new_tokens", "seed", "dtype", "attention")
-"""Identity fields, other than the method, that decide a score."""
-TIMED = (*ASKED, "device")
-"""Identity fields that decide a time."""
 _HASHES = ("checkpoint", "prompts", "data")
+#: Identity fields, other than the method, that decide a score or a time.
+_CONDITIONS = (*_HASHES, "max_new_tokens", "seed", "dtype", "attention", "device")
 
-# Okabe and Ito's palette (2008), told apart by readers with any kind of colour blindness; its yellow is too pale for
-# lines and its black is base's. Then, with dashed lines, Paul Tol's "muted" (2021) and four of ColorBrewer's. Eighteen
-# hues are too many for any eye: every line is also labelled at its end, and has a style and a marker of its own.
+# Okabe and Ito's palette (2008), which readers with any kind of colour blindness can tell apart; without its yellow,
+# which is too pale for lines, and its black, which is base's.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195")
+# For more methods, with dashed lines: Paul Tol's "muted" (2021) and four colours of ColorBrewer. Nobody can tell
+# eighteen hues apart, so each line also has a label at its end, a line style and a marker.
 _MORE_COLOURS = (
     *("#117733", "#882255", "#661100", "#332288", "#44AA99", "#999933", "#AA4499"),
     *("#A6761D", "#66A61E", "#E7298A", "#6A3D9A"),
@@ -47,27 +47,25 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
     parts = _parts(identity)
     if parts == [identity]:
         return str(identity.get("method", "?")), float(identity.get("ratio") or 0.0)
-    left = 1.0
-    for part in parts:
-        left *= 1 - float(part.get("ratio") or 0.0)
-    return "+".join(str(part.get("method")) for part in parts), round(1 - left, 6)
+    kept = math.prod(1 - float(part.get("ratio") or 0.0) for part in parts)
+    return "+".join(str(part.get("method")) for part in parts), round(1 - kept, 6)
 
 
 def line_of(identity: Identity, others: Sequence[Identity]) -> str:
     """Return the method, with its layer, `at` and scope if other settings of the method differ in them."""
     method = method_and_ratio(identity)[0]
-    kin = [other for other in others if method_and_ratio(other)[0] == method]
-    differing = [name for name in ("layer", "at", "scope") if len({_parameter(other, name) for other in kin}) > 1]
-    said = ((name, _parameter(identity, name)) for name in differing)
-    return " ".join([method, *(f"{name} {value}" for name, value in said if value)])
+    of_method = [other for other in others if method_and_ratio(other)[0] == method]
+    differing = [name for name in ("layer", "at", "scope") if len({_parameter(one, name) for one in of_method}) > 1]
+    values = ((name, _parameter(identity, name)) for name in differing)
+    return " ".join([method, *(f"{name} {value}" for name, value in values if value)])
 
 
-def conditions(identity: Identity, reference: Identity, names: Sequence[str] = TIMED) -> str:
+def conditions(identity: Identity, reference: Identity) -> str:
     """Return how a run differs from a reference in more than the method, such as `seed 7`; "" if it does not.
 
     A hash that differs is shown as `other prompts`. Devices are compared only if both runs have times.
     """
-    differing = [name for name in names if not same(identity.get(name), reference.get(name))]
+    differing = [name for name in _CONDITIONS if not same(identity.get(name), reference.get(name))]
     if None in (identity.get("device"), reference.get("device")):
         differing = [name for name in differing if name != "device"]
     return ", ".join(f"other {name}" if name in _HASHES else f"{name} {identity.get(name)}" for name in differing)
@@ -105,5 +103,6 @@ def dash(method: str) -> list[int]:
 
 
 def _place(method: str) -> int:
-    names, own = _built_in(), method.rsplit("+", 1)[-1]
-    return names.index(own) if own in names else len(names) + sum(own.encode())
+    """Return a method's number: its place in the registry, or a number made of the name for other methods."""
+    names, last_part = _built_in(), method.rsplit("+", 1)[-1]
+    return names.index(last_part) if last_part in names else len(names) + sum(last_part.encode())

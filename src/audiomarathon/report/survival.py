@@ -117,6 +117,7 @@ def _points_of(own: Sequence[Survival], name: str) -> list[dict[str, Any]]:
 
 
 def _row(one: Survival) -> dict[str, Any]:
+    """Return all figures of a setting as columns; None for what cannot be measured."""
     row: dict[str, Any] = {
         "model": one.system.checkpoint,
         "setting": " ".join([one.system.method, *one.system.marks]),

@@ -23,10 +23,10 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         for table in sweep(settings, f", {checkpoint}" if len(checkpoints) > 1 else ""):
             console.print(for_width(table, console.width))
     lines = [f"{task}: {reason.removeprefix(f'{task}: ')}" for task, reason in outcome.swept.failures.items()]
+    results = [finished.result for settings in checkpoints.values() for finished in settings]
     lines += [
         f"{one.summary['task']} {one.method}: {counted(one.summary['errors'], 'sample')}"
-        for settings in checkpoints.values()
-        for one in (finished.result for finished in settings)
+        for one in results
         if one.summary["errors"]
     ]
     for line in lines:
@@ -41,11 +41,10 @@ def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
     RecordError
         When they cannot be written.
     """
-    text = Console(file=io.StringIO(), width=200)
-    print_outcome(outcome, text)
+    stream = io.StringIO()
+    print_outcome(outcome, Console(file=stream, width=200))
     files = [folder / f"summary.{kind}" for kind in ("txt", "csv", "json")]
-    assert isinstance(text.file, io.StringIO)
-    write_text(files[0], "".join(f"{line.rstrip()}\n" for line in text.file.getvalue().splitlines()))
+    write_text(files[0], "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines()))
     write_text(files[1], csv(Table.of(sweep_rows(outcome))))
     write_json(files[2], _content(outcome, folder, model))
     return files

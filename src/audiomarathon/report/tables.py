@@ -15,7 +15,7 @@ from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models
 from audiomarathon.report.render import NONE, Kind, Table, with_interval
-from audiomarathon.results.compare import LeftOut, is_clear, told
+from audiomarathon.results.compare import LeftOut, is_clear, lines_by_reason
 from audiomarathon.results.pairs import ACROSS, AS_BASE
 from audiomarathon.text import counted, flags_of
 
@@ -185,8 +185,8 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
     row["across_sessions"] = saved.get("across_sessions")
     if row["llm_prefill_speedup"] is not None:
         some = f"n {row['compared_samples']}" if row["compared_samples"] != n else ""
-        told = [row["llm_prefill_speedup_said"], some, "*" * bool(row["across_sessions"])]
-        row["llm_prefill_speedup_said"] = ", ".join(filter(None, told))
+        remarks = [row["llm_prefill_speedup_said"], some, "*" * bool(row["across_sessions"])]
+        row["llm_prefill_speedup_said"] = ", ".join(filter(None, remarks))
     return row
 
 
@@ -206,7 +206,7 @@ def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: s
     cost = ("cost",) * any(row["cost"] is not None for row in rows)
     shown = ("task", "setting", "n", "score", *more, *(timed or stages), "_tokens", "kv_bytes", *cost)
     noted = [(one.method.partition("-")[0], one.summary) for one in found]
-    lines = told(
+    lines = lines_by_reason(
         dict.fromkeys(LeftOut(name, own["task"], note) for name, own in noted for note in own.get("notes") or ())
     )
     least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # never the savings
@@ -319,8 +319,8 @@ def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
     found = []
     for scope, members in sorted(sections, key=lambda section: len(section[1]) if len(section[1]) > 1 else 0):
         alike = sum(scope == other for other, _ in sections)
-        told = f"{len(members)} tasks" if alike == 1 else ", ".join(members)
-        heading = scope if len(members) == 1 else f"{scope} ({told})"
+        which = f"{len(members)} tasks" if alike == 1 else ", ".join(members)
+        heading = scope if len(members) == 1 else f"{scope} ({which})"
         found += [(heading, row) for row in sections[scope, members]]
     return found
 

@@ -1,4 +1,4 @@
-"""Tables and pictures of towers: layer by layer, what pruning leaves, what is lost or unused, towers beside models."""
+"""Make tables and charts of audio towers: scores by layer and after pruning, lost or unused labels, tower and model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from audiomarathon.report.series import method_and_ratio, palette
 from audiomarathon.results.towers import CELLS, Fourfold, Standing, point_of
 from audiomarathon.runs.read import Run
 
-_LOOK = "random"  # whose line is solid and whose mark is a disc
+_LOOK = "random"  # the method whose line is solid and whose marks are discs
 _SHARES = (*CELLS, "lost", "probe", "reply")
 
 
@@ -30,17 +30,22 @@ def _named(run: Run) -> str:
 
 
 def _place(point: str) -> tuple[bool, int, int]:
-    """Return where a point stands in the order in which sound passes it; chosen and mixed ones are last."""
+    """Return a sort key: points in the order in which the audio passes them, then `best` and `mix`."""
     sides = ("tower", "projector", "llm", "text")
     side, _, number = point.partition(".")
     order = sides.index(side) if side in sides else len(sides)
     return order == len(sides), order, int(number) if number else 999
 
 
+def _by_layer(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of `encoder layers`, in the order in which the audio passes their points."""
+    return sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run)))
+
+
 def layer_table(runs: Sequence[Run]) -> Table:
-    """Each point's linear score on each task, with its interval."""
+    """Show the linear probe's score at each point on each task, with its interval."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for run in sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run))):
+    for run in _by_layer(runs):
         model, task = run.checkpoint.partition("@")[0], run.key.rpartition("/")[2]
         row = rows.setdefault((model, point_of(run)), {"model": model, "point": point_of(run)})
         row |= estimated(task, run.headline)
@@ -54,9 +59,9 @@ def layer_table(runs: Sequence[Run]) -> Table:
 
 
 def layer_curves(runs: Sequence[Run]) -> dict[str, Chart]:
-    """Return a picture a task and model: the score of each point in the order in which sound passes them."""
+    """Return a chart per task and model: the score at each point, in the order in which the audio passes them."""
     groups: dict[str, list[Run]] = {}
-    for run in sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run))):
+    for run in _by_layer(runs):
         groups.setdefault(_named(run), []).append(run)
     return {name: _curve(name, own) for name, own in groups.items() if len(own) > 2}
 
@@ -79,14 +84,14 @@ def _curve(name: str, runs: Sequence[Run]) -> Chart:
 
 
 def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
-    """Return a picture a task and point: the probe's score against the ratio, a line a method."""
-    own = [run for run in runs if point_of(run) and not is_layer(run)]
-    drawn = {panel.name: of_panel(replace(panel, notes=())) for panel in panels_of(own)}  # nothing is timed
+    """Return a chart per task and point: the probe's score against the ratio, one line per method."""
+    pruned = [run for run in runs if point_of(run) and not is_layer(run)]
+    drawn = {panel.name: of_panel(replace(panel, notes=())) for panel in panels_of(pruned)}  # nothing is timed
     return {name: chart for name, chart in drawn.items() if chart is not None}
 
 
 def fourfold_table(found: Sequence[Fourfold]) -> Table:
-    """Of each setting: which clips probe and reply have right, and what the probe lost, as shares with intervals."""
+    """Show for each setting the shares of clips that probe and reply have right, and that the probe lost."""
     rows = []
     for one in found:
         row = {"task": one.reply.key, "point": one.probe.checkpoint, "setting": one.probe.method, "n": one.n}
@@ -95,7 +100,7 @@ def fourfold_table(found: Sequence[Fourfold]) -> Table:
         rows.append(row)
     notes = (
         "shares of clips; unused: the probe has the label, the reply is wrong; reply only: the other way round",
-        "lost: the probe had the label under base and has it no more; probe, reply: all that each has right",
+        "lost: the probe is right with base and wrong with this setting; probe, reply: all clips that each has right",
     )
     kinds = {name: Kind(form=".3f") for name in _SHARES} | {"point": Kind(left=True)}
     shown = ["task", "point", "setting", "n", *_SHARES]
@@ -103,7 +108,7 @@ def fourfold_table(found: Sequence[Fourfold]) -> Table:
 
 
 def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
-    """Return by task and point a picture a method: accuracy of probe and reply against the ratio, from base on."""
+    """Return for each task and point a chart per method: accuracy of probe and reply against the ratio."""
     drawn: dict[str, list[Chart]] = {}
     places: dict[str, list[tuple[str, float, Fourfold]]] = {}
     for one in found:
@@ -122,21 +127,21 @@ def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
 
 
 def standing_table(found: Sequence[Standing]) -> Table:
-    """Each tower's encoder score beside its model's score, nothing being removed."""
+    """Show each tower's score on encoder tasks beside its model's score, both without pruning."""
     rows = [
         {"model": one.checkpoint, "point": one.point}
         | estimated("encoder", one.encoder)
         | estimated("reply", one.model)
         for one in found
     ]
-    said = (f"encoder: {', '.join(one.tasks)}; reply: {', '.join(one.model_tasks)}" for one in found)
+    tasks = (f"encoder: {', '.join(one.tasks)}; reply: {', '.join(one.model_tasks)}" for one in found)
     kinds = {"encoder": Kind("tower's probe", ".3f"), "reply": Kind("model's score", ".3f")}
-    shown, notes = ["model", "point", "encoder", "reply"], tuple(dict.fromkeys(said))
+    shown, notes = ["model", "point", "encoder", "reply"], tuple(dict.fromkeys(tasks))
     return Table.of(rows, shown, title="Tower and model", kinds=kinds, notes=notes)
 
 
 def standing_chart(found: Sequence[Standing]) -> Chart:
-    """Return a picture of the same: a point a model."""
+    """Return a chart of the model's score against its tower's, one point per model."""
     lines = [
         Line(one.checkpoint, _LOOK, [point(one.encoder.value, one.model)], colour=ink)
         for one, ink in zip(found, palette(len(found)), strict=True)
@@ -146,7 +151,7 @@ def standing_chart(found: Sequence[Standing]) -> Chart:
 
 
 def of_encoders(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs for tables of encoders: without layers and what pruning left, which have tables of their own."""
+    """Return the runs for the encoders' tables: not those of layers or pruned towers, which have their own tables."""
     layered = {run.checkpoint.partition("@")[0] for run in runs if point_of(run) == "best"}
 
     def unpruned(run: Run) -> bool:

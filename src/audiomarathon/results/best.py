@@ -158,6 +158,7 @@ def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
 
 
 def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]:
+    """Return the reference, then the chosen systems, with their figures on these samples."""
     found: list[Ranked] = []
     for name in chosen:
         members = _members(compared.shared[name], ids)
@@ -171,4 +172,5 @@ def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]
 
 
 def _members(shared: Mapping[str, Pairs], ids: Ids) -> list[Pairs]:
+    """Return a system's pairs with the reference on these samples, one for each task."""
     return [shared[task].only(of_task) for task, of_task in ids.items()]

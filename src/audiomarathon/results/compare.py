@@ -154,7 +154,7 @@ def compare(
         if found:
             shared[other] = found
     if not shared:
-        raise RecordError(f"nothing can be compared with {name}: {'; '.join(told(left_out))}")
+        raise RecordError(f"nothing can be compared with {name}: {'; '.join(lines_by_reason(left_out))}")
     swaps = max(DRAWS, SWAPS_A_ROW * sum(map(len, shared.values())))
     rows = _adjusted(
         [row for other, tasks in shared.items() for row in _rows(other, tasks, seed, swaps, more or {}, stages)]
@@ -179,7 +179,7 @@ def compare_with(systems: Sequence[System], name: str | None, *, seed: int = 42)
     return compare(systems, reference, seed=seed)
 
 
-def told(left_out: Iterable[LeftOut]) -> list[str]:
+def lines_by_reason(left_out: Iterable[LeftOut]) -> list[str]:
     """Return a line per reason, with the systems and tasks it applies to."""
     by_reason: dict[str, dict[str, list[str]]] = {}
     for one in left_out:
@@ -285,6 +285,7 @@ def row_of(
 
 
 def _alike(members: Sequence[str]) -> str:
+    """Return why replies are equal on all tasks, given the reason on each; "" if they differ on any."""
     return "" if "" in members else next((one for one in members if one != AS_BASE), AS_BASE)
 
 

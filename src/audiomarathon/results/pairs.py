@@ -52,6 +52,7 @@ def time_of(record: Record, stage: str) -> float | None:
 
 @contextmanager
 def _as_written() -> Iterator[None]:
+    """Raise :class:`RecordError` for contents that this version does not write."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -215,23 +216,23 @@ def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None
 
     Clusters of different tasks are different clusters.
     """
-    rows = _times(members, stage)
-    return None if rows is None else median_ratio(rows, seed=seed)
+    return median_ratio(_times(members, stage), seed=seed)
 
 
 def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
     """Return the value of :func:`speed_up` without its interval, which is slow to compute."""
-    rows = _times(members, stage) or []
-    ratios = [base / own for base, own, _ in rows if base and own]
+    ratios = [base / own for base, own, _ in _times(members, stage) if base and own]
     return float(np.median(ratios)) if ratios else None
 
 
-def _times(members: Sequence[Pairs], stage: str) -> list[tuple[float | None, float | None, str]] | None:
-    """Return (reference's time, run's time, cluster) of each sample; None if any member is untimed."""
+def _times(members: Sequence[Pairs], stage: str) -> list[tuple[float | None, float | None, str]]:
+    """Return (reference's time, run's time, cluster) of each sample; nothing if any member is untimed."""
     if any(one.untimed or (stage == "decode_per_token" and one.undecoded) for one in members):
-        return None
-    of = STAGES[stage]
-    return [(of(base), of(own), f"{one.task.key}:{own.cluster}") for one in members for base, own in one.timed]
+        return []
+    seconds = STAGES[stage]
+    return [
+        (seconds(base), seconds(own), f"{one.task.key}:{own.cluster}") for one in members for base, own in one.timed
+    ]
 
 
 def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed: int) -> Estimate | None:
@@ -314,8 +315,8 @@ def _not_across(run: Run, base: Run) -> str:
 
 def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
     """Return the sessions that answered the run's records, by start time."""
-    begun = {str(record.session).partition(" ")[0] for record in run.records.values() if record.session}
-    return {one["started"]: one for one in run.facts.get("sessions") or () if one.get("started") in begun}
+    starts = {str(record.session).partition(" ")[0] for record in run.records.values() if record.session}
+    return {one["started"]: one for one in run.facts.get("sessions") or () if one.get("started") in starts}
 
 
 def _other_machine(run: Run, base: Run) -> str:

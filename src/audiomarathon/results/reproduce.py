@@ -82,7 +82,7 @@ def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list
     use; the `published` score and our `difference` from it, and whether it `agrees`: lies within the interval. Missing
     figures are None.
     """
-    told = published(model)
+    paper = published(model)
     estimates: dict[str, Estimate] = {}
     rows: dict[str, dict[str, Any]] = {}
     for result in results:
@@ -99,7 +99,7 @@ def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list
             weighted = figures.get("weighted_f1")
         rows[run.key] = row_of(
             run.key, len(verdicts), sum(map(scorer.unparsed, verdicts)), _known(mine), mine.interval if mine else None,
-            _known(weighted), told.get(run.key),
+            _known(weighted), paper.get(run.key),
         )  # fmt: skip
     groups = AUDIOMARATHON.groups
     whole = {name: members for name, members in groups.items() if set(members) <= set(rows)}
@@ -125,6 +125,7 @@ def published(model: str) -> Mapping[str, float]:
 
 
 def _known(one: Estimate | None) -> float | None:
+    """Return an estimate's value; None if it is missing or NaN."""
     return None if one is None or math.isnan(one.value) else one.value
 
 

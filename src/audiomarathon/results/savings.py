@@ -1,4 +1,4 @@
-"""Compute the savings of a setting: promised by counted FLOPs, and measured against base."""
+"""Compute the savings of a setting: ideal, from counted FLOPs, and measured against base."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from audiomarathon.runs.summary import note_of
 def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
     """Return what a setting saved.
 
-    Every ratio is base ÷ setting, so that above 1 is faster. `measured` is the median over the samples whose times can
-    be set side by side, each against its own base run, with a 95 % interval over clusters; `ideal` the same median of
-    what counted FLOPs promise.
+    Every ratio is base ÷ setting, so above 1 is faster. `measured` is the median over the samples with comparable
+    times, each against its own base, with a 95 % interval over clusters. `ideal` is the same median, computed from
+    FLOPs.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
     -------
     frame
         `id`, `category` ("all" where samples have none) and `similarity` (to four digits) of each sample, in the first
-        run's order. A failed sample is the text "", as in the original.
+        run's order. A failed sample counts as the text "", as in the original.
     rows
         Of each category and overall: `category`, `n`, `similarity` (the mean) with its interval over clusters, `std`
         (of a sample), `floor`, `same` (share of equal replies), `n_chosen` (closed questions with an option read in
@@ -41,7 +41,7 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
     Raises
     ------
     DataError
-        The runs are of two tasks, or have no sample in common.
+        The runs are of different tasks, or have no sample in common.
     """
     import pandas as pd
 
@@ -68,12 +68,12 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
     rows = []
     for name, own in [*more.groupby("category", sort=False), (OVERALL, more)]:
         mean = Resampler(_SEED).mean(list(own["similarity"]), list(own["cluster"]))
-        told = agreement({side: list(own[side]) for side in "ab"}, "nominal")["pairs"]["a / b"]
+        choices = agreement({side: list(own[side]) for side in "ab"}, "nominal")["pairs"]["a / b"]
         floors, (low, high) = own["floor"].dropna(), mean.interval or (None, None)
         row = {"category": name, "n": len(own), "similarity": mean.value, "similarity_low": low}
         row |= {"similarity_high": high, "std": float(own["similarity"].std()) if len(own) > 1 else None}
         row |= {"floor": float(floors.mean()) if len(floors) else None, "same": float(own["same"].mean())}
-        rows.append(row | {"n_chosen": told["n"], "agree": told["agree"], "kappa": told["kappa"]})
+        rows.append(row | {"n_chosen": choices["n"], "agree": choices["agree"], "kappa": choices["kappa"]})
     return frame, rows
 
 
@@ -96,7 +96,7 @@ def _floor(first: Floats, second: Floats) -> float | None:
 
 
 def _chosen(run: Run) -> dict[str, Any]:
-    """Return the option chosen by each reply to a closed question, by id."""
+    """Return the option that each reply chose, by the sample's id; empty if no question has options."""
     if not any(one.reference.get("options") for one in run.records.values()):
         return {}
     return {id_: verdict.values.get("parsed") for id_, verdict in run.verdicts.items()}

@@ -19,6 +19,7 @@ from audiomarathon.results.compare import holm_within
 from audiomarathon.results.systems import System, base_of
 from audiomarathon.runs.record_line import unpack
 
+ReportsOf = Callable[[int, tuple[str, ...]], Reports]
 TASK = "jasco"
 AS_IS, BOTH_ORDERS = "as is", "mean of both"
 #: Position of the speech, by a run's control.
@@ -76,7 +77,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
     known = {id(one): one for one in systems}
 
     @functools.cache  # base is compared with every setting
-    def told(system: int, ids: tuple[str, ...]) -> Reports:
+    def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
         """Return a system's reports on some samples; chance is estimated from these samples' clips."""
         return reports(known[system].runs[TASK].records[id_] for id_ in ids)
 
@@ -84,9 +85,9 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
     for own in _by_setting(systems):
         bases = ((one, base_of(one, systems)) for one in own)
         pairs = {one.control: (one, base) for one, base in bases if base is not None and _shared(one, base)}
-        rows = [_row([pair], told, spans) for pair in pairs.values()]
+        rows = [_row([pair], reports_of, spans) for pair in pairs.values()]
         if {FIRST, LAST} <= pairs.keys():
-            rows.append(_row([pairs[FIRST], pairs[LAST]], told, spans))
+            rows.append(_row([pairs[FIRST], pairs[LAST]], reports_of, spans))
         if rows:
             first = next((row for row in rows[::-1] if row.order in (BOTH_ORDERS, AS_IS)), rows[0])
             found += [replace(row, headline=row is first) for row in rows]
@@ -113,11 +114,10 @@ def _by_setting(systems: Sequence[System]) -> list[list[System]]:
     return [sorted(own, key=lambda one: list(ORDERS).index(one.control)) for own in groups.values()]
 
 
-def _row(
-    pairs: Sequence[tuple[System, System]], told: Callable[[int, tuple[str, ...]], Reports], spans: Mapping[str, Spans]
-) -> Survival:
+def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: Mapping[str, Spans]) -> Survival:
+    """Return what a setting keeps; with two pairs of setting and base, the mean over both positions of the speech."""
     shared = [(own, base, _shared(own, base)) for own, base in pairs]
-    figures, p = retained([(told(id(own), ids), told(id(base), ids)) for own, base, ids in shared])
+    figures, p = retained([(reports_of(id(own), ids), reports_of(id(base), ids)) for own, base, ids in shared])
     system = pairs[0][0]
     order = ORDERS[system.control] if len(pairs) == 1 else BOTH_ORDERS
     records = [one for own, _base in pairs for one in own.runs[TASK].records.values()]

@@ -100,6 +100,7 @@ def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
 
 
 def _beside_base(runs: Sequence[Run], seed: int) -> list[Finished]:
+    """Return the finished runs of one task and checkpoint compared with base, base first."""
     bases = [run for run in runs if run.method == Base().label]
     whole = [run for run in runs if run.summary is not None]
     ordered = sorted(whole, key=lambda run: (run.method != Base().label, run.method))

@@ -100,6 +100,7 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
 
 
 def _usual(runs: Sequence[Run], name: str) -> str:
+    """Return the most frequent value of an identity field, as names show it; "" if no run has the field."""
     known = Counter(_mark(one, name) for one in runs if name in one.identity)
     return known.most_common(1)[0][0] if known else ""
 
@@ -117,6 +118,7 @@ def twice(one: Run, other: Run) -> RecordError:
 
 
 def _control_beside(folder: Path) -> Path | None:
+    """Return the run folder of a pruner's control `random`, beside its own; None if there is none."""
     control = folder.parent / (control_of(folder.name) or folder.name)
     return control if control != folder and (control / "run.json").exists() else None
 

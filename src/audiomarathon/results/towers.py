@@ -1,12 +1,13 @@
-"""What a tower's probe and its model say of the same clips: what pruning lost, and what the model does not use.
+"""Compare a tower's probe with its model's replies to the same clips: what pruning lost, what the model does not use.
 
-A probe's run and a model's are of one checkpoint by its fingerprint, and of one setting by its label.
+A probe's run and a model's run are compared if the checkpoint's fingerprint and the setting's label agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from audiomarathon.benchmarks.long import LongTask
 from audiomarathon.benchmarks.xares.task import EncoderTask
@@ -16,22 +17,24 @@ from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over, mea
 from audiomarathon.runs.read import Run
 
 CELLS = ("both", "unused", "reply_only", "neither")
-"""Probe and reply right; only the probe; only the reply; none."""
-_SEED = 42  # of what a tower's probe reads
-_FIRST = ("tower", "best")  # the point that stands for a tower, where it is on record
+"""Probe and reply are right; only the probe; only the reply; neither."""
+_SEED = 42  # of the methods whose kept tokens a tower's probe reads
+_PREFERRED = ("tower", "best")  # points that represent a tower, the first that was probed
 
 
 @dataclass(frozen=True)
 class Fourfold:
-    """A probe and the replies of one setting, on the clips that both answered.
+    """A probe's and a model's answers under one setting, on the clips that both answered.
 
     Attributes
     ----------
     probe, reply
-        Their runs.
+        The probe's run and the model's run.
+    n
+        Number of these clips.
     shares
-        Of the clips: each of :data:`CELLS`, `probe` and `reply` that are right, and `lost`, which the probe had right
-        under base and has wrong now.
+        Shares of the clips: each of :data:`CELLS`; `probe` and `reply`, which are right; and `lost`, on which the
+        probe is right with base and wrong with this setting.
     """
 
     probe: Run
@@ -41,12 +44,12 @@ class Fourfold:
 
 
 def point_of(run: Run) -> str:
-    """Return the point of a tower that a run's probe read; "" of any other run."""
+    """Return the point of a tower that a run's probe read; "" for other runs."""
     return str(run.facts.get("point", "")) if isinstance(run.task, EncoderTask) else ""
 
 
 def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
-    """Return each setting of which a probe on a long task and the model's own replies are on record."""
+    """Return each setting for which a probe on a long task and the model's own replies were run."""
     found = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
     probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
@@ -58,17 +61,17 @@ def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
             if (reply.key, reply.method) != (probe.task.home.key, probe.method) or not of_one_model(probe, reply):
                 continue
             if probe.method != base and reply.identity.get("seed", _SEED) != _SEED:
-                continue  # its tokens may be others than those that the probe has
-            knew, heard, said = before.get((probe.key, probe.checkpoint), {}), _right(probe), _right(reply)
-            ids = sorted(heard.keys() & said.keys())
+                continue  # with another seed, a method may keep other tokens than those that the probe read
+            of_base, of_probe, of_reply = before.get((probe.key, probe.checkpoint), {}), _right(probe), _right(reply)
+            ids = sorted(of_probe.keys() & of_reply.keys())
             if not ids:
                 continue
-            pairs = [(heard[id_], said[id_]) for id_ in ids]
-            cells = dict(zip(CELLS, [(True, True), (True, False), (False, True), (False, False)], strict=True))
-            columns = {name: [float(pair == cell) for pair in pairs] for name, cell in cells.items()}
-            columns |= {"probe": [float(one) for one, _ in pairs], "reply": [float(one) for _, one in pairs]}
-            if knew.keys() >= {*ids}:
-                columns["lost"] = [float(knew[id_] and not heard[id_]) for id_ in ids]
+            pairs = [(of_probe[id_], of_reply[id_]) for id_ in ids]
+            cells = zip(CELLS, product((True, False), repeat=2), strict=True)
+            columns = {name: [float(pair == cell) for pair in pairs] for name, cell in cells}
+            columns |= {"probe": [float(right) for right, _ in pairs], "reply": [float(right) for _, right in pairs]}
+            if of_base.keys() >= {*ids}:
+                columns["lost"] = [float(of_base[id_] and not of_probe[id_]) for id_ in ids]
             sums = means_of_items(columns, [probe.records[id_].cluster for id_ in ids])
             sums = replace(sums, ends=dict.fromkeys(columns, (0.0, 1.0)))
             found.append(Fourfold(probe, reply, len(ids), Resampler(seed).of_sums(sums)))
@@ -76,13 +79,14 @@ def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
 
 
 def _right(run: Run) -> dict[str, bool]:
+    """Return whether each sample's answer is right, by id; without answers that are neither right nor wrong."""
     scorer = run.task.scorer if run.task else None
     judged = {id_: scorer.right(one) for id_, one in run.verdicts.items()} if scorer else {}
     return {id_: right for id_, right in judged.items() if right is not None}
 
 
 def of_one_model(probe: Run, reply: Run) -> bool:
-    """Whether a tower's probe and a model's run are of the same weights, in the same precision."""
+    """Whether a tower's probe and a model's run used the same weights in the same precision."""
     tower = probe.facts.get("encoder") or {}
     precision = reply.identity.get("dtype")
     return tower.get("dtype", precision) == precision and same(
@@ -92,7 +96,7 @@ def of_one_model(probe: Run, reply: Run) -> bool:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a tower's encoder tasks and its model's own tasks come to, nothing being removed: means over tasks."""
+    """Mean scores without pruning: a tower's over encoder tasks (`tasks`), its model's over `model_tasks`."""
 
     checkpoint: str
     point: str
@@ -103,7 +107,7 @@ class Standing:
 
 
 def standings(runs: Sequence[Run]) -> list[Standing]:
-    """Return each model of which both are on record, on the tasks that all of them have."""
+    """Return each model that has both kinds of runs, on the tasks that all these models have."""
     base = Base().label
     models: dict[str, dict[str, Run]] = {}
     for run in runs:
@@ -117,7 +121,7 @@ def standings(runs: Sequence[Run]) -> list[Standing]:
             if known and (point := point_of(run)):
                 by_point.setdefault(point, {}).setdefault(run.key, run)
         if by_point:
-            point = next((one for one in _FIRST if one in by_point), next(iter(by_point)))
+            point = next((one for one in _PREFERRED if one in by_point), next(iter(by_point)))
             found[name] = point, by_point[point]
     shared = set.intersection(*({*of_tower} for _, of_tower in found.values())) if found else set()
     asked = set.intersection(*({*models[name]} for name in found)) if found else set()

@@ -104,18 +104,17 @@ class BuildLog:
         left_out = sorted(self._left_out, key=lambda row: (row["path"], row["reason"]))
         write_lines(self.folder / MANIFEST_FILE, rows := self.rows())
         write_lines(self.folder / LEFT_OUT_FILE, left_out)
-        for left in self.folder.rglob(".*.partial"):
-            left.unlink()
+        for partial in self.folder.rglob(".*.partial"):
+            partial.unlink()
         first = {row["reason"]: row["path"] for row in reversed(left_out)}
         counts = Counter(row["reason"] for row in left_out).most_common(10)
         reasons = [f"left out: {number} x {reason} (such as {first[reason]})" for reason, number in counts]
         if not rows:
-            told = f"{title}: no clip could be made; {len(left_out)} sources left out"
-            raise DataError("; ".join([told, *reasons]))
+            raise DataError("; ".join([f"{title}: no clip could be made; {len(left_out)} sources left out", *reasons]))
         hours = sum(row["seconds"] for row in rows) / 3600
-        told = f"{title}: {len(rows)} clips, {hours:.2f} h, of {made_of} in {self.folder} ({self._added} new)"
+        summary = f"{title}: {len(rows)} clips, {hours:.2f} h, of {made_of} in {self.folder} ({self._added} new)"
         every = [f"all sources left out: {self.folder / LEFT_OUT_FILE}"] if reasons else []
-        return "\n".join([told, *reasons, *every])
+        return "\n".join([summary, *reasons, *every])
 
 
 @contextmanager

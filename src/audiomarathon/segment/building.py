@@ -72,14 +72,14 @@ def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, job
         rows = log.rows()
         for source, reason in (*corpus.left_out, *corpus.write(folder, rows)):
             log.leave_out(source, reason)
-        told = log.finish(corpus.task, f"{sum(len(row['sources']) for row in rows)} source clips")
+        summary = log.finish(corpus.task, f"{sum(len(row['sources']) for row in rows)} source clips")
         loaded = get_task(corpus.task).load(folder)
         if loaded.bad_rows:
             raise DataError(f"{corpus.title}: the built folder is not what the task expects: {loaded.bad_rows[0]}")
         expected = {"count": len(loaded.samples), "min_seconds": joining.low, "max_seconds": joining.high}
         facts = {"name": f"built from {corpus.title}", "licence": "that of the raw corpus"}
         write_json(folder / FACTS_FILE, {**facts, "tasks": {corpus.task: expected}})
-        return told
+        return summary
 
 
 def _make(builder: _Builder, groups: list[Group], limit: int, jobs: int, bar: tqdm[Any]) -> None:
@@ -102,8 +102,8 @@ def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
     waiting = deque(makers)
     while waiting:
         maker = waiting.popleft()
-        if (made := next(maker, None)) is not None:
-            yield made
+        if (path := next(maker, None)) is not None:
+            yield path
             waiting.append(maker)
 
 
@@ -111,7 +111,7 @@ def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
 class _Builder:
     """Makes the clips of a corpus, group by group.
 
-    `advance` shows how much of a group is done; `stopped` is set to start no further clip.
+    Call `advance` with the share of a group that is newly done. Set `stopped` to start no further clip.
     """
 
     corpus: Corpus
@@ -127,7 +127,7 @@ class _Builder:
             index, path = 0, self.corpus.place(group, 0)
             if len(sources) == 1 and self.log.finished(path, lambda row: _is_alone_in(row, group, sources[0])):
                 self.advance(1)
-                yield path  # found without its audio, which may have to be spoken first
+                yield path  # recognised without its audio, which a command may have to speak first
                 return
             rest: Iterator[_Ready] = self._pieces(sources, Path(scratch))
             while not self.stopped:
@@ -210,14 +210,16 @@ class _Builder:
         return dict(json.loads(json.dumps(row)))  # compare with the manifest: tuples become lists
 
     def _leave_out(self, taken: Sequence[_Ready], span: Span) -> None:
+        """Log sources that are too long for a clip, or too short together."""
         for source, piece in taken:
             reason = TOO_LONG if piece.frames > span.high and not self.corpus.cut else TAIL
             self.log.leave_out(source.name, reason, source.path, fixed=self.corpus.spoken)  # do not speak it again
 
     def _broken(self, source: Source, reason: str) -> None:
+        """Log and report a source that cannot be read."""
         # A speech synthesiser that failed may work the next time; a damaged file will not.
         self.log.leave_out(source.name, reason, source.path, fixed=not self.corpus.spoken)
-        # Without tqdm's lock: an interrupt while a bar is drawn leaves it locked, and this would wait for ever.
+        # Without tqdm's lock: an interrupt while a bar is drawn leaves the lock held, and this would wait for ever.
         tqdm.write(f"left out: {source.name}: {reason}", nolock=True)
 
 

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, natural
@@ -39,7 +38,7 @@ class Source:
 
     path: Path
     name: str
-    facts: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Group:
 
     name: str
     sources: Sequence[Source] | Path
-    facts: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Corpus(ABC):
@@ -149,14 +148,9 @@ class Corpus(ABC):
 
     def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
         """Write the task's metadata; return the clips without a question, with the reason."""
-        written: list[Row] = []
-        silent: list[tuple[str, str]] = []
-        for clip in clips:
-            rows = self.rows(clip, self.chance("question", clip["path"]))
-            written += rows
-            silent += [] if rows else [(clip["path"], "no question can be asked about it")]
-        write_json(folder / self.metadata_file, self.document(written))
-        return silent
+        rows = {clip["path"]: self.rows(clip, self.chance("question", clip["path"])) for clip in clips}
+        write_json(folder / self.metadata_file, self.document([row for of_clip in rows.values() for row in of_clip]))
+        return [(path, "no question can be asked about it") for path, of_clip in rows.items() if not of_clip]
 
     def document(self, rows: list[Row]) -> object:
         """Return the metadata file's content."""

@@ -58,7 +58,10 @@ class Cutting:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A clip's place in its recording, in samples; `ends_at` is why it ends there: silence, length or end."""
+    """A clip's place in its recording, in samples.
+
+    `ends_at` says where the clip ends: at a "silence", at the longest allowed "length", or at the recording's "end".
+    """
 
     start: int
     stop: int
@@ -80,7 +83,7 @@ def levels(recording: Path, rate: int) -> tuple[Levels, int]:
 
 
 def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
-    """Return where to cut; a rest too short for a clip remains at the end only if it cannot be avoided.
+    """Return the clips to cut; avoid, if possible, a rest at the end that is too short for a clip.
 
     Parameters
     ----------

@@ -39,8 +39,8 @@ class HadCorpus(Corpus):
                     if path is None:
                         self.left_out.append((name, f"is in {file.name}, but the clip is missing"))
                     elif genuine == bool(fakes):
-                        told = "genuine, but has" if genuine else "half-truth, but has no"
-                        self.left_out.append((self.name(path), f"is flagged {told} fake segments"))
+                        flaw = "genuine, but has" if genuine else "half-truth, but has no"
+                        self.left_out.append((self.name(path), f"is flagged {flaw} fake segments"))
                     else:
                         source = Source(path, self.name(path), {"fakes": fakes})
                         sources["real" if genuine else "fake"].append(source)
