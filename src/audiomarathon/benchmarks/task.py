@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import DataError
 from audiomarathon.records import LETTERS, Verdict
-from audiomarathon.scoring.scorer import Scorer, sums_of
+from audiomarathon.scoring.scorer import Scorer, cells, sums_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -314,12 +314,6 @@ def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: s
             groups.setdefault((one.record.groups or {}).get(name) or "none", []).append(one)
         for group, members in sorted(groups.items()):
             figure = Resampler(_SEED).of_sums(sums_of(scorer, members))[scorer.figure.name]
-            low, high = figure.interval or (None, None)
-            row |= {
-                group: figure.value,
-                f"{group}_low": low,
-                f"{group}_high": high,
-                f"{group}_said": f"n {len(members)}",
-            }
+            row |= cells(group, figure) | {f"{group}_said": f"n {len(members)}"}
         rows.append(row)
     return pd.DataFrame(rows, dtype=object)

@@ -12,11 +12,11 @@ from audiomarathon.benchmarks.lalm_bench.choices import read_option
 from audiomarathon.benchmarks.lalm_bench.instructions import follows
 from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded, OpenEndedAsPublished
 from audiomarathon.judges.judgements import reading_of
-from audiomarathon.metrics.statistics import Floats, Resampler, Sums, means_of_items
+from audiomarathon.metrics.statistics import Floats, Resampler, Sums, mean_of, ratio
 from audiomarathon.records import LETTERS, Figure, Record, Verdict
 from audiomarathon.scoring.caption_models import text_encoder
 from audiomarathon.scoring.judged import Judged, judges_of
-from audiomarathon.scoring.scorer import sums_of
+from audiomarathon.scoring.scorer import cells, means, sums_of
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class QuestionTypes(Judged):
             overall = [one["overall"] for one in values["readings"].values() if one["overall"] is not None]
             read = (reading_of(_PUBLISHED, record, said).values for said in record.judgements.values())
             published = [one["overall"] / 5 for one in read if one]
-            score = 0.0 if values["fixed"] else _mean([(one - 1) / 4 for one in overall])
-            return values | {"score": score, "as_published": _mean(published)}
+            score = 0.0 if values["fixed"] else mean_of([(one - 1) / 4 for one in overall])
+            return values | {"score": score, "as_published": mean_of(published)}
         own: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}, "fixed": True, "shielded": []}
         if kind == "following":
             given = {**told["kwargs"], "question": told["question"], "transcription": told["transcription"]}
@@ -108,25 +108,23 @@ class QuestionTypes(Judged):
             columns[f"accuracy: {name}"] = [one.values["score"] if _category(one) == name else None for one in verdicts]
         for name in categories:
             columns[f"guessing: {name}"] = [_guess(one) if _category(one) == name else None for one in verdicts]
-        means = means_of_items(columns, [one.record.cluster for one in verdicts])
+        found = means(columns, verdicts)
 
-        places = {name: place for place, name in enumerate(means.names)}
+        places = {name: place for place, name in enumerate(found.names)}
         own = [places[f"accuracy: {name}"] for name in categories]
         scored = [places["closed"], *own]
         guessed = [places["guessing"], *(places[f"guessing: {name}"] for name in categories)]
 
         def statistic(sums: Floats) -> Floats:
-            values = means.statistic(sums)
-            count = (~np.isnan(values[:, own])).sum(axis=1)
-            total = np.nansum(values[:, own], axis=1)
-            macro = np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
+            values = found.statistic(sums)
+            macro = ratio(np.nansum(values[:, own], axis=1), (~np.isnan(values[:, own])).sum(axis=1))
             chance = values[:, guessed]
-            over = np.divide(values[:, scored] - chance, 1 - chance, out=np.full_like(chance, np.nan), where=chance < 1)
+            over = ratio(values[:, scored] - chance, 1 - chance)
             return np.column_stack([values, macro, over])
 
         over = ("chance_corrected", *(f"chance_corrected: {name}" for name in categories))
-        ends = dict.fromkeys((*means.names, "macro"), (0.0, 1.0))
-        return replace(means, names=(*means.names, "macro", *over), statistic=statistic, ends=ends)
+        ends = dict.fromkeys((*found.names, "macro"), (0.0, 1.0))
+        return replace(found, names=(*found.names, "macro", *over), statistic=statistic, ends=ends)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the official script's scores, overall first; the overall score is None if any counted reply has
@@ -137,7 +135,7 @@ class QuestionTypes(Judged):
         whole = all(one.values["as_published"] is not None for one in verdicts if _counts_as_published(one))
         every = [one.values["as_published"] if whole else None for one in verdicts]
         columns = {"as_published": every, **{f"{kind}_as_published": one for kind, one in own.items()}}
-        return means_of_items(columns, [one.record.cluster for one in verdicts])
+        return means(columns, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the official figures, how replies were read, and replies that are in no figure."""
@@ -235,7 +233,7 @@ class QuestionTypes(Judged):
                 for setting, one in found.items()
                 if f"accuracy: {name}" in one
                 for key, value in (
-                    *_cell(setting, one[f"accuracy: {name}"]),
+                    *cells(setting, one[f"accuracy: {name}"]).items(),
                     (f"{setting}_said", f"n {one[f'accuracy: {name}'].clusters}"),
                     (f"{setting}, chance corrected", one[f"chance_corrected: {name}"].value),
                 )
@@ -310,11 +308,7 @@ def _correctness(verdict: Verdict) -> float | None:
     if _type(verdict) != "open":
         return None
     said = [one["correctness"] for one in verdict.values["readings"].values() if one["correctness"] is not None]
-    return 0.0 if verdict.values["fixed"] else _mean([(one - 1) / 4 for one in said])
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+    return 0.0 if verdict.values["fixed"] else mean_of([(one - 1) / 4 for one in said])
 
 
 def _matchable(record: Record) -> bool:
@@ -348,13 +342,7 @@ def _encoder(verdicts: Sequence[Verdict]) -> str:
 
 
 def _cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {key: value for name in names for key, value in _cell(name.replace("_", " "), found[name])}
-
-
-def _cell(name: str, one: Any) -> list[tuple[str, Any]]:
-    """Return a figure's columns in a table."""
-    low, high = one.interval or (None, None)
-    return [(name, one.value), (f"{name}_low", low), (f"{name}_high", high)]
+    return {key: value for name in names for key, value in cells(name.replace("_", " "), found[name]).items()}
 
 
 def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
@@ -370,7 +358,7 @@ def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dic
                 if skill in skills and (score := _heard(one)) is not None
             ]
             if scored:
-                row |= _cell(setting, Resampler(_SEED).mean(*zip(*scored, strict=True)))
+                row |= cells(setting, Resampler(_SEED).mean(*zip(*scored, strict=True)))
                 row |= {f"{setting}_said": f"n {len(scored)}"}
         if len(row) > 1:
             rows.append(row)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any, ClassVar
 
 from audiomarathon.benchmarks.lalm_bench.choices import read_option
-from audiomarathon.metrics.statistics import Sums, means_of_items
+from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import LETTERS, Figure, Record, Verdict
 from audiomarathon.scoring.choice import Choice
+from audiomarathon.scoring.scorer import means
 from audiomarathon.text import counted
 
 TOKENS = "mmau-tokens"
@@ -72,14 +72,11 @@ class Questions(Choice):
             "always_last": [_share(one, [-1]) for one in verdicts],
             "longest_option": [_share(one, _longest(one)) for one in verdicts],
         }
-        means = means_of_items(columns, [one.record.cluster for one in verdicts])
-        return replace(means, ends=dict.fromkeys(columns, (0.0, 1.0)))
+        return means(columns, verdicts, shares=True)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the accuracy by the published rule, if there is one."""
-        return means_of_items(
-            {"as_published": [one.values["as_published"] for one in verdicts]}, [one.record.cluster for one in verdicts]
-        )
+        return means({"as_published": [one.values["as_published"] for one in verdicts]}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return how replies were read."""

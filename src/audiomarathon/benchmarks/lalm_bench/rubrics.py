@@ -21,9 +21,10 @@ from audiomarathon.benchmarks.selection import draw
 from audiomarathon.errors import DataError
 from audiomarathon.files import json_object
 from audiomarathon.judges.protocol import Anchor, Messages, Protocol, asked_again, injections
-from audiomarathon.metrics.statistics import Sums, means_of_items
+from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.judged import Judged, judges_of
+from audiomarathon.scoring.scorer import means
 
 ANCHORED = 0.1  # share of the records
 MOST_WEIGHT = 100
@@ -157,7 +158,7 @@ class RubricScore(Judged):
             for judge in judges_of(verdicts)
         }
         columns["rubric_score"] = [self.own_score(one) for one in verdicts]
-        return means_of_items(columns, [one.record.cluster for one in verdicts])
+        return means(columns, verdicts)
 
 
 def json_answer(text: str) -> dict[str, Any] | None:
