@@ -63,7 +63,7 @@ LONG = Benchmark(
     tasks=tuple(
         LongTask(
             key=f"long/{task.key}", formal_name=task.key, title=task.title, domain="long", globs={"all": ""},
-            folds=True, label="", classes=0, in_release=False, home=task,
+            folds=True, label="stratum", in_release=False, home=task,
         )
         for task in AUDIOMARATHON.tasks
         if task.key in _LABELLED
