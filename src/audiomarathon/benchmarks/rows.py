@@ -389,6 +389,12 @@ def one_line_each(options: Iterable[str]) -> None:
         raise RowError(f"option {shown(broken)} has a line break; an option is one line of the prompt")
 
 
+def listed_faults(faults: Sequence[str], most: int) -> str:
+    """Join errors for a message: the first `most` of them, and the number of the others."""
+    more = [f"and {len(faults) - most} more"] if len(faults) > most else []
+    return "; ".join([*faults[:most], *more])
+
+
 def shown(value: object) -> str:
     """Return a value for a message: quoted, and without its middle if it is long."""
     return shortened(repr(value))

@@ -62,7 +62,7 @@ class QuestionTypes(Judged):
 
     def judge(self, record: Record) -> dict[str, Any]:
         """See :meth:`Scorer.judge`; without the encoder's values."""
-        told, kind = record.reference, record.reference["type"]
+        reference, kind = record.reference, record.reference["type"]
         if kind == "open":
             values = super().judge(record)
             overall = [one["overall"] for one in values["readings"].values() if one["overall"] is not None]
@@ -72,11 +72,11 @@ class QuestionTypes(Judged):
             return values | {"score": score, "as_published": mean_of(published)}
         own: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}, "fixed": True, "shielded": []}
         if kind == "following":
-            given = {**told["kwargs"], "question": told["question"], "transcription": told["transcription"]}
-            kept = [follows(told["kind"], given, record.text, corrected=corrected) for corrected in (True, False)]
+            given = reference["kwargs"] | {name: reference[name] for name in ("question", "transcription")}
+            kept = [follows(reference["kind"], given, record.text, corrected=corrected) for corrected in (True, False)]
             return own | {"score": float(kept[0]), "as_published": float(kept[1])}
-        letter, rule = read_option(record.text, told["options"])
-        score = float(letter == told["answer"]) if _answerable(record) else None
+        letter, rule = read_option(record.text, reference["options"])
+        score = float(letter == reference["answer"]) if _answerable(record) else None
         read_as = {"parsed": letter, "rule": rule, "matched": None, "encoder": None, "encoder_hash": None}
         return own | read_as | {"score": score, "as_published": None}
 
@@ -176,14 +176,14 @@ class QuestionTypes(Judged):
 
     def shown(self, verdict: Verdict) -> str:
         """Return the chosen option, the judges' scores, or the kind of instruction."""
-        told, said = verdict.record.reference, super().shown(verdict)
-        if told["type"] == "following":
-            return f"{said}: {told['kind']}"
-        if told["type"] == "open":
+        reference, said = verdict.record.reference, super().shown(verdict)
+        if reference["type"] == "following":
+            return f"{said}: {reference['kind']}"
+        if reference["type"] == "open":
             readings = (f"{name}: {one['overall']}" for name, one in verdict.values["readings"].items())
             return "; ".join(readings) or said
         letter = verdict.values["parsed"]
-        return f"{said}: {letter}. {told['options'][LETTERS.index(letter)]}" if letter else "unparsed"
+        return f"{said}: {letter}. {reference['options'][LETTERS.index(letter)]}" if letter else "unparsed"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return notes on replies in no figure, on blind choices, and on the encoder behind the published figures."""
@@ -276,8 +276,8 @@ def _answerable(record: Record) -> bool:
 
 def _guess(verdict: Verdict) -> float | None:
     """Return the score of guessing evenly among a closed question's options."""
-    told = verdict.record.reference
-    return 1 / len(told["options"]) if told["type"] == "closed" and _answerable(verdict.record) else None
+    reference = verdict.record.reference
+    return 1 / len(reference["options"]) if reference["type"] == "closed" and _answerable(verdict.record) else None
 
 
 def _of_closed(verdict: Verdict, value: float) -> float | None:
@@ -286,8 +286,8 @@ def _of_closed(verdict: Verdict, value: float) -> float | None:
 
 
 def _last(verdict: Verdict) -> float:
-    told = verdict.record.reference
-    return float(bool(told["options"]) and told["answer"] == LETTERS[len(told["options"]) - 1])
+    reference = verdict.record.reference
+    return float(bool(reference["options"]) and reference["answer"] == LETTERS[len(reference["options"]) - 1])
 
 
 def _longest(verdict: Verdict) -> float:
@@ -347,11 +347,11 @@ def _cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
     """Return one row per skill, with a column per setting."""
-    told = {setting: [(one, one.record.reference.get(field) or ()) for one in own] for setting, own in verdicts.items()}
+    known = {name: [(one, one.record.reference.get(field) or ()) for one in own] for name, own in verdicts.items()}
     rows = []
-    for skill in sorted({skill for own in told.values() for _one, skills in own for skill in skills}):
+    for skill in sorted({skill for own in known.values() for _one, skills in own for skill in skills}):
         row: dict[str, Any] = {"skill": skill}
-        for setting, own in told.items():
+        for setting, own in known.items():
             scored = [
                 (score, one.record.cluster)
                 for one, skills in own

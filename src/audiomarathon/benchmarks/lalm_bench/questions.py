@@ -49,11 +49,12 @@ class Questions(Choice):
 
     def judge(self, record: Record) -> dict[str, Any]:
         """Read the reply by letters or words, and by the published rule."""
-        told = record.reference
-        letter, rule = _read(record.text, told["options"])
-        correct = letter is not None and _label(told, letter) == _label(told, told["answer"])
-        answer = told["options"][LETTERS.index(told["answer"])]
-        published = right_by_words(record.text, answer, told["options"]) if told.get("published") == TOKENS else None
+        reference = record.reference
+        letter, rule = _read(record.text, reference["options"])
+        correct = letter is not None and _label(reference, letter) == _label(reference, reference["answer"])
+        answer = reference["options"][LETTERS.index(reference["answer"])]
+        by_words = reference.get("published") == TOKENS
+        published = right_by_words(record.text, answer, reference["options"]) if by_words else None
         strict = correct and rule == "verbatim"
         return {"parsed": letter, "rule": rule, "correct": correct, "strict": strict, "as_published": published}
 
@@ -121,15 +122,15 @@ def _read(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
     return read if read[0] or first == last else read_option(reply, last)
 
 
-def _label(told: Mapping[str, Any], letter: str) -> str:
-    return str(told["labels"][LETTERS.index(letter)])
+def _label(reference: Mapping[str, Any], letter: str) -> str:
+    return str(reference["labels"][LETTERS.index(letter)])
 
 
 def _share(verdict: Verdict, places: Sequence[int]) -> float:
     """Return the share of right options."""
-    told = verdict.record.reference
-    right = _label(told, told["answer"])
-    return fmean(told["labels"][place] == right for place in places)
+    reference = verdict.record.reference
+    right = _label(reference, reference["answer"])
+    return fmean(reference["labels"][place] == right for place in places)
 
 
 def _longest(verdict: Verdict) -> list[int]:

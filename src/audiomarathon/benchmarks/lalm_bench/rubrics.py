@@ -34,7 +34,7 @@ _UNRELATED = "I cannot listen to audio files."
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL | re.IGNORECASE)
 _STRING_OR_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]])', re.DOTALL)
 
-Criteria = list[dict[str, Any]]  # of `criterion` and `weight`
+Criteria = list[dict[str, Any]]  # each with `criterion` and `weight`
 
 
 class _InJson(Protocol):
@@ -54,9 +54,9 @@ class _InJson(Protocol):
 
 
 class WriteRubric(_InJson):
-    """Ask for criteria, each with words quoted from a caption. The record's reply is its references, a line each.
+    """Ask for criteria, each with words quoted from a caption. The record's reply is its references, one per line.
 
-    Values: `criteria`, and `dropped`: how many had a quote that no reference holds.
+    Values: `criteria`, and `dropped`: the number of criteria whose quote is in no reference.
     """
 
     name = "rubric-write"
@@ -67,11 +67,11 @@ class WriteRubric(_InJson):
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
         """See :meth:`Protocol.read`; case and punctuation of a quote are ignored."""
-        told: Any = (json_answer(text) or {}).get("criteria")
-        if (found := criteria_of(told)) is None:
+        written: Any = (json_answer(text) or {}).get("criteria")
+        if (found := criteria_of(written)) is None:
             return None
         references = [f" {' '.join(words_of(one))} " for one in record.reference["references"]]
-        quotes = [" ".join(words_of(str(one.get("quote", "")))) for one in told]
+        quotes = [" ".join(words_of(str(one.get("quote", "")))) for one in written]
         quoted = [bool(quote) and any(f" {quote} " in one for one in references) for quote in quotes]
         kept = [one for one, good in zip(found, quoted, strict=True) if good]
         return {"criteria": kept, "dropped": len(found) - len(kept)}
@@ -206,10 +206,10 @@ def read_rubrics(file: Path) -> dict[str, dict[str, Any]]:
     if not (text := read_text(file).rstrip()):
         raise DataError(f"{file}: holds no rubric")
     for number, line in enumerate(text.split("\n"), 1):
-        told = json_object(line.encode(errors="replace")) or {}
-        id_, criteria = told.get("id"), criteria_of(told.get("criteria"))
+        fields = json_object(line.encode(errors="replace")) or {}
+        id_, criteria = fields.get("id"), criteria_of(fields.get("criteria"))
         if not isinstance(id_, str) or id_ in found or criteria is None:
-            expected = f"an id of its own, and criteria, each with a criterion and a weight up to {MOST_WEIGHT}"
+            expected = f"a unique id, and criteria, each with a criterion and a weight up to {MOST_WEIGHT}"
             raise DataError(f"{file}: line {number}: expected {expected}")
-        found[id_] = {**told, "criteria": criteria}
+        found[id_] = {**fields, "criteria": criteria}
     return found
