@@ -1,4 +1,4 @@
-"""Which samples a limited run takes: seeded, stratified by class and cluster, and nested."""
+"""Choose the samples of a limited run: seeded, stratified by class and cluster, and nested."""
 
 from __future__ import annotations
 

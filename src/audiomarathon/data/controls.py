@@ -179,8 +179,8 @@ def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
 
 def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
     """Return the deciding events in a clip; they are always in a sample's first clip."""
-    told = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples if s.clips[0] == clip]
-    return [(float(on), float(on + long)) for on, long in told if on is not None and long is not None]
+    times = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples if s.clips[0] == clip]
+    return [(float(onset), float(onset + long)) for onset, long in times if onset is not None and long is not None]
 
 
 def _plan(

@@ -184,8 +184,8 @@ def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
     path = Path(entry.path)
     if path.name == FILE_NAME:
         return folder.is_relative_to(path.parent)
-    told = path.name in (named, f"corpus_{named}") if named else path.suffix in _METADATA
-    return told and path.is_relative_to(folder) and entry.size <= _MAX_METADATA
+    is_text = path.name in (named, f"corpus_{named}") if named else path.suffix in _METADATA
+    return is_text and path.is_relative_to(folder) and entry.size <= _MAX_METADATA
 
 
 def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limit: int, seed: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import DataError, ModelError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from audiomarathon.metrics.captions.cider_d import Frequencies
-    from audiomarathon.metrics.statistics import Floats, Sums
+    from audiomarathon.metrics.statistics import Sums
     from audiomarathon.scoring.caption_models import Echecker, SentenceEncoder
 
 _SEED = 42  # for the intervals in tables
@@ -164,11 +164,6 @@ def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) ->
     from audiomarathon.metrics.captions.fense import fense, sbert_sim
     from audiomarathon.metrics.captions.lengths import first_sentence, human_ceiling
 
-    def fense_of(candidates: Sequence[str], texts: Sequence[Sequence[str]]) -> Floats:
-        assert encoder is not None
-        assert checker is not None
-        return fense(candidates, texts, encoder, checker).fense
-
     found: dict[str, list[Any]] = {}
     encoder, checker = _models()
     lacking = [*["the sentence encoder"] * (not encoder), *["the fluency checker"] * (not checker)]
@@ -181,16 +176,18 @@ def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) ->
         if checker:
             found["checker"] = [checker.sha256] * len(replies)
         if encoder and checker:
-            whole = fense(replies, references, encoder, checker)
+            score = partial(fense, encoder=encoder, checker=checker)
+            whole = score(replies, references)
             found |= {"fer": whole.fer.tolist(), "fense": whole.fense.tolist()}
-            found["fense_first_sentence"] = fense_of([first_sentence(one) for one in replies], references).tolist()
-            human = human_ceiling(references, fense_of).tolist()
+            first = score([first_sentence(one) for one in replies], references)
+            found["fense_first_sentence"] = first.fense.tolist()
+            human = human_ceiling(references, lambda texts, others: score(texts, others).fense).tolist()
             found["human_fense"] = [None if math.isnan(one) else one for one in human]
     except ModelError as error:
         why = str(error)
-    nothing = [None] * len(replies)
+    missing = [None] * len(replies)
     return {
-        **dict.fromkeys(("pieces", "encoder", "encoder_hash", "checker", *_OF_MODELS), nothing),
+        **dict.fromkeys(("pieces", "encoder", "encoder_hash", "checker", *_OF_MODELS), missing),
         **found,
         "why": [why] * len(replies),
     }

@@ -94,12 +94,12 @@ class QuestionTypes(Judged):
         guessing (0) and 1. `guessing`, `always_last` and `longest_option` are the scores of blind choices.
         """
         columns: dict[str, list[float | None]] = {
-            "accuracy": [_heard(one) for one in verdicts],
-            **{kind: [_heard(one) if _type(one) == kind else None for one in verdicts] for kind in _TYPES},
+            "accuracy": [_counted_score(one) for one in verdicts],
+            **{kind: [_counted_score(one) if _type(one) == kind else None for one in verdicts] for kind in _TYPES},
             **{f"open: {judge}": [_graded(one, judge) for one in verdicts] for judge in judges_of(verdicts)},
             "correctness": [_correctness(one) for one in verdicts],
-            "spatial_in_mono": [one.values["score"] if not _is_heard(one) else None for one in verdicts],
-            "guessing": [_guess(one) if _is_heard(one) else None for one in verdicts],
+            "spatial_in_mono": [one.values["score"] if not _fits_mono(one) else None for one in verdicts],
+            "guessing": [_guess(one) if _fits_mono(one) else None for one in verdicts],
             "always_last": [_of_closed(one, _last(one)) for one in verdicts],
             "longest_option": [_of_closed(one, _longest(one)) for one in verdicts],
         }
@@ -153,7 +153,7 @@ class QuestionTypes(Judged):
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
         """Return the accuracy of guessing evenly among options; open questions and instructions count as wrong."""
-        counted = [one for one in verdicts if _heard(one) is not None]
+        counted = [one for one in verdicts if _counted_score(one) is not None]
         guessed = [1 / len(one.record.reference["options"]) for one in counted if _type(one) == "closed"]
         return sum(guessed) / len(counted) if counted else None
 
@@ -190,7 +190,7 @@ class QuestionTypes(Judged):
         figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
         opens = [one for one in verdicts if _type(one) == "open"]
         found = super().notes(opens) if opens else []
-        counted_in = sum(_heard(one) is not None for one in verdicts)
+        counted_in = sum(_counted_score(one) is not None for one in verdicts)
         if counted_in < len(verdicts):
             found.append(f"the accuracy is of {counted_in:,} of {counted(len(verdicts), 'reply', 'replies')}")
         if summary["not_judged"]:
@@ -259,14 +259,15 @@ def _category(verdict: Verdict) -> str:
     return str(verdict.record.reference["category"])
 
 
-def _is_heard(verdict: Verdict) -> bool:
+def _fits_mono(verdict: Verdict) -> bool:
+    """Tell whether the question can be answered from a mono mix, so that it counts in the accuracy."""
     return _category(verdict) != SPATIAL
 
 
-def _heard(verdict: Verdict) -> float | None:
-    """Return the score if it counts in the accuracy, else None."""
+def _counted_score(verdict: Verdict) -> float | None:
+    """Return the score if the question counts in the accuracy, else None."""
     score: float | None = verdict.values["score"]
-    return score if _is_heard(verdict) else None
+    return score if _fits_mono(verdict) else None
 
 
 def _answerable(record: Record) -> bool:
@@ -281,7 +282,7 @@ def _guess(verdict: Verdict) -> float | None:
 
 
 def _of_closed(verdict: Verdict, value: float) -> float | None:
-    counts = _type(verdict) == "closed" and _answerable(verdict.record) and _is_heard(verdict)
+    counts = _type(verdict) == "closed" and _answerable(verdict.record) and _fits_mono(verdict)
     return value if counts else None
 
 
@@ -355,7 +356,7 @@ def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dic
             scored = [
                 (score, one.record.cluster)
                 for one, skills in own
-                if skill in skills and (score := _heard(one)) is not None
+                if skill in skills and (score := _counted_score(one)) is not None
             ]
             if scored:
                 row |= cells(setting, Resampler(_SEED).mean(*zip(*scored, strict=True)))
