@@ -186,7 +186,7 @@ def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
 def _plan(
     task: Task, loaded: Loaded, clip: Path, group: Sequence[Sample], variant: _Variant, varied: Mapping[str, Variation]
 ) -> list[_Clip]:
-    """Return the clips to write for one clip: one, or one per question if their events lie too far apart.
+    """Return the clips to write for one clip: one, or one per question if their events are too far apart.
 
     A sample without audio under a control that the task defines (`varied`) has an empty path.
     """

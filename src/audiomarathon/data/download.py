@@ -180,7 +180,7 @@ def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
 
 
 def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
-    """Whether a file is the task's metadata file (or any text file, if it has none), or a manifest above it."""
+    """Tell whether a file is the task's metadata file (or any text file, if it has none), or a manifest above it."""
     path = Path(entry.path)
     if path.name == FILE_NAME:
         return folder.is_relative_to(path.parent)

@@ -249,9 +249,8 @@ def _veracity(task: str, index: int, rng: np.random.Generator, seconds: float) -
     label = world.labels_of(task)[index % 2]
     path = f"{label.name}/mini_{index:02d}.wav"
     placed = [(label, event_onsets(rng, seconds, 1)[0])] if label.name == "fake" else []
-    row: Row = {"path": path, "event_onset": None, "event_seconds": None}
-    if placed:
-        row |= {"event_onset": placed[0][1], "event_seconds": FAKE_SECONDS}
+    onset, length = (placed[0][1], FAKE_SECONDS) if placed else (None, None)
+    row: Row = {"path": path, "event_onset": onset, "event_seconds": length}
     return synthesis.needle(task, placed, rng, seconds, 16000, event_seconds=FAKE_SECONDS), path, [row]
 
 

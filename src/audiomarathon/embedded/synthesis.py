@@ -229,7 +229,7 @@ def _background(task: str, rng: np.random.Generator, n: int, rate: int) -> Signa
 
 
 def _artefact(rng: np.random.Generator, n: int, rate: int) -> Signal:
-    """Return what a poor vocoder leaves: a buzz without pitch movement under a whistle."""
+    """Return the artefact of a poor vocoder: a buzz of constant pitch, and a whistle."""
     t = seconds_of(n, rate)
     buzz = np.sign(np.sin(2 * np.pi * rng.uniform(65, 85) * t)) * np.sin(2 * np.pi * rng.uniform(900, 1100) * t)
     whistle = np.sin(2 * np.pi * rng.uniform(5000, 5600) * t)

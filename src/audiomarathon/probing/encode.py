@@ -115,7 +115,7 @@ def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
 
 
 def mixes(encoder: Encoder, store: Store) -> bool:
-    """Return whether a clip's features change beside a much louder clip; such encoders get clips one by one.
+    """Return whether a much louder clip in the batch changes a clip's features; such encoders get clips one by one.
 
     The answer is kept in the store.
     """
@@ -289,7 +289,7 @@ def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool
     windows = -(-longest // max(1, int(most // hop * hop)))
     if windows == 1:
         found = [encoder.encode(audio, [len(wave) for wave in waves] if own else None)]
-    elif framed:  # of whole hops, so that frames stay in step
+    elif framed:  # windows of whole hops, so that frames stay aligned
         size = round(math.ceil(longest / windows / hop) * hop)
         found = [encoder.encode(window) for window in torch.split(audio, size, dim=1)]
     else:

@@ -23,7 +23,7 @@ from audiomarathon.settings import RunSettings
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a worker runs."""
+    """The place of a worker: its machine and process."""
 
     host: str
     pid: int
@@ -75,7 +75,7 @@ def shared_out(
     loaded
         The encoder in this process; each worker must load the same.
     name, arguments
-        As for :func:`load_encoder`.
+        See :func:`load_encoder`.
     device
         "auto", "cuda" or "cpu".
 
@@ -99,7 +99,7 @@ def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[
     """Yield batches with their outcome as they come back."""
     todo = [*batches]
     for batch, (rows, failed) in pool.run(todo, _Encoding(framed)) if todo else ():
-        yield batch, ({row: np.array(one) for row, one in rows.items()}, failed)  # a copy: they lie in Ray's memory
+        yield batch, ({row: np.array(one) for row, one in rows.items()}, failed)  # a copy: the array is in Ray's memory
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def adapted(
     train, valid, test = rows
     config = writer.model.config.get_text_config()
     named = (getattr(config, name, None) for name in _WIDTHS)
-    inner = next(filter(None, named), 4 * config.hidden_size)  # as GPT-2 means it
+    inner = next(filter(None, named), 4 * config.hidden_size)  # GPT-2's default
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         adapter = Adapter(frames[train[0]].shape[1], inner, config.hidden_size).to(device)
@@ -202,7 +202,7 @@ def adapted(
     half = partial(torch.autocast, device.partition(":")[0], enabled=device.startswith("cuda"))
 
     def inputs(batch: Sequence[int], *, told: bool) -> tuple[dict[str, torch.Tensor], int]:
-        """Return the model's inputs; the adapter is trained in single precision, whatever the model runs in."""
+        """Return the model's inputs; the adapter is always trained in single precision."""
         audio, counts = padded(frames, batch, device)
         given = writer.joined(adapter(audio), counts, [texts[row] if told else None for row in batch])
         return given, audio.shape[1]

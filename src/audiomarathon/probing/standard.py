@@ -166,7 +166,7 @@ def knn(clips: Clips, splits: Sequence[Split], *, centred: bool = False) -> Pred
 
 
 def _votes(similarities: Floats, targets: Integers, classes: int) -> Floats:
-    similarities = similarities.round(12)  # clips that point the same way stay equal, whatever their length
+    similarities = similarities.round(12)  # so that embeddings of one direction get equal similarities
     last = max(similarities.shape[1] - NEIGHBOURS, 0)
     tenth = np.partition(similarities, last, axis=1)[:, last, None]
     rows, near = np.nonzero(similarities >= tenth)

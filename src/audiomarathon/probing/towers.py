@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 BEST, TEXT = "best", "text"
 SHUFFLED = "shuffled_"
 """Begins the name of the control that keeps the places that a method kept in another clip."""
-_SEED = 42  # of runs, by default
-_STEPS, _LOOK, _RATE = 200, 10, 0.02  # of learning layer weights: full-batch Adam
+_SEED = 42  # the default seed of runs
+_STEPS, _LOOK, _RATE = 200, 10, 0.02  # to learn layer weights: steps of Adam, steps between checks, learning rate
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
 
 
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
-    """Return a scorer's sums; without ends of its own they get the headline's range."""
+    """Return a scorer's sums; if it gives no ends, the headline figure gets its range as ends."""
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:
         return sums

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROMPTS = 8
 _SEED = 42  # for the intervals in tables
-HIGHEST = 2  # of ratings
+HIGHEST = 2  # the highest rating
 ORIENTATIONS = (AUDIO, BOTH, SPEECH, NEITHER)
 _PUBLISHED = {"v2": AsPublished("v2"), "v1": AsPublished("v1")}
 # A judge's columns of a clip: its best, whether it has one, then gated ratings and their count for each prompt, the sum

@@ -15,11 +15,11 @@ Prompt = Literal["v2", "v1"]
 SYSTEM = "You are an NLP assistant"
 RETRY = "Answer only with the two lines Rating: and Orientation:"
 AUDIO, BOTH, SPEECH, NEITHER = "audio", "both", "speech", "neither"
-UNKNOWN = "?"  # as published: an orientation that stays unknown
+UNKNOWN = "?"  # orientation that the original cannot read in either answer
 
 _RATINGS = r"[012](?!\d|\.\d)"
 _ORIENTATIONS = r"(?:audio|speech|both|good|neither)(?=(?:[- ]oriented)?+\b(?!\s*/))"
-_ORIGINAL = (  # in this order; Both has no form with a line break
+_ORIGINAL = (  # tried in this order; Both has no form with a line break
     (NEITHER, ("Orientation: Neither", "Orientation: \nNeither")),
     (AUDIO, ("Orientation: Audio-Oriented", "Orientation: \nAudio-Oriented")),
     (SPEECH, ("Orientation: Speech-Oriented", "Orientation: \nSpeech-Oriented")),

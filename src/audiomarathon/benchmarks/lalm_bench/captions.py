@@ -18,7 +18,7 @@ from audiomarathon.files import open_plain, write_text
 from audiomarathon.scoring.caption import Caption
 
 #: By the name that `TASK_PROMPT` takes. The first makes long replies, which CIDEr-D cannot reward: its factor for the
-#: length is 0.32 at 20 words beside 11, and 0.007 at 30.
+#: length is 0.32 for 20 words if references have 11, and 0.007 for 30.
 PROMPTS = {
     "detail": "Describe the sound in detail.",
     "short": "Describe the sound in one sentence of 8 to 20 words.",
@@ -32,7 +32,7 @@ Item = tuple[str, tuple[str, ...], tuple[str, ...]]  # id, possible names of its
 class Captioning(Task):
     """One caption per clip, scored against several references; a subclass reads the table.
 
-    Document frequencies come from the whole split, whatever part of it runs. If a folder has only a part of the data
+    Document frequencies come from the whole split, also in a limited run. If a folder has only a part of the data
     (`data download --limit`), `corpus_<table>` next to the table has all captions.
 
     Attributes
@@ -208,7 +208,7 @@ class AudioCaps(Captioning):
         return list(found.values())
 
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return one row per caption, all with the number of the item's first row, which may be the clip's name."""
+        """Return one row per caption, all with the first row's `audiocap_id`, since the clip may be named by it."""
         video, _, start = item[0].rpartition("_")
         return [dict(zip(self.columns, (item[1][-1], video, start, text), strict=True)) for text in item[2]]
 

@@ -31,7 +31,7 @@ _CONTRADICTION = "This is not the case."
 _DENIAL = re.compile(r"\b(?:no|none|not|never)\b", re.IGNORECASE)  # the contradiction could agree with such answers
 _BRACKETS = str.maketrans("", "", "[]")  # as in the template's [score]
 _NUMBER = r"\d++(?:\.\d++)?+(?![-–.,]?\d)"
-_MISSING = 3.0  # as published
+_MISSING = 3.0  # the official script's score if none is found
 
 
 @cache
@@ -98,8 +98,8 @@ class OpenEnded(_OpenEnded):
     def anchors(self, record: Record) -> Sequence[Anchor]:
         """Return the reference answer, and its contradiction, with and without a plea for a better score.
 
-        Only some 80 of the 625 records have anchors, chosen by a hash of their ids: asking about all would quintuple
-        the calls.
+        Only about 80 of the 625 records have anchors, chosen by a hash of their ids: anchors for all would make five
+        times as many calls.
         """
         answer, is_open = record.reference["answer"], record.reference["type"] == "open"
         if not is_open or draw(0, "anchors", record.id) >= ANCHORED or _DENIAL.search(answer):

@@ -24,7 +24,7 @@ _NAMED = 5  # labels shown in a message
 _PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # in the default names of tars
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
-"""What a label rule raises on odd JSON."""
+"""Errors of a label rule on unusable JSON."""
 
 
 @dataclass(frozen=True)
