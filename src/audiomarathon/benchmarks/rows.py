@@ -290,6 +290,15 @@ def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
     raise DataError(f"{file}: is too large for metadata (unpacked at most 256 MB, and {MAX_VALUES:,} values)")
 
 
+def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
+    """Return rows as CSV, in pandas' format; a missing value or None is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
 def write_ascii(file: Path, content: object) -> None:
     """Write JSON in ASCII, like the public data."""
     write_text(file, json.dumps(content, indent=2, ensure_ascii=True) + "\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from audiomarathon.benchmarks.locate import nearest, the_one
-from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, clean, natural, read_csv, shown
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, as_csv, clean, natural, read_csv, shown
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, storable
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import open_plain, write_text
@@ -131,12 +130,7 @@ class Captioning(Task):
                 self._write(target / f"corpus_{self.splits[split]}", others)
 
     def _write(self, file: Path, items: Sequence[Item]) -> None:
-        lines = io.StringIO()
-        out = csv.DictWriter(lines, self.columns, lineterminator="\n")
-        out.writeheader()
-        for item in items:
-            out.writerows(self.rows(item))
-        write_text(file, lines.getvalue())
+        write_text(file, as_csv([row for item in items for row in self.rows(item)], self.columns))
 
     def _table(self, file: Path) -> list[dict[str, str]]:
         return [row for _line, row in read_csv(file, self.columns)]
