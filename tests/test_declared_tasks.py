@@ -697,7 +697,7 @@ def test_the_published_rule_on_real_rows(
     """Replies made of the answers; the counts by the published rule are the official scripts'."""
     task = get_task(name)
     assert isinstance(task, Declared)
-    source = Path(os.environ.get("LALM_ROWS") or ".") / task.told["rows"]
+    source = Path(os.environ.get("LALM_ROWS") or ".") / task.toml["rows"]
     if not source.is_file():
         pytest.skip(f"set LALM_ROWS to a folder with {source.name} of the benchmark's repository")
     shutil.copy(source, tmp_path)

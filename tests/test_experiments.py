@@ -644,7 +644,7 @@ def test_a_run_keeps_its_own_figures(judges: Callable[..., Scripted], tmp_path: 
 ])  # fmt: skip
 def test_a_broken_rubric_is_named_by_its_line(line: str, tmp_path: Path) -> None:
     (file := tmp_path / "r.jsonl").write_text('{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}\n' + line)
-    with pytest.raises(DataError, match="line 2: expected an id of its own"):
+    with pytest.raises(DataError, match="line 2: expected a unique id"):
         read_rubrics(file)
 
 

@@ -25,9 +25,10 @@ from jasco_folders import build_jasco, said, write_judgements
 
 from audiomarathon.benchmarks import get_task, registry, select
 from audiomarathon.benchmarks.jasco.benchmark import JASCO
-from audiomarathon.benchmarks.jasco.exchange import NEEDED, as_csv, read_replies
+from audiomarathon.benchmarks.jasco.exchange import NEEDED, read_replies
 from audiomarathon.benchmarks.jasco.rubric import Strict
 from audiomarathon.benchmarks.jasco.task import COLUMNS, read_csv
+from audiomarathon.benchmarks.rows import as_csv
 from audiomarathon.cli import doctor_checks
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan

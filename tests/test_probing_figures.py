@@ -185,9 +185,7 @@ def test_x_ares_validates_on_the_fold_that_it_tests() -> None:
 
 def test_the_last_epochs_labels_stand_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(clips: object, splits: object, **_how: object) -> published.PublishedScores:
-        return published.PublishedScores(
-            np.zeros((1, 1)), np.zeros((1, 1)), np.array([3]), np.array([[[9.0, 0, 0]]]), np.array([[[0, 0, 9.0]]])
-        )
+        return published.PublishedScores(np.array([3]), np.array([[[9.0, 0, 0]]]), np.array([[[0, 0, 9.0]]]))
 
     monkeypatch.setattr(published, "linear_probe", trained)
     found = results_of(made(tmp_path), tmp_path / "results", from_module(FramesEncoder()), task_of())

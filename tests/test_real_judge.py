@@ -16,8 +16,8 @@ from toy_judged import Grade, Grades, replies_to
 from transformers_server import serving
 
 from audiomarathon.benchmarks import get_task
-from audiomarathon.benchmarks.jasco.exchange import as_csv
 from audiomarathon.benchmarks.jasco.rubric import Strict
+from audiomarathon.benchmarks.rows import as_csv
 from audiomarathon.endpoint.client import Endpoint
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.endpoint import EndpointJudge

@@ -39,7 +39,7 @@ class Benchmark:
     title
         One line about the benchmark.
     tasks
-        In the paper's order.
+        The tasks, in the paper's order.
     facts
         The paper's facts, by the task's key; some tasks may be missing.
     published

@@ -16,7 +16,6 @@ from audiomarathon.text import did_you_mean, nearly
 
 HUB_DATASET = "Hezep/AudioMarathon"
 
-
 #: Tasks of the public data set; `audiomarathon data download` can fetch all of them.
 HUB_TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
 

@@ -1,7 +1,7 @@
 """AudioMarathon's own tasks as tasks for encoders: which class does a clip of 90 to 300 seconds have?
 
-Labels are :attr:`Sample.stratum`; folds are of whole clusters. A clip's prompt and id are those of the task itself, so
-what a model's probe says can be set beside what the model replies.
+Labels are :attr:`Sample.stratum`; folds are of whole clusters. A clip has the id and prompt of its home task, so a
+probe of a model can be compared with the model's replies.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LONG = Benchmark(
     tasks=tuple(
         LongTask(
             key=f"long/{task.key}", formal_name=task.key, title=task.title, domain="long", globs={"all": ""},
-            folds=True, label="", classes=0, in_release=False, home=task,
+            folds=True, label="stratum", in_release=False, home=task,
         )
         for task in AUDIOMARATHON.tasks
         if task.key in _LABELLED
@@ -72,7 +72,7 @@ LONG = Benchmark(
 
 
 def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
-    """Return tasks by name: "long" is all of this benchmark, `long/tau` one; others as X-ARES' :func:`named` says."""
+    """Return tasks by name: "long" is this whole benchmark, `long/tau` one task; :func:`named` finds the others."""
     found: dict[str, EncoderTask] = {}
     for name in map(str.strip, names):
         if name.lower() == "long":

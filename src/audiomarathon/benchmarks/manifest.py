@@ -39,6 +39,8 @@ class Manifest:
         Expectations in the file, by task key; for other tasks the published ones apply.
     file
         The file, or None without one.
+    control
+        How the audio of a control variant was made (`audiomarathon data controls`); None for the real audio.
     """
 
     name: str = "AudioMarathon"
@@ -46,7 +48,6 @@ class Manifest:
     tasks: Mapping[str, Expected] = field(default_factory=lambda: MappingProxyType({}))
     file: Path | None = None
     control: Mapping[str, Any] | None = None
-    """For a control variant of a data root (`audiomarathon data controls`) what was done to its audio."""
 
     def licence_of(self, task: Task) -> str:
         """Return a task's licence; without a file, its benchmark's licence."""

@@ -125,10 +125,11 @@ class MultipleChoice(Task):
             twice = next(label for label in labels if labels.count(label) > 1)
             raise RowError(f"two of the options {_listed(options)} stand for the same class {shown(twice)}")
         letter = self._letter(answer, options)
-        said = row.optional(own_label) if own_label else ""
-        own, right = self.label(said), options[LETTERS.index(letter)]
-        if said and own != labels[LETTERS.index(letter)] and (self.one_class_a_clip or own in labels):
-            raise RowError(f"{own_label} {shown(said)} contradicts the answer {shown(answer)} ({shortened(right)})")
+        written = row.optional(own_label) if own_label else ""
+        own_class, right = self.label(written), LETTERS.index(letter)
+        if written and own_class != labels[right] and (self.one_class_a_clip or own_class in labels):
+            text = shortened(options[right])
+            raise RowError(f"{own_label} {shown(written)} contradicts the answer {shown(answer)} ({text})")
         return Sample(
             id=identifier or row.identifier(clip),
             clips=(clip,),

@@ -1,4 +1,4 @@
-"""All benchmarks and tasks: built-in ones, and those of installed plug-ins."""
+"""Find benchmarks and tasks: built-in ones, and those of installed plug-ins."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class RowError(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """One object of a metadata file, and the folder of its relative paths."""
+    """One row of a metadata file, and the task's folder, in which its clips are searched."""
 
     folder: Path
     fields: Mapping[str, Any]
@@ -212,8 +212,7 @@ def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str
 
 
 def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) -> Any:
-    """Return the needed columns of a parquet file, and those of `others` that it has, in its order, as a
-    `pyarrow.Table`.
+    """Return a parquet file's needed columns, and the columns of `others` that it has, as a `pyarrow.Table`.
 
     Raises
     ------
@@ -228,7 +227,7 @@ def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) 
         fields = [field for field in opened.schema_arrow if field.name in {*needed, *others}]
         batches = _batches(file, opened, [field.name for field in fields])
         table = pyarrow.Table.from_batches(batches, pyarrow.schema(fields))
-        table.validate(full=True)  # that texts are UTF-8
+        table.validate(full=True)  # checks that texts are UTF-8
     return table
 
 
@@ -253,7 +252,7 @@ def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
         case _:
             with _parquet(file, columns, of_any_size=True) as opened:
                 for batch in opened.iter_batches(8, columns=list(columns)):
-                    batch.validate(full=True)  # that texts are UTF-8
+                    batch.validate(full=True)  # checks that texts are UTF-8
                     yield from batch.to_pylist()
 
 
@@ -289,6 +288,15 @@ def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
         else:
             return batches
     raise DataError(f"{file}: is too large for metadata (unpacked at most 256 MB, and {MAX_VALUES:,} values)")
+
+
+def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
+    """Return rows as CSV, in pandas' format; a missing value or None is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 def write_ascii(file: Path, content: object) -> None:
@@ -370,7 +378,7 @@ def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
 
 
 def clean(text: str, what: str) -> str:
-    """Strip a text; raise :class:`RowError` if it has no visible character or cannot be stored in a file."""
+    """Strip a text, named `what` in messages; raise :class:`RowError` if nothing is visible or it cannot be stored."""
     text = text.strip()
     if 0 < len(text) <= MAX_TEXT_LENGTH and text.isascii() and text.isprintable():  # the fast path for nearly all texts
         return text
@@ -387,6 +395,12 @@ def one_line_each(options: Iterable[str]) -> None:
     """Refuse options with more than one line."""
     if broken := next((option for option in options if len(option.splitlines()) > 1), ""):
         raise RowError(f"option {shown(broken)} has a line break; an option is one line of the prompt")
+
+
+def listed_faults(faults: Sequence[str], most: int) -> str:
+    """Join errors for a message: the first `most` of them, and the number of the others."""
+    more = [f"and {len(faults) - most} more"] if len(faults) > most else []
+    return "; ".join([*faults[:most], *more])
 
 
 def shown(value: object) -> str:
@@ -415,7 +429,7 @@ def _bases(folder: Path, subfolders: tuple[str, ...]) -> tuple[str, tuple[str, .
 
 
 def is_absent(value: Any) -> bool:
-    """Tell whether a field is empty: tables converted to JSON write NaN for an empty cell."""
+    """Tell whether a field is null, or NaN, which tables converted to JSON have in empty cells."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 

@@ -1,4 +1,4 @@
-"""Which samples a limited run takes: seeded, stratified by class and cluster, and nested."""
+"""Choose the samples of a limited run: seeded, stratified by class and cluster, and nested."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def _positions(samples: Sequence[Sample], seed: int) -> dict[str, float]:
 def _interleaved(sizes: dict[str, int], seed: int) -> list[str]:
     """Return class names in an order in which every prefix holds each class within 1 of its share.
 
-    The k-th copy (from 0) of a class with N_c of N samples may stand at places k·N/N_c rounded down to (k+1)·N/N_c
+    The k-th sample (from 0) of a class with N_c of N samples may be at places k·N/N_c rounded down to (k+1)·N/N_c
     rounded up, minus one; serving the earliest deadline first always meets these windows (Baruah et al., Proportionate
     progress, Algorithmica 1996), and inside them the count differs from its share by less than 1.
     """
     total = sum(sizes.values())
     ties = {name: (draw(seed, "class", name), name) for name in sizes}
     used = dict.fromkeys(sizes, 0)
-    waiting = [(0, name) for name in sizes]  # (first allowed place of its next copy, class)
+    waiting = [(0, name) for name in sizes]  # (first allowed place of its next sample, class)
     ready: list[tuple[int, tuple[float, str]]] = []  # (deadline, (tie, class))
     order: list[str] = []
     for place in range(total):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import DataError
 from audiomarathon.records import LETTERS, Verdict
-from audiomarathon.scoring.scorer import Scorer, sums_of
+from audiomarathon.scoring.scorer import Scorer, cells, sums_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +185,7 @@ class Filters:
     Attributes
     ----------
     skip_persons, skip_emotion, balance, seed
-        Samples to leave out; none by default.
+        Which samples to leave out, as the settings of these names; by default none.
     split
         Part of the data; "" is the task's default.
     prompt
@@ -307,19 +307,13 @@ def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: s
     from audiomarathon.metrics.statistics import Resampler
 
     rows = []
-    for setting, own in verdicts.items():
+    for setting, of_setting in verdicts.items():
         row: dict[str, Any] = {"setting": setting}
         groups: dict[str, list[Verdict]] = {}
-        for one in own:
-            groups.setdefault((one.record.groups or {}).get(name) or "none", []).append(one)
+        for verdict in of_setting:
+            groups.setdefault((verdict.record.groups or {}).get(name) or "none", []).append(verdict)
         for group, members in sorted(groups.items()):
             figure = Resampler(_SEED).of_sums(sums_of(scorer, members))[scorer.figure.name]
-            low, high = figure.interval or (None, None)
-            row |= {
-                group: figure.value,
-                f"{group}_low": low,
-                f"{group}_high": high,
-                f"{group}_said": f"n {len(members)}",
-            }
+            row |= cells(group, figure) | {f"{group}_said": f"n {len(members)}"}
         rows.append(row)
     return pd.DataFrame(rows, dtype=object)

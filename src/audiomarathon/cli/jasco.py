@@ -60,8 +60,8 @@ def speech(
 ) -> None:
     """Find the speech in each clip with silero-vad, for the controls speech-first and speech-last."""
     from audiomarathon.audio.decode import decode, probe
-    from audiomarathon.benchmarks.jasco.exchange import as_csv
     from audiomarathon.benchmarks.jasco.speech import SPEECH_FILE, find_speech
+    from audiomarathon.benchmarks.rows import as_csv
 
     _task, loaded = load_task("jasco", data)
     clips = {sample.cluster: clip for sample in loaded.samples for clip in sample.clips}
@@ -119,9 +119,10 @@ def evaluate(
     interrupted one: judgements are kept in <output>.run.
     """
     from audiomarathon.benchmarks import get_task
-    from audiomarathon.benchmarks.jasco.exchange import JUDGEMENT, as_csv, judged_columns, read_replies
+    from audiomarathon.benchmarks.jasco.exchange import JUDGEMENT, judged_columns, read_replies
     from audiomarathon.benchmarks.jasco.figures import CoReasoning
     from audiomarathon.benchmarks.jasco.rubric import AsPublished, Strict
+    from audiomarathon.benchmarks.rows import as_csv
 
     rows = read_replies(input_file)
     scorer, protocols = get_task("jasco").scorer, (Strict(judge_prompt, anchored=False), AsPublished(judge_prompt))

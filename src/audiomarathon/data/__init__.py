@@ -1,1 +1,1 @@
-"""From raw corpora and downloads to a verified data root, and what is in it."""
+"""Download, verify, describe and review data, and make control variants of it."""

@@ -285,7 +285,7 @@ class SevenZipSource(ArchiveSource):
 
 
 class UnpackedSource:
-    """A source that shows the files of archives, nested ones too, beside the archives.
+    """A source that lists its archives' files too, also those of nested archives.
 
     Parameters
     ----------
@@ -362,5 +362,5 @@ def check_space(folder: Path, needed: int) -> int:
 
 
 def is_there(file: Path, size: int) -> bool:
-    """Whether a file is in place; files get their name only when whole and checked."""
+    """Tell whether a file is complete: files get their name only when whole and checked."""
     return file.is_file() and file.stat().st_size == size

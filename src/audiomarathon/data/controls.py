@@ -179,14 +179,14 @@ def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
 
 def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
     """Return the deciding events in a clip; they are always in a sample's first clip."""
-    told = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples if s.clips[0] == clip]
-    return [(float(on), float(on + long)) for on, long in told if on is not None and long is not None]
+    times = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples if s.clips[0] == clip]
+    return [(float(onset), float(onset + long)) for onset, long in times if onset is not None and long is not None]
 
 
 def _plan(
     task: Task, loaded: Loaded, clip: Path, group: Sequence[Sample], variant: _Variant, varied: Mapping[str, Variation]
 ) -> list[_Clip]:
-    """Return the clips to write for one clip: one, or one per question if their events lie too far apart.
+    """Return the clips to write for one clip: one, or one per question if their events are too far apart.
 
     A sample without audio under a control that the task defines (`varied`) has an empty path.
     """

@@ -180,12 +180,12 @@ def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
 
 
 def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
-    """Whether a file is the task's metadata file (or any text file, if it has none), or a manifest above it."""
+    """Tell whether a file is the task's metadata file (or any text file, if it has none), or a manifest above it."""
     path = Path(entry.path)
     if path.name == FILE_NAME:
         return folder.is_relative_to(path.parent)
-    told = path.name in (named, f"corpus_{named}") if named else path.suffix in _METADATA
-    return told and path.is_relative_to(folder) and entry.size <= _MAX_METADATA
+    is_text = path.name in (named, f"corpus_{named}") if named else path.suffix in _METADATA
+    return is_text and path.is_relative_to(folder) and entry.size <= _MAX_METADATA
 
 
 def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limit: int, seed: int) -> None:

@@ -62,8 +62,8 @@ def review(
     """
     chosen = select(loaded.samples, math.ceil(share * len(loaded.samples)), seed)
     known = _read(verdicts)
-    left = [sample for sample in chosen if sample.id not in known]
-    for number, sample in enumerate(left, start=len(chosen) - len(left) + 1):
+    unjudged = [sample for sample in chosen if sample.id not in known]
+    for number, sample in enumerate(unjudged, start=len(chosen) - len(unjudged) + 1):
         show(f"\n[{number} of {len(chosen)}] {described(sample)}")
         with _playing(sample, show) if play else nullcontext():
             answer = _asked(ask)

@@ -22,7 +22,7 @@ Kind = Literal["task", "row", "clip", "duration", "count"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem.
+    """One problem of a task's data.
 
     Attributes
     ----------

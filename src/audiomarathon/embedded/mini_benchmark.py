@@ -1,4 +1,4 @@
-"""The mini benchmark: ten small tasks of synthetic audio, laid out on disk exactly as the public ones are."""
+"""Write the mini benchmark: ten small tasks of synthetic audio, in the files and folders of the public tasks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 import soundfile
 
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.embedded import signals, synthesis, world
 from audiomarathon.embedded.world import FACTS, QUESTIONS, TASKS, Label
+from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
 
 #: Clips of each task; `race` asks three questions about each of its clips.
@@ -34,7 +37,7 @@ CLIPS = {
     "vox_age": 8,
 }
 MIN_SECONDS, MAX_SECONDS = 90.0, 120.0
-FAKE_SECONDS = 0.5  # a forged word, as in the public corpus; the other events last `synthesis.EVENT_SECONDS`
+FAKE_SECONDS = 0.5  # a forged word, as in the public corpus; other events last `synthesis.EVENT_SECONDS`
 LICENCE = "CC0-1.0"
 
 Row = dict[str, Any]
@@ -42,7 +45,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Recording:
-    """One clip made: what the task's metadata says of it."""
+    """A written clip: its task, its length, and its rows of metadata."""
 
     task: str
     seconds: float
@@ -63,22 +66,22 @@ def generate(
     Parameters
     ----------
     root
-        Folder to write into; made if need be.
+        Folder to write into; created if missing.
     seed
         The same seed writes the same bytes.
     workers
-        Threads to use; default: one a core.
+        Number of threads; by default one per core.
     progress
-        Show how far it is.
+        Whether to show a progress bar.
     tasks
-        Only these tasks.
+        Tasks to write; by default all.
     limit
-        Only the first clips of each task.
+        Number of clips of each task; by default all.
 
     Returns
     -------
     Path
-        `root`, a data root that holds one folder a task and `audiomarathon.json`.
+        `root`, now a data root: one folder per task, and `audiomarathon.json`.
     """
     wanted = list(tasks)
     if unknown := [task for task in wanted if task not in TASKS]:
@@ -87,7 +90,7 @@ def generate(
     workers = min(workers or os.cpu_count() or 1, len(jobs))
     with progress_of(len(jobs), "mini benchmark", "clip", shown=None if progress else False) as count:
         recordings = []
-        # Threads do: the work is in numpy's and libsndfile's C code, and a caller needs no `__main__` guard for them.
+        # Threads are enough: numpy and libsndfile work in C. Processes would need a `__main__` guard in the caller.
         with ThreadPoolExecutor(workers) as pool:
             for recording in pool.map(_record, jobs):
                 recordings.append(recording)
@@ -106,19 +109,19 @@ def generate(
 
 
 def mini_benchmark(cache_dir: Path | None = None) -> Path:
-    """Return the cached mini benchmark, made on first use and again when its generator changes.
+    """Return the cached mini benchmark; write it on first use, and again when its generator changes.
 
     Parameters
     ----------
     cache_dir
-        Folder of the cache; default `$AUDIOMARATHON_CACHE`, else `~/.cache/audiomarathon`.
+        Folder of the cache; by default `$AUDIOMARATHON_CACHE`, else `~/.cache/audiomarathon`.
     """
-    cache = cache_dir or Path(os.environ.get("AUDIOMARATHON_CACHE") or Path.home() / ".cache" / "audiomarathon")
+    cache = cache_dir or cache_folder()
     target = cache / f"mini-benchmark-{fingerprint()}"
     if target.is_dir():
         return target
     cache.mkdir(parents=True, exist_ok=True)
-    # Made beside its place and renamed: a killed run leaves no half benchmark behind that looks whole.
+    # Written under another name and renamed, so that a killed run leaves no half benchmark that looks whole.
     partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.partial-", dir=cache))
     try:
         generate(partial)
@@ -126,7 +129,7 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
         try:
             partial.rename(target)
         except OSError:
-            if not target.is_dir():  # otherwise another process was quicker, and its bytes are the same
+            if not target.is_dir():  # else another process was quicker, and wrote the same bytes
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -140,21 +143,21 @@ def fingerprint() -> str:
 
 
 def word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return onsets of words some seconds apart, never closer than the audio encoder's two-second window."""
+    """Return onsets of words some seconds apart, at least the two seconds of the audio encoder's window."""
     stretch = seconds / count
     middles = (np.arange(count) + 0.5 + rng.uniform(-0.2, 0.2, count)) * stretch
     return [float(middle - synthesis.WORD_SECONDS / 2) for middle in middles]
 
 
 def event_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return `count` onsets of events in random order, each in a stretch of its own."""
+    """Return `count` onsets of events in random order, one in each equal part of the clip."""
     stretch = seconds / count
     onsets = [i * stretch + rng.uniform(0.5, stretch - synthesis.EVENT_SECONDS - 0.5) for i in range(count)]
     return [float(onsets[i]) for i in rng.permutation(count)]
 
 
 def _record(job: tuple[Path, int, str, int]) -> Recording:
-    """Make one clip, write it and return its rows; alone in the world but for its random stream."""
+    """Write one clip and return its rows; each clip has a random stream of its own."""
     root, seed, task, index = job
     rng = world.stream(seed, "benchmark", TASKS.index(task), index)
     # One clip in each task is long; the others stay near the minimum, to keep the whole small.
@@ -184,14 +187,11 @@ def _textured(task: str, index: int, rng: np.random.Generator, seconds: float) -
     options = list(labels) if fixed else world.options_for(label, labels, 4, rng)
     letter = "ABCDE"[options.index(label)]
     uniq_id, speaker = f"mini_{task}_{index:02d}", f"id{90000 + index}"
-    row: Row = {"path": "", "question": QUESTIONS[task], **_choices(options), "uniq_id": uniq_id}
     path = {
         "tau": f"concatenated_resampled/{label.name}-minicity-{900 + index}-0-a.wav",
         "gtzan": f"wav/{label.name}.{index:05d}.wav",
         "vesus": f"audio/person{index + 1}_{label.name}.wav",
     }.get(task, f"wav/{speaker}/{uniq_id}.wav")
-    row["path"] = path
-    row["answer_gt"] = label.option if fixed else letter
     own: dict[str, Row] = {
         "tau": {"scene_label": label.name},
         "gtzan": {"genre_label": label.name},
@@ -199,7 +199,14 @@ def _textured(task: str, index: int, rng: np.random.Generator, seconds: float) -
         "vox": {"speaker_id_original": speaker},
         "vox_age": {"speaker_id_original": speaker, "speaker_age": (25, 35, 45, 60, 75)[index % 5]},
     }
-    row |= own[task]
+    row = {
+        "path": path,
+        "question": QUESTIONS[task],
+        **_choices(options),
+        "uniq_id": uniq_id,
+        "answer_gt": label.option if fixed else letter,
+        **own[task],
+    }
     return synthesis.texture(task, label, rng, seconds, rate), path, [row]
 
 
@@ -242,9 +249,8 @@ def _veracity(task: str, index: int, rng: np.random.Generator, seconds: float) -
     label = world.labels_of(task)[index % 2]
     path = f"{label.name}/mini_{index:02d}.wav"
     placed = [(label, event_onsets(rng, seconds, 1)[0])] if label.name == "fake" else []
-    row: Row = {"path": path, "event_onset": None, "event_seconds": None}
-    if placed:
-        row |= {"event_onset": placed[0][1], "event_seconds": FAKE_SECONDS}
+    onset, length = (placed[0][1], FAKE_SECONDS) if placed else (None, None)
+    row: Row = {"path": path, "event_onset": onset, "event_seconds": length}
     return synthesis.needle(task, placed, rng, seconds, 16000, event_seconds=FAKE_SECONDS), path, [row]
 
 
@@ -259,23 +265,12 @@ def _transcribed(_: str, index: int, rng: np.random.Generator, seconds: float) -
 
 def _write_metadata(folder: Path, task: str, rows: list[Row]) -> None:
     if task == "librispeech":
-        return  # its transcripts lie beside the clips
-    if task == "had":
-        # The class is the folder; where the fake part lies has no field in the public format, so it stands apart.
-        _write_json(folder / "events.json", rows)
-        return
-    name = {
-        "race": "race_benchmark.json",
-        "slue": "merged_audio_data.json",
-        "tau": "acoustic_scene_task_meta.json",
-        "gtzan": "music_genre_classification_meta.json",
-        "desed": "desed_sound_event_detection_task.json",
-        "vesus": "audio_emotion_dataset.json",
-        "vox": "gender_id_task_meta.json",
-        "vox_age": "age_classification_task_meta.json",
-    }[task]
+        return  # its transcripts are beside the clips
+    names = {one.key: one.metadata_file for one in AUDIOMARATHON.tasks if isinstance(one, MultipleChoice)}
     info = {"task": "sound event detection", "dataset": "mini", "licence": LICENCE}
-    _write_json(folder / name, {"task_info": info, "tasks": rows} if task == "desed" else rows)
+    # In `had` the folder is the class. The public format has no field for the fake part, so events have their own file.
+    file = folder / (names[task] or "events.json")
+    _write_json(file, {"task_info": info, "tasks": rows} if task == "desed" else rows)
 
 
 def _write_json(path: Path, content: object) -> None:

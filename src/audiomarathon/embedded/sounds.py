@@ -1,4 +1,4 @@
-"""A small task for encoders in X-ARES' form, made here: which of ten scenes is a synthetic clip of?"""
+"""Write a small task for encoders in X-ARES' format: name the scene, one of ten, of synthetic clips."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def {name}_config(encoder) -> TaskConfig:
 
 
 def write_task(root: Path, *, clips: int = 6, seconds: tuple[float, float] = (0.1, 0.2)) -> Path:
-    """Write the task's tars into `<root>/sounds`, and beside it the file that describes it; return that file.
+    """Write the task's tars into `<root>/sounds`, and its task file into the root; return that file.
 
     Parameters
     ----------
     clips
-        Of each of the ten scenes in each of five folds.
+        Number of clips of each of the ten scenes in each of the five folds.
     seconds
         Shortest and longest clip.
     """

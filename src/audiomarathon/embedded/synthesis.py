@@ -1,4 +1,4 @@
-"""The sounds of the synthetic world: one clip of any task, with the onsets of what decides its answer."""
+"""Synthesise a clip of any task, and return the onsets of the events that decide its answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORD_SECONDS = 0.7
 
 @dataclass(frozen=True)
 class Event:
-    """One thing heard: `cue` names it, from `onset` for `seconds`."""
+    """A sound that is heard from `onset` for `seconds`; `cue` names it."""
 
     cue: str
     onset: float
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Clip:
-    """Mono samples in [-1, 1] and everything in them that can decide an answer, by onset."""
+    """Mono samples in [-1, 1], and the events in them that can decide an answer, by onset."""
 
     samples: Signal
     rate: int
@@ -37,7 +37,7 @@ class Clip:
 
 
 def texture(task: str, label: Label, rng: np.random.Generator, seconds: float, rate: int) -> Clip:
-    """Return a clip that is its class from start to end."""
+    """Return a clip that sounds like its class from start to end."""
     render = {"tau": _scene, "gtzan": _music, "vesus": _emotion, "vox": _gender, "vox_age": _age}[task]
     samples = render(label, rng, round(seconds * rate), rate)
     return Clip(_finish(samples), rate, (Event(label.cue, 0.0, seconds),))
@@ -59,7 +59,7 @@ def needle(
     samples = _background(task, rng, n, rate)
     for label, onset in placed:
         start = round(onset * rate)
-        if task == "had":  # the fake part stands in for the speech, it is not laid over it
+        if task == "had":  # the fake part replaces the speech instead of being mixed with it
             samples[start : start + size] = _artefact(rng, size, rate)
         elif task == "desed":
             samples[start : start + size] += _domestic(label, rng, size, rate)
@@ -80,7 +80,7 @@ def speech(words: Sequence[tuple[str, float]], rng: np.random.Generator, seconds
 
 
 def spoken(cue: str, rng: np.random.Generator, n: int, rate: int, pitch: float | None = None) -> Signal:
-    """Return a "word": four tones that no other word shares more than two of, at a speaker's pitch."""
+    """Return a "word" at a speaker's pitch: four tones, of which another word shares at most two."""
     pitch = rng.uniform(0.97, 1.03) if pitch is None else pitch
     t = seconds_of(n, rate)
     tones = sum(np.sin(2 * np.pi * (f * pitch * t + rng.random())) for f in _signatures()[cue])
@@ -98,7 +98,7 @@ def _signatures() -> dict[str, tuple[float, ...]]:
         if min(b - a for a, b in itertools.pairwise(four)) < 2 or any(len(set(four) & set(o)) > 2 for o in chosen):
             continue
         chosen.append(four)
-    step = len(chosen) / len(SPOKEN)  # spread over the list, or the first words would all share the lowest tones
+    step = len(chosen) / len(SPOKEN)  # spread over the list, else the first words would share the lowest tones
     return {cue: tuple(float(bands[b]) for b in chosen[int(i * step)]) for i, cue in enumerate(SPOKEN)}
 
 
@@ -229,7 +229,7 @@ def _background(task: str, rng: np.random.Generator, n: int, rate: int) -> Signa
 
 
 def _artefact(rng: np.random.Generator, n: int, rate: int) -> Signal:
-    """Return what a poor vocoder leaves: a buzz without pitch movement under a whistle."""
+    """Return the artefact of a poor vocoder: a buzz of constant pitch, and a whistle."""
     t = seconds_of(n, rate)
     buzz = np.sign(np.sin(2 * np.pi * rng.uniform(65, 85) * t)) * np.sin(2 * np.pi * rng.uniform(900, 1100) * t)
     whistle = np.sin(2 * np.pi * rng.uniform(5000, 5600) * t)

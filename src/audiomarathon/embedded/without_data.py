@@ -1,4 +1,4 @@
-"""What a run without data is: the embedded model on the mini benchmark, and never that model on real data unasked."""
+"""Choose model and data if a run names none: the embedded model on the mini benchmark, never on real data unasked."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from audiomarathon.files import named_folder
 from audiomarathon.models.registry import EMBEDDED, get_model
 from audiomarathon.settings import RunSettings, cache_folder
 
-#: Names the mini benchmark where a data root is asked for, unless a folder of that name is there.
+#: Name of the mini benchmark as a data root, unless there is a folder of that name.
 MINI = "mini"
 
 
 def data_root(named: str) -> Path | None:
-    """Return the data root that a user names, `mini` being the mini benchmark, made on first use; None for "".
+    """Return the data root that a user names; `mini` is the mini benchmark, written on first use. None for "".
 
     Raises
     ------
     AudioMarathonError
-        When there can be no such folder, or the mini benchmark cannot be written.
+        There can be no such folder, or the mini benchmark cannot be written.
     """
     if not named:
         return None
@@ -41,14 +41,14 @@ def data_root(named: str) -> Path | None:
 def toy_or_real(
     model: str | None, tasks: Sequence[str | Task], settings: RunSettings, say: Callable[[str], None]
 ) -> tuple[str, RunSettings]:
-    """Return the model to run, and the settings with its data: the embedded model runs on the mini benchmark.
+    """Return the model to run, and the settings with its data.
 
-    Without a model the embedded one is meant, on the mini benchmark only: scores of a toy on real data mislead.
+    The default model is the embedded one, on the mini benchmark only: scores of a toy on real data mislead.
 
     Raises
     ------
     SettingsError
-        When there is real data and no model is named.
+        Real data is named, but no model.
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
     own = dict(settings.data_paths)
@@ -61,7 +61,7 @@ def toy_or_real(
         )
     model = model or EMBEDDED
     toy = get_model(model).checkpoint == EMBEDDED and not settings.model_path
-    # Of other tasks the mini benchmark has nothing: that no data root is set says more than what its folder lacks.
+    # For tasks that the mini benchmark lacks, a later error says that no data root is set.
     if toy and not settings.data and set() < {one.key for one in chosen if path_variable(one) not in named} <= {*TASKS}:
         say(
             f"no data root is set: the {EMBEDDED} model runs on the mini benchmark (--data {MINI}), synthetic audio "

@@ -1,7 +1,7 @@
 """The synthetic world: its classes, its questions, and two disjoint splits of random streams.
 
-A *cue* is the word that tells one class from the others as it stands in an option (`station` in "Metro station"). It is
-a single token of the embedded tokenizer, and the training recipe teaches the audio encoder to say it.
+A *cue* is the word of an option that distinguishes its class from the others (`station` in "Metro station"). It is a
+single token of the embedded tokenizer; the audio encoder is trained to output it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 
 Split = Literal["benchmark", "training"]
 
-#: The ten tasks; the position is part of the random streams, so new ones go to the end.
+#: The ten tasks. A task's position is part of its random streams, so append new tasks at the end.
 TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
 
-#: Tasks whose answer hangs on a short event; in the others the evidence lasts as long as the clip.
+#: Tasks whose answer depends on a short event; in the other tasks the evidence lasts as long as the clip.
 NEEDLES = ("race", "slue", "desed", "had")
 
 
@@ -116,7 +116,7 @@ QUESTIONS = {
     "vox_age": "Which age group does the speaker belong to?",
 }
 
-#: Everything that is spoken as a tone signature, in the order that fixes the signatures.
+#: All words that are spoken as tones; their order decides each word's tones.
 SPOKEN = (*WORDS, *(label.cue for label in PLACES), *(label.cue for labels in FACTS.values() for label in labels))
 
 
@@ -137,15 +137,15 @@ def labels_of(task: str) -> tuple[Label, ...]:
 
 
 def cues() -> tuple[str, ...]:
-    """Return every cue of the world once; "Real" is none, as it is the absence of a fake part."""
+    """Return all cues once, without "Real", which is the absence of a fake part."""
     choice = (label.cue for task in QUESTIONS for label in labels_of(task) if label.cue != "Real")
     return (*WORDS, *choice)
 
 
 def stream(seed: int, split: Split, *keys: int) -> np.random.Generator:
-    """Return the random stream of one thing in the world.
+    """Return the random stream of one item, such as a clip.
 
-    The split is part of the spawn key, so no stream of one split is ever a stream of the other, whatever the seeds.
+    The split is part of the spawn key, so the two splits share no stream, whatever the seeds.
     """
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(get_args(Split).index(split), *keys)))
 

@@ -1,8 +1,8 @@
 """Encode clips to pooled embeddings or frames: each clip alone, and in X-ARES' batches.
 
-A clip's own embedding is the same whatever is encoded beside it: batches have clips of equal length, or, where the
-encoder is told lengths and does not hear the padding, a budget of padded seconds. X-ARES pads every batch with zeros
-and pools the padding too, so that an embedding depends on its neighbours; its published scores rest on that.
+A clip's own embedding does not depend on its batch. Batches have clips of equal length, or a number of padded seconds
+if the encoder takes lengths and ignores padding. X-ARES pads every batch with zeros and pools the padding too, so its
+embeddings, and its published scores, depend on the other clips of a batch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from audiomarathon.encoders.encoder import Encoder
 from audiomarathon.errors import AudioMarathonError, EncoderError, told
 from audiomarathon.probing.store import FrameStore, Rows, Store
 
-BATCH_SECONDS = 60.0  # of padded audio at a time, ten times that on a GPU
+BATCH_SECONDS = 60.0  # of padded audio in a batch; ten times that on a GPU
 PART_BYTES, PART_S = 8 << 20, 20.0  # when a part of the store is written
-_MIXES = "hears clips of its length"  # no hash of audio
-_APART = 1e-3  # relative: what tells another embedding from rounding
+_MIXES = "hears clips of its length"  # a row that holds the answer of `mixes`, not an embedding
+_APART = 1e-3  # relative difference of embeddings that is more than rounding
 _AHEAD = 2  # batches decoded before they are needed
 
 
@@ -49,7 +49,7 @@ class Item:
     Attributes
     ----------
     row
-        Of the store.
+        Name of its row in the store.
     """
 
     clip: Clip
@@ -63,9 +63,9 @@ class Batch:
     Attributes
     ----------
     cuts
-        A clip for each row, and which crop of it.
+        The clips, each with the number of its crop.
     rows
-        Of the store, and the place of each in the batch.
+        Names of rows in the store, with their places in the batch.
     size
         Samples of a crop; 0 takes clips whole.
     padded
@@ -115,9 +115,9 @@ def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
 
 
 def mixes(encoder: Encoder, store: Store) -> bool:
-    """Return whether a clip's features change beside a much louder clip; such encoders get clips one by one.
+    """Return whether a much louder clip in the batch changes a clip's features; such encoders get clips one by one.
 
-    It is asked once, and kept in the store.
+    The answer is kept in the store.
     """
     import torch
 
@@ -141,7 +141,7 @@ def encode_own(
     Parameters
     ----------
     step
-        Called with how many clips more are done.
+        Called with the number of clips done since the last call.
     """
     failed = _encode(encoder, store, _own_batches(encoder, heard, store), step)
     return {one.clip.id: failed[one.audio] for one in heard if one.audio in failed}
@@ -156,9 +156,9 @@ def encode_published(
 ) -> list[Item]:
     """Store the clips of one part as X-ARES encodes them, in separate rows; return its items.
 
-    Clips are cut into crops, whose rest is dropped, or padded to one, and batched as they lie; of a file's crops in a
-    batch only the first is read back. A batch of whole clips of equal length has their own rows, unless the encoder
-    hears its neighbours even there.
+    Clips are cut into crops without the rest, short clips are padded to one crop, and batches follow the stored order.
+    X-ARES reads back only the first of a file's crops in a batch. A batch of equally long clips uses their own rows,
+    unless the encoder mixes clips of a batch (:func:`mixes`).
 
     Raises
     ------
@@ -289,7 +289,7 @@ def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool
     windows = -(-longest // max(1, int(most // hop * hop)))
     if windows == 1:
         found = [encoder.encode(audio, [len(wave) for wave in waves] if own else None)]
-    elif framed:  # of whole hops, so that frames stay in step
+    elif framed:  # windows of whole hops, so that frames stay aligned
         size = round(math.ceil(longest / windows / hop) * hop)
         found = [encoder.encode(window) for window in torch.split(audio, size, dim=1)]
     else:

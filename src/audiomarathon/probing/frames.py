@@ -28,7 +28,7 @@ from audiomarathon.text import counted
 Active = npt.NDArray[np.bool_]
 THRESHOLDS = np.arange(1, 100) / 100
 _BLOCK = 256  # frames normalised at a time: they stay in the cache
-_PRODUCT = 2048  # frames of several clips in one product
+_PRODUCT = 2048  # frames of several clips multiplied at a time
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Framed:
     Attributes
     ----------
     frames, active
-        Of each clip: embeddings (frames, dim), and which labels are active (frames, labels).
+        Each clip's embeddings, shape (frames, dim), and its active labels, shape (frames, labels).
     parts
-        The part each clip belongs to, shape (clips,).
+        The part of each clip, shape (clips,).
     segment
-        Frames in which a label counts once.
+        Number of frames in a segment; a label counts once per segment.
     macro
-        Whether the figure is the mean of the labels' F1.
+        Whether the figure is the mean of the labels' F1, instead of the F1 of all labels together.
     """
 
     frames: Sequence[Floats]
@@ -77,8 +77,8 @@ def activity(
     """Return which labels are active in each frame, shape (frames, labels); events of other labels are left out.
 
     An event covers the frames from the first at or after its start to the last before its end: a short one may cover
-    none. Nothing is active from `until` seconds on, unless that is 0. With `released`, rows follow for events that
-    outlast the frames: X-ARES cuts labels to the padded batch, not to the clip.
+    none. Nothing is active from `until` seconds on, unless that is 0. With `released`, there are further rows for
+    events that outlast the frames: X-ARES cuts labels to the padded batch, not to the clip.
     """
     places = {label: place for place, label in enumerate(labels)}
     if released:
@@ -105,10 +105,10 @@ def onsets_in(
 
 
 def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, Active]]:
-    """Yield each test clip with its active labels, by ridge to activity and one threshold.
+    """Yield the row of each test clip with its active labels, predicted by ridge and one threshold.
 
-    Penalty and threshold have the best F1 over segments of valid, the largest of equal ones; ridge is then fitted on
-    train and valid.
+    Take the penalty and the threshold with the best F1 over segments of valid, the largest of equal ones; then fit
+    ridge on train and valid.
     """
     for split in splits:
         train, valid = given.moments(*split.train), given.rows(split.valid)
@@ -142,10 +142,10 @@ def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
 def published_frames(
     given: Framed, split: Split, recipe: Recipe, *, seeds: Sequence[int], positive: float
 ) -> npt.NDArray[np.int64]:
-    """Train X-ARES' frame probe for each seed, keep the first epoch with the best F1 on valid, count test.
+    """Train X-ARES' frame probe for each seed, keep the first epoch with the best F1 on valid, count test segments.
 
-    Clips of a batch are padded with frames of zeros, which train as inactive frames, and are scored too: X-ARES tells
-    neither apart.
+    Clips of a batch are padded with frames of zeros. The padding is trained on as inactive frames and scored too, as
+    in X-ARES.
 
     Returns
     -------

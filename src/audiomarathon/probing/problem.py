@@ -17,14 +17,13 @@ XARES = "xares-0.1.3"
 STANDARD = ("linear", "knn", "knn-centred")
 PUBLISHED = (f"mlp-{XARES}", f"knn-{XARES}")
 PROTOCOLS = {"both": (*STANDARD, *PUBLISHED), "standard": STANDARD, "as_published": PUBLISHED}
-_FEWEST = 3  # folds: to train, to validate, to test
-_FOLDS = 5  # of whole clusters, where a task's own parts share some
-
+_FEWEST = 3  # folds: one to train, one to validate, one to test
+_FOLDS = 5  # folds of whole clusters, drawn if a task's own parts cannot be used
 
 Step = Callable[[int], object]
 """Called with the number of items done since the last call."""
 Material = tuple[Sequence[Clip], Any]
-"""Clips, and the embedding of each, shape (clips, dim); of a task of frames a list of frames, shape (frames, dim)."""
+"""Clips, and their embeddings: an array (clips, dim), or in frame tasks a list of arrays (frames, dim)."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +33,21 @@ class Encoded:
     Attributes
     ----------
     name
-        Of the encoder.
+        Name of the encoder.
     identity
-        What two runs must share to be one.
+        Facts that decide the embeddings; they are part of each run's identity.
     own, released
-        Makes the clips' own embeddings, and those as X-ARES batches and crops clips.
+        Functions that return the clips' own embeddings, and the embeddings of X-ARES' batches and crops.
     failed
-        Why clips have none, by id.
+        Why clips have no embedding, by id.
     seconds
-        Of each clip, by id, where that is known.
+        Lengths of the clips, by id; clips of unknown length are missing.
     hop
-        Milliseconds from frame to frame; 0 where there are none.
+        Milliseconds between frames; 0 without frames.
     device
-        On which probes with layers are trained.
+        Device for training probes with layers.
     probes
-        By setting a probe of labels that is used in place of ours.
+        Label probes that replace ours, by setting.
     """
 
     name: str
@@ -76,11 +75,11 @@ class Problem:
     Attributes
     ----------
     setting
-        Names the probe.
+        Name of the probe.
     clips, embeddings, parts
-        Of each clip its embedding, or its frames, and its part; the clips that X-ARES counts twice are there twice.
+        The clips, each one's embedding or frames, and its part. Clips that X-ARES counts twice occur twice.
     seeds
-        Of probes that are trained.
+        Seeds of trained probes.
     say
         Called with lines for the user.
     """
@@ -105,7 +104,7 @@ class Problem:
         Raises
         ------
         DataError
-            There is none.
+            There are no such clips.
         """
         found = [row for row, part in enumerate(self.parts) if part in parts]
         if not found:
@@ -125,12 +124,12 @@ def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callab
 
 
 def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integers:
-    """Return the class of each clip; of a task whose clips can have several labels or none, 0 or 1 for each class."""
+    """Return each clip's class; if clips can have several labels or none, 0 or 1 for each class."""
     places = {label: place for place, label in enumerate(data.classes)}
     if task.one_label:
         return np.array([places[clip.labels[0]] for clip in clips])
     if not places:
-        return np.zeros(len(clips), dtype=np.int64)  # all alike
+        return np.zeros(len(clips), dtype=np.int64)  # no classes: all clips are alike
     hot = np.zeros((len(clips), len(places)), dtype=np.int64)
     for row, clip in zip(hot, clips, strict=True):
         row[[places[label] for label in clip.labels]] = 1
@@ -140,17 +139,17 @@ def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integ
 def standard_splits(
     task: EncoderTask, clips: Sequence[Clip], targets: Integers, say: Callable[[str], None]
 ) -> tuple[list[str], list[Split]]:
-    """Return the part of each clip, and the splits of the corrected probes; no cluster is on both sides of one.
+    """Return the part of each clip, and the splits of the corrected probes; no cluster is on both sides of a split.
 
-    A task's folds rotate, the next one validating. Given parts stay; where there is none to validate on, 15 % of train
-    are held out, in whole clusters. Parts that share clusters, or have no third for validation, are drawn anew: five
-    folds of whole clusters.
+    A task's folds rotate: the fold after the tested one validates. Other parts stay as they are; without a validation
+    part, 15 % of train are held out, in whole clusters. If parts share clusters, or none is left to validate on, five
+    folds of whole clusters are drawn instead.
     """
     parts, clusters = [clip.part for clip in clips], [clip.cluster for clip in clips]
     tested = {(clip.cluster, clip.part if task.folds else clip.part == "test") for clip in clips}
     why = "share clusters" if len(tested) > len({*clusters}) else ""
     if (task.folds and len(task.parts) < _FEWEST) or not (task.folds or "train" in parts):
-        why = f"are {len(task.parts)}, of which none is left to validate on"
+        why = f"are only {len(task.parts)}: none is left to validate on"
     if why:
         say(f"{task.name}: its parts {why}; standard draws {_FOLDS} folds of whole clusters instead")
         parts = grouped(clusters, _FOLDS)

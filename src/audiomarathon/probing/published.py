@@ -29,33 +29,19 @@ _BLOCK = 2048  # test clips at a time
 
 @dataclass(frozen=True)
 class PublishedScores:
-    """Scores of X-ARES' linear probe.
+    """Scores of test clips by X-ARES' linear probe.
 
     Attributes
     ----------
-    best, last
-        Test score of the epoch with the best validation score, and of the last epoch, shape (seeds, splits).
     rows
         The test clips of all splits, as rows of the embeddings.
     logits, last_logits
-        Of the best epoch, and of the last, shape (seeds, test clips, classes).
+        Logits of the epoch with the best validation score, and of the last epoch, shape (seeds, test clips, classes).
     """
 
-    best: Floats
-    last: Floats
     rows: Integers
     logits: Floats
     last_logits: Floats
-
-    @property
-    def score(self) -> float:
-        """Mean over seeds of the mean over splits, each split with the same weight."""
-        return float(self.best.mean())
-
-    @property
-    def sd(self) -> float | None:
-        """Standard deviation over seeds; None for one seed."""
-        return float(self.best.mean(axis=1).std(ddof=1)) if len(self.best) > 1 else None
 
 
 def learning_rate(start: float, epoch: int, epochs: int) -> float:
@@ -96,7 +82,7 @@ def linear_probe(
     targets = torch.as_tensor(clips.targets).long()
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     layers = [initial_heads(inputs.shape[1], clips.classes, len(splits), seed) for seed in seeds]
-    best, last, pooled, ended = [], [], [], []
+    best, last = [], []
     for place, split in enumerate(splits):
         train, valid, test = (torch.as_tensor(clips.rows(*part)) for part in (split.train, [split.valid], [split.test]))
         heads = Heads([drawn[place] for drawn in layers])
@@ -110,18 +96,10 @@ def linear_probe(
             better = torch.as_tensor(scores > highest)
             kept.weight[better], kept.bias[better] = now.weight[better], now.bias[better]
             highest = np.maximum(highest, scores)
-        chosen, final = kept(inputs[test]), now(inputs[test])
-        best.append(_figures(chosen, targets[test]))
-        last.append(_figures(final, targets[test]))
-        pooled.append(chosen.numpy())
-        ended.append(final.numpy())
+        best.append(kept(inputs[test]).numpy())
+        last.append(now(inputs[test]).numpy())
     rows = np.concatenate([clips.rows(split.test) for split in splits])
-    return PublishedScores(
-        np.stack(best, axis=1),
-        np.stack(last, axis=1),
-        rows,
-        *(np.concatenate(each, axis=1) for each in (pooled, ended)),
-    )
+    return PublishedScores(rows, np.concatenate(best, axis=1), np.concatenate(last, axis=1))
 
 
 def initial_heads(dim: int, classes: int, splits: int, seed: int) -> list[torch.nn.Linear]:
@@ -155,7 +133,7 @@ class Heads:
         Parameters
         ----------
         inputs, targets
-            A batch a head: (heads, clips, dim), and (heads, clips) or (heads, clips, classes).
+            One batch per head: (heads, clips, dim), and (heads, clips) or (heads, clips, classes).
         positive
             Weight of the ones among multi-hot targets (torch's `pos_weight`).
         """
@@ -182,7 +160,7 @@ class Merged:
     bias: torch.Tensor
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return logits, shape (heads, clips, classes), of a batch a head or of clips that all heads share."""
+        """Return logits, shape (heads, clips, classes), for one batch per head or for clips that all heads share."""
         return inputs @ self.weight.transpose(1, 2) + self.bias.unsqueeze(1)
 
 

@@ -23,7 +23,7 @@ from audiomarathon.settings import RunSettings
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a worker runs."""
+    """The place of a worker: its machine and process."""
 
     host: str
     pid: int
@@ -75,14 +75,14 @@ def shared_out(
     loaded
         The encoder in this process; each worker must load the same.
     name, arguments
-        As for :func:`load_encoder`.
+        See :func:`load_encoder`.
     device
         "auto", "cuda" or "cpu".
 
     Raises
     ------
     SettingsError, ExecutorError
-        A module in place of a name, more than one GPU a worker; no cluster, or no room in it for the workers.
+        A module was given instead of a name, a worker would have more than one GPU, or the cluster is missing or full.
     """
     if not isinstance(name, str):
         raise SettingsError(f"{loaded.name}: Ray's workers load an encoder by name (FILE.py, hf:ID, …), not a module")
@@ -99,12 +99,12 @@ def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[
     """Yield batches with their outcome as they come back."""
     todo = [*batches]
     for batch, (rows, failed) in pool.run(todo, _Encoding(framed)) if todo else ():
-        yield batch, ({row: np.array(one) for row, one in rows.items()}, failed)  # a copy: they lie in Ray's memory
+        yield batch, ({row: np.array(one) for row, one in rows.items()}, failed)  # a copy: the array is in Ray's memory
 
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Batches as work for a pool: one that costs three workers is tried clip by clip."""
+    """Batches as work for a pool: a batch that killed three workers is tried clip by clip."""
 
     framed: bool
 
@@ -113,7 +113,7 @@ class _Encoding:
         return worker.encode.options(max_task_retries=0).remote(part, self.framed)
 
     def smaller(self, part: Batch, deaths: int) -> Sequence[Batch]:
-        """Return the batch again, after three deaths its clips; nothing when a clip alone has cost one more."""
+        """Return the batch again, after three deaths its clips, or nothing if a single clip killed another worker."""
         if deaths < LIVES:
             return [part]
         clips = singly(part)

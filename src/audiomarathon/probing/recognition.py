@@ -1,7 +1,7 @@
 """Probes of speech recognition: a linear layer with CTC, and X-ARES' adapter into a frozen causal LM.
 
-CTC (A. Graves et al., ICML 2006) asks whether letters can be read off the frames. X-ARES' probe has a language model
-to guess with, so its score tells of that too, and it wants a GPU.
+CTC (A. Graves et al., ICML 2006) tests whether letters can be read off the frames. In X-ARES' probe a language model
+can guess, so the score measures the language model too. That probe needs a GPU to be quick.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from audiomarathon.probing.published import learning_rate
 from audiomarathon.terminal import progress_of
 
 LETTERS = " 'abcdefghijklmnopqrstuvwxyz"
-LETTER_MS = 40.0  # frames that lie further apart spell several letters each
+LETTER_MS = 40.0  # frames with a longer hop spell several letters each
 RATES = (1e-3, 3e-3, 1e-2)
-EPOCHS, STEPS, BATCH = 20, 1000, 16  # so many epochs, and so many steps at least
+EPOCHS, STEPS, BATCH = 20, 1000, 16  # least epochs, least steps, clips per step
 SEED = 42
-_SEPARATOR = "<|vision_end|>"  # between audio and text, of Qwen's vocabulary
-_MOST_TOKENS, _REPEATED = 200, 1.1
-_WIDTHS = ("intermediate_size", "ffn_dim", "n_inner")  # what configs call the width of a layer's inside
-_IGNORED = -100  # of torch's cross-entropy
+_SEPARATOR = "<|vision_end|>"  # between audio and text; a token of Qwen's vocabulary
+_MOST_TOKENS, _REPETITION_PENALTY = 200, 1.1  # of a transcript
+_WIDTHS = ("intermediate_size", "ffn_dim", "n_inner")  # names of a layer's inner width in configs
+_IGNORED = -100  # label that torch's cross-entropy leaves out
 
 Frames = Sequence[Any]
 """An array per clip, shape (frames, dim)."""
@@ -50,14 +50,14 @@ def spelled(text: str) -> list[int]:
 
 
 def read_off(classes: Sequence[int]) -> str:
-    """Return the text of CTC's best path: a class that repeats is one letter, blanks are none."""
+    """Return the text of CTC's best path: a repeated class is one letter, a blank is none."""
     before = [0, *classes]
     text = "".join(LETTERS[one - 1] for was, one in zip(before, classes, strict=False) if one not in (was, 0))
     return " ".join(text.split())
 
 
 def padded(frames: Frames, rows: Sequence[int], device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return some clips' frames, zero-padded to the longest, (clips, frames, dim), and how many each has."""
+    """Return some clips' frames, zero-padded to shape (clips, frames, dim), and the number of frames of each clip."""
     each = [torch.as_tensor(np.asarray(frames[row], dtype=np.float32)) for row in rows]
     return nn.utils.rnn.pad_sequence(each, True).to(device), torch.tensor([len(one) for one in each], device=device)
 
@@ -79,15 +79,15 @@ def ctc(
 ) -> dict[int, str]:  # fmt: skip
     """Train LayerNorm and a linear layer by CTC, and return the transcripts of test clips by row.
 
-    Adam runs at each of three learning rates; rate and epoch have the lowest letter error rate on valid, the first of
-    equal ones. Few clips are trained on for more epochs.
+    Adam runs at each of three learning rates. Keep the rate and epoch with the lowest letter error rate on valid, the
+    first of equal ones. With few clips there are more epochs.
 
     Parameters
     ----------
     rows
         The clips to train on, to choose on and to test on.
     hop
-        Milliseconds from frame to frame.
+        Milliseconds between frames.
     """
     train, valid, test = rows
     several = math.ceil(hop / LETTER_MS)
@@ -149,7 +149,7 @@ class Adapter(nn.Module):
 class Writer:
     """A frozen causal LM that continues from adapted frames and a separator.
 
-    The separator is Qwen's `<|vision_end|>`; a model without it has its end mark there.
+    The separator is Qwen's `<|vision_end|>`; a model without that token uses its end mark.
     """
 
     model: Any
@@ -161,7 +161,7 @@ class Writer:
         Parameters
         ----------
         audio, counts
-            Adapted frames, zero-padded, (clips, frames, width), and how many each clip has.
+            Adapted frames, zero-padded to shape (clips, frames, width), and the number of frames of each clip.
         """
         end = self.tokenizer.eos_token_id
         separator = self.tokenizer.get_vocab().get(_SEPARATOR, end)
@@ -187,13 +187,13 @@ def adapted(
 ) -> dict[int, str]:  # fmt: skip
     """Train X-ARES' adapter, and return the transcripts of test clips by row.
 
-    As in X-ARES the epoch is chosen with each right word given, once the words before it are, and each text cut at the
-    true one's length; where no epoch has a word right the first is kept.
+    As in X-ARES, the epoch is chosen by teacher forcing: each token is predicted after the right ones, and each text is
+    cut to the true text's length. If no epoch has a right word, the first is kept.
     """
     train, valid, test = rows
     config = writer.model.config.get_text_config()
     named = (getattr(config, name, None) for name in _WIDTHS)
-    inner = next(filter(None, named), 4 * config.hidden_size)  # as GPT-2 means it
+    inner = next(filter(None, named), 4 * config.hidden_size)  # GPT-2's default
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         adapter = Adapter(frames[train[0]].shape[1], inner, config.hidden_size).to(device)
@@ -202,7 +202,7 @@ def adapted(
     half = partial(torch.autocast, device.partition(":")[0], enabled=device.startswith("cuda"))
 
     def inputs(batch: Sequence[int], *, told: bool) -> tuple[dict[str, torch.Tensor], int]:
-        """Return the model's inputs; the adapter is trained in single precision, whatever the model runs in."""
+        """Return the model's inputs; the adapter is always trained in single precision."""
         audio, counts = padded(frames, batch, device)
         given = writer.joined(adapter(audio), counts, [texts[row] if told else None for row in batch])
         return given, audio.shape[1]
@@ -220,7 +220,7 @@ def adapted(
         with warnings.catch_warnings(), half():
             warnings.filterwarnings("ignore", "Passing `repetition_penalty`")  # audio has no tokens to repeat
             made = writer.model.generate(
-                **given, max_new_tokens=_MOST_TOKENS, do_sample=False, repetition_penalty=_REPEATED,
+                **given, max_new_tokens=_MOST_TOKENS, do_sample=False, repetition_penalty=_REPETITION_PENALTY,
                 pad_token_id=writer.tokenizer.eos_token_id,
             )  # fmt: skip
         said: list[str] = writer.tokenizer.batch_decode(made, skip_special_tokens=True)

@@ -23,9 +23,9 @@ _TEMPERATURE = 0.07
 
 
 class Towers(nn.Module):
-    """A tower of a clip's embedding, and one of a caption's words; drawn in the order in which X-ARES draws them.
+    """One tower for a clip's embedding and one for a caption's words, drawn in the order in which X-ARES draws them.
 
-    Words have random vectors of their own: no language model helps.
+    Word vectors start at random: no language model helps.
     """
 
     def __init__(self, dim: int, words: int) -> None:
@@ -37,15 +37,15 @@ class Towers(nn.Module):
         self.sharpness = nn.Parameter(torch.tensor(1 / _TEMPERATURE).log())
 
     def of_clips(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """Return vectors of embeddings, shape (clips, dim)."""
+        """Return a vector for each clip, from embeddings of the shape (clips, dim)."""
         vectors: torch.Tensor = self.audio(self.norm(embeddings))
         return vectors
 
     def of_captions(self, captions: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return vectors of captions, each a tensor of word numbers.
+        """Return a vector for each caption, given as a tensor of word numbers.
 
-        X-ARES takes the mean of the last layer's output over words. That layer is linear, so it can follow the mean,
-        and what comes before is the same for a word wherever it stands: each is computed once.
+        X-ARES averages the last layer's output over words. That layer is linear, so it can follow the average. The
+        layers before it do not depend on a word's neighbours, so each word is computed once.
         """
         known, places = torch.unique(torch.cat([*captions]), return_inverse=True)
         hidden = self.text[1](self.text[0](self.words(known)))
@@ -71,11 +71,12 @@ def trained_towers(
     Parameters
     ----------
     embeddings, captions
-        Of each clip, shape (clips, dim), and the word numbers of its captions.
+        Each clip's embedding, shape (clips, dim), and the word numbers of its captions.
     rows
         The clips to train on, to choose on and to test on.
     words
-        How many a tokenizer has. Those in no caption have no gradient and no use: they are drawn and dropped.
+        Number of words in the tokenizer. Words in no caption have no gradient: they are drawn, to leave the random
+        state as X-ARES does, and dropped.
     step
         Called after each epoch.
     """

@@ -22,7 +22,7 @@ from audiomarathon.benchmarks.xares.captioned import CaptionedTask
 from audiomarathon.benchmarks.xares.framed import FramedTask
 from audiomarathon.benchmarks.xares.graded import GradedTask
 from audiomarathon.benchmarks.xares.spoken import SpokenTask
-from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
+from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
 from audiomarathon.encoders.check import hop_off
 from audiomarathon.encoders.encoder import Encoder
 from audiomarathon.engine.environment import environment
@@ -61,7 +61,7 @@ KINDS: Mapping[type[EncoderTask], Callable[[Problem], list[Predicted]]] = {
     CaptionedTask: predict_places,
     SpokenTask: predict_transcripts,
 }
-_VERSION = 1  # of the fits: increase it when predictions change
+_VERSION = 1  # of the probes: raise it when their predictions change
 MOST_FAILED = 0.01  # largest share of failed clips or bad rows in a score
 _ALONE = "clusters of dependent clips are unknown: clips count as independent"
 
@@ -115,7 +115,11 @@ def embed(
     if len(failed) > MOST_FAILED * len(data.clips):
         first = next(f"{id_}: {why}" for id_, why in failed.items())
         raise DataError(f"{task.key}: {len(failed)} of {counted(len(data.clips), 'clip')} failed ({first}): no score")
-    content = [[one.clip.id, one.audio, one.clip.labels, one.clip.cluster, *_facts_of(one.clip)] for one in heard]
+    content = [
+        # Without facts there is no last entry, so that such clips keep their recorded hash.
+        [one.clip.id, one.audio, one.clip.labels, one.clip.cluster, *([one.clip.facts] if one.clip.facts else [])]
+        for one in heard
+    ]
     good = [one for one in heard if one.clip.id not in failed]
     lie_in: dict[str, set[str]] = {}
     for one in good:
@@ -236,10 +240,6 @@ def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = l
         say(task.note)
         settings = [one for one in settings if one in PUBLISHED]
     return settings
-
-
-def _facts_of(clip: Clip) -> list[Any]:
-    return [clip.facts] if clip.facts else []  # clips without facts keep their recorded hash
 
 
 def _facts(encoded: Encoded) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Our probes: closed forms with a validated penalty, and cosine kNN. They use no randomness.
 
-Linear probes see each embedding as LayerNorm without its gain and bias makes it, so that one grid of penalties fits
-every encoder. Single-label tasks have shrinkage LDA: ridge to one-hot targets fails with more classes than dimensions
-apart. Multi-label tasks have ridge.
+Embeddings are normalised like LayerNorm without gain and bias, so that one grid of penalties fits every encoder.
+Single-label tasks use shrinkage LDA, since ridge to one-hot targets fails if classes differ in fewer dimensions than
+there are classes. Multi-label tasks use ridge.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LDA_PENALTIES = tuple(10.0**power for power in range(-5, 3))
 RIDGE_PENALTIES = tuple(10.0**power for power in range(-6, 3))  # times the number of clips
 NEIGHBOURS = 10
 TEMPERATURE = 0.07
-_EPSILON = 1e-5  # of torch's LayerNorm
+_EPSILON = 1e-5  # as in torch's LayerNorm
 _BLOCK = 4096  # rows in double precision at a time
-_SIMILARITIES = 1 << 24  # of test and train clips at a time, 128 MB
+_SIMILARITIES = 1 << 24  # pairs of test and train clips at a time: 128 MB
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def standardised(embeddings: npt.NDArray[np.floating[Any]]) -> Floats:
 
 
 def moments(inputs: Floats, targets: Integers | Floats, classes: int) -> Moments:
-    """Return the moments of clips; `targets` are class numbers, multi-hot, or numbers of any kind, a row a clip."""
+    """Return the moments of clips; `targets` are class numbers, or a row of numbers per clip."""
     y = one_hot(targets.astype(np.int64), classes) if targets.ndim == 1 else targets.astype(np.float64)
     return Moments(inputs.T @ inputs, inputs.T @ y, inputs.sum(axis=0), y.sum(axis=0), len(y))
 
@@ -149,7 +149,7 @@ def knn(clips: Clips, splits: Sequence[Split], *, centred: bool = False) -> Pred
     Parameters
     ----------
     centred
-        Take the mean of train and valid off first.
+        Subtract the mean of train and valid first.
     """
     if clips.multi_label:
         raise DataError("kNN votes for one class a clip; allowed: single-label targets")
@@ -166,7 +166,7 @@ def knn(clips: Clips, splits: Sequence[Split], *, centred: bool = False) -> Pred
 
 
 def _votes(similarities: Floats, targets: Integers, classes: int) -> Floats:
-    similarities = similarities.round(12)  # clips that point the same way stay equal, whatever their length
+    similarities = similarities.round(12)  # so that embeddings of one direction get equal similarities
     last = max(similarities.shape[1] - NEIGHBOURS, 0)
     tenth = np.partition(similarities, last, axis=1)[:, last, None]
     rows, near = np.nonzero(similarities >= tenth)

@@ -1,8 +1,8 @@
 """Store pooled embeddings on disk, so that no clip is encoded twice and no outdated embedding is used.
 
-An encoder has a folder, by the hash of all that makes its embeddings (:attr:`Encoder.identity`). A row is found by the
-hash of the audio that it is of, so a file that changed has no row, and tasks that share a clip share its row. Parts are
-written whole beside and renamed, so that a killed run loses at most the part it was filling.
+Each encoder has a folder, named by the hash of :attr:`Encoder.identity`. A row is found by the hash of its audio, so a
+changed file has no row, and tasks that share a clip share its row. Parts are written whole under another name, then
+renamed, so a killed run loses at most the part that it was filling.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from safetensors.numpy import load, save
 from audiomarathon.files import read_plain, write_bytes
 
 Rows = dict[str, npt.NDArray[np.float32]]
-FRAMES = 1  # version of how frames are kept: raise it when that changes
+FRAMES = 1  # version of the files of frames: raise it when they change
 _HALF = 6e4  # the largest value kept in half precision
-_VERSION = 1  # of how clips are decoded, cut, batched and pooled: raise it when that changes
+_VERSION = 1  # of decoding, cutting, batching and pooling clips: raise it when one of them changes
 
 
 class Store:
@@ -34,14 +34,14 @@ class Store:
     Parameters
     ----------
     cache
-        The cache folder; the encoder's own lies in its `embeddings`.
+        The cache folder; the encoder's folder is in its `embeddings`.
     identity
-        All that makes the encoder's embeddings what they are, JSON-compatible.
+        Everything that decides the encoder's embeddings, JSON-compatible.
 
     Attributes
     ----------
     rows
-        By the hash of their audio, float32, shape (dim,) each.
+        Embeddings by the hash of their audio, float32, shape (dim,) each.
     """
 
     def __init__(self, cache: Path, identity: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Store:
 class FrameStore(Store):
     """Frames of clips, shape (frames, dim) each: one memory-mapped file per row.
 
-    They are kept in half precision, in single precision where that cannot hold them.
+    Values are kept in half precision, or in single precision if one is too large for half.
     """
 
     def __init__(self, store: Store) -> None:

@@ -1,7 +1,8 @@
-"""A task's clips at every point of a tower: each is read in one prefill, pooled, and kept; points are columns of it.
+"""Probe every point of a tower: its layers, the projector and the LLM's layers.
 
-Layers: which point knows most, chosen on validation, and what a learned mix of layers knows. Pruning: what a probe
-loses when audio tokens are dropped, beside `random` and the kept places of other clips.
+Each clip is read in one prefill; the pooled embeddings of all points are stored side by side, as columns. One command
+compares the points, the best point on validation, and learned mixes of layers. Another measures what a probe loses when
+audio tokens are dropped, compared with `random` and with the places kept in other clips.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 BEST, TEXT = "best", "text"
 SHUFFLED = "shuffled_"
 """Begins the name of the control that keeps the places that a method kept in another clip."""
-_SEED = 42  # of runs, by default
-_STEPS, _LOOK, _RATE = 200, 10, 0.02  # of learning layer weights: full-batch Adam
+_SEED = 42  # the default seed of runs
+_STEPS, _LOOK, _RATE = 200, 10, 0.02  # to learn layer weights: steps of Adam, steps between checks, learning rate
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,13 @@ class Points:
     Attributes
     ----------
     encoded
-        Embeddings are the points' means side by side.
+        The clips; an embedding is the means of all points, side by side.
     sizes
-        Of each point.
+        Number of dimensions of each point.
     kept
-        By the hash of a clip's audio which of its tokens were kept, shape (N, 1); of a method that dropped some.
+        Which of a clip's tokens were kept, shape (N, 1), by the hash of its audio; for methods that drop tokens.
     made
-        The hash of all that makes a point's embeddings what they are; which other points were read beside is not in it.
+        Hash of everything that decides a point's embeddings; the other points do not.
     """
 
     encoded: Encoded
@@ -78,14 +79,14 @@ class Points:
         return {point: slice(end - size, end) for (point, size), end in zip(self.sizes.items(), ends, strict=True)}
 
     def at(self, point: str, name: str = "", **more: Any) -> Encoded:
-        """Return the embeddings at a point; of "" all of them.
+        """Return the embeddings at a point; "" is all points together.
 
         Parameters
         ----------
         name
-            What the point is called in names of runs, if not by its own.
+            Name for runs; by default the point's.
         more
-            What the run's identity has beside.
+            Further facts of the run's identity.
         """
         columns, name = self.spans.get(point, slice(None)), name or point
 
@@ -104,18 +105,18 @@ def read_points(
     encoder: Encoder, task: EncoderTask, data: Dataset, method: Method | None = None, points: Sequence[str] = (),
     like: Mapping[str, Any] | None = None,
 ) -> Points:  # fmt: skip
-    """Read a task's clips at points of a tower where that is not done; a killed run goes on where it was.
+    """Read a task's clips at points of a tower, except those in the store; a killed run continues.
 
     Parameters
     ----------
     encoder
         Any point of the tower.
     method
-        What is done to the model; None for nothing, and then all points are read.
+        Method applied to the model, or None.
     points
-        Which are kept.
+        Points to store; by default all.
     like
-        By the hash of a clip's audio which tokens of another clip stay: the control of `method`.
+        The tokens to keep, copied from another clip, by the hash of a clip's audio: the control of `method`.
     """
     assert isinstance(encoder.module, TowerEncoder)
     tower = encoder.module.tower
@@ -163,7 +164,7 @@ def read_points(
 
 
 def _check_files(task: EncoderTask, data: Dataset) -> None:
-    """Refuse two clips in one file: rows are found by audio, so the second prompt would stand for both."""
+    """Refuse two clips in one file: rows are found by audio, so both would get the embedding of one prompt."""
     ids: dict[Any, str] = {}
     for clip in data.clips:
         if (first := ids.setdefault(clip.audio, clip.id)) != clip.id:
@@ -176,7 +177,7 @@ def check_labels(tasks: Iterable[EncoderTask]) -> None:
     Raises
     ------
     SettingsError
-        Naming the task, and what reads it.
+        A task has no labels.
     """
     for task in tasks:
         if next(KINDS[kind] for kind in type(task).__mro__ if kind in KINDS) is not predict_labels:
@@ -186,9 +187,9 @@ def check_labels(tasks: Iterable[EncoderTask]) -> None:
 def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, say: Any) -> Iterator[Result]:
     """Fit a linear probe at every point, on the best of them, and on learned mixes of the tower's and the LLM's layers.
 
-    The best is chosen on the validation part of each split; so are the steps that a mix is learned for. The
-    weights are those of SUPERB (S. Yang et al., Interspeech 2021): a softmax, learned with a linear head on the
-    training part. The mix then has the same probe as a layer.
+    The validation part of each split chooses the best point, and the number of steps to learn a mix. Its weights are
+    a softmax, learned with a linear head on the training part, as in SUPERB (S. Yang et al., Interspeech 2021). The mix
+    then gets the same probe as a layer.
     """
     read = read_points(encoder, task, data)
     fits: dict[str, Predictions] = {}
@@ -270,7 +271,7 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
         if step % _LOOK == 0:
             with torch.no_grad():
                 score = figure(head(torch.tensordot(mix.softmax(0), heard, 1)).double().numpy(), clips.targets[valid])
-            if score >= most:  # of equal steps the last, whose weights have settled
+            if score >= most:  # of equal steps take the last, since its weights have settled
                 found, most = mix.detach().softmax(0), score
     weights: Floats = found.double().numpy()
     return weights
@@ -278,7 +279,7 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
 
 @dataclass(frozen=True)
 class _Given(TokenPruner):
-    """Keep the places that were kept in another clip; in proportion where that has another length."""
+    """Keep the places that were kept in another clip; scale them if its length differs."""
 
     key: ClassVar[str] = "given"
     title: ClassVar[str] = "the places that were kept in another clip"
@@ -295,7 +296,7 @@ class _Given(TokenPruner):
 
 
 def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
-    """Return for each clip the tokens that the next clip of its length kept; of the next length where it is alone."""
+    """Return for each clip the tokens that the next clip of its length kept, or the next longer clip without one."""
     there = sorted((audio for audio in {*heard} if kept.has(audio)), key=lambda one: (len(kept.rows[one]), one))
     places = list[int]()
     for _, group in groupby(range(len(there)), key=lambda place: len(kept.rows[there[place]])):
@@ -305,12 +306,12 @@ def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
 
 
 def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None:
-    """Refuse what a probe of prefill cannot see, and, given a tower, what its model cannot carry.
+    """Refuse methods that change nothing in prefill, and those that the tower's model cannot run.
 
     Raises
     ------
     SettingsError, MethodError
-        For a press, which changes nothing before decode, or a layer that the model does not have.
+        A method is a press, which changes nothing before decode, or the model lacks its layer.
     """
     for method in methods:
         if not isinstance(method, (Base, TokenPruner)):
@@ -326,10 +327,10 @@ def probe_pruned(
     encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, methods: Sequence[Method],
     points: Sequence[str], say: Any,
 ) -> Iterator[Result]:  # fmt: skip
-    """Fit the same probe on what each method leaves at each point, as settings beside base.
+    """Fit the same probe on the tokens that each method leaves, at each point; each method is a setting like base.
 
-    `shuffled_METHOD` is the control of a method's choice: the tokens that it kept in another clip, of the same length
-    where there is one. The point `text` is always there: what the prompt's last token gathered.
+    `shuffled_METHOD` controls for a method's choice: it keeps the places that the method kept in another clip, of the
+    same length if there is one. The point `text`, the prompt's last token, is always included.
     """
     assert isinstance(encoder.module, TowerEncoder)
     check_methods(methods, tower := encoder.module.tower)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import DataError, ModelError
 from audiomarathon.records import Corpus, Figure, Record, Verdict
-from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.scoring.scorer import Scorer, cells, means
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from audiomarathon.metrics.captions.cider_d import Frequencies
-    from audiomarathon.metrics.statistics import Floats, Sums
+    from audiomarathon.metrics.statistics import Sums
     from audiomarathon.scoring.caption_models import Echecker, SentenceEncoder
 
 _SEED = 42  # for the intervals in tables
@@ -66,13 +66,13 @@ class Caption(Scorer):
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return CIDEr-D and the words per reply; these compare runs that were scored with different models."""
-        means = _means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
-        return replace(means, ends={"cider_d": ()})  # not a share of right answers
+        found = means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
+        return replace(found, ends={"cider_d": ()})  # not a share of right answers
 
     def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the means of FENSE and its parts, over the items that have them."""
-        means = _means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
-        return replace(means, ends={"fer": (0.0, 1.0)})
+        found = means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
+        return replace(found, ends={"fer": (0.0, 1.0)})
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return CIDEr-D with document frequencies of the evaluated items only, as aac-metrics computes it."""
@@ -85,7 +85,7 @@ class Caption(Scorer):
             scores = cider_d([one.record.text for one in verdicts], references, Frequencies.of(references)).tolist()
         else:
             scores = [None] * len(verdicts)
-        return _means({"cider_d_as_published": scores}, verdicts)
+        return means({"cider_d_as_published": scores}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the published variant, lengths, the human score, and the size of the corpus."""
@@ -94,7 +94,7 @@ class Caption(Scorer):
         texts = [one.record.text for one in verdicts]
         pieces = [one.values["pieces"] for one in verdicts]
         count = None if None in pieces else lambda _texts: pieces
-        human = _means({name: _column(f"human_{name}", verdicts) for name in ("cider_d", "fense")}, verdicts)
+        human = means({name: _column(f"human_{name}", verdicts) for name in ("cider_d", "fense")}, verdicts)
         corpus = verdicts[0].record.corpus
         return {
             **self.published(verdicts).figures,
@@ -143,8 +143,7 @@ class Caption(Scorer):
             row: dict[str, Any] = {"setting": name, "n": len(own)}
             both = [Resampler(_SEED).of_sums(sums) for sums in (self.sums(own), self.of_models(own))]
             for figure, one in (both[0] | both[1]).items():
-                low, high = one.interval or (None, None)
-                row |= {figure: one.value, f"{figure}_low": low, f"{figure}_high": high}
+                row |= cells(figure, one)
             summary = self.summary(own)
             spread = {f"words {part}": summary["lengths"]["words"][part] for part in ("p5", "p95")}
             rows.append(row | {"cider_d_as_published": summary["cider_d_as_published"]} | spread)
@@ -165,11 +164,6 @@ def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) ->
     from audiomarathon.metrics.captions.fense import fense, sbert_sim
     from audiomarathon.metrics.captions.lengths import first_sentence, human_ceiling
 
-    def fense_of(candidates: Sequence[str], texts: Sequence[Sequence[str]]) -> Floats:
-        assert encoder is not None
-        assert checker is not None
-        return fense(candidates, texts, encoder, checker).fense
-
     found: dict[str, list[Any]] = {}
     encoder, checker = _models()
     lacking = [*["the sentence encoder"] * (not encoder), *["the fluency checker"] * (not checker)]
@@ -182,16 +176,18 @@ def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) ->
         if checker:
             found["checker"] = [checker.sha256] * len(replies)
         if encoder and checker:
-            whole = fense(replies, references, encoder, checker)
+            score = partial(fense, encoder=encoder, checker=checker)
+            whole = score(replies, references)
             found |= {"fer": whole.fer.tolist(), "fense": whole.fense.tolist()}
-            found["fense_first_sentence"] = fense_of([first_sentence(one) for one in replies], references).tolist()
-            human = human_ceiling(references, fense_of).tolist()
+            first = score([first_sentence(one) for one in replies], references)
+            found["fense_first_sentence"] = first.fense.tolist()
+            human = human_ceiling(references, lambda texts, others: score(texts, others).fense).tolist()
             found["human_fense"] = [None if math.isnan(one) else one for one in human]
     except ModelError as error:
         why = str(error)
-    nothing = [None] * len(replies)
+    missing = [None] * len(replies)
     return {
-        **dict.fromkeys(("pieces", "encoder", "encoder_hash", "checker", *_OF_MODELS), nothing),
+        **dict.fromkeys(("pieces", "encoder", "encoder_hash", "checker", *_OF_MODELS), missing),
         **found,
         "why": [why] * len(replies),
     }
@@ -225,9 +221,3 @@ def _named(name: str, verdicts: Sequence[Verdict]) -> str:
 
     others = {one.values["encoder"] for one in verdicts} - {None, ENCODER}
     return f"{name}[{', '.join(sorted(others))}]" if others and name in _OF_MODELS and name != "fer" else name
-
-
-def _means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verdict]) -> Sums:
-    from audiomarathon.metrics.statistics import means_of_items
-
-    return means_of_items(columns, [one.record.cluster for one in verdicts])

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from audiomarathon.records import LETTERS, Figure, Record, Verdict
 from audiomarathon.scoring.reply import read_reply
-from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.scoring.scorer import Scorer, clusters_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from audiomarathon.metrics.statistics import Sums
 
-_MOST_CLASSES = 20  # of a table
+_MOST_CLASSES = 20  # rows of the table of recalls
 
 
 class Choice(Scorer):
@@ -46,7 +46,7 @@ class Choice(Scorer):
         from audiomarathon.metrics.classification import choice_sums
 
         strict = [bool(one.values["strict"]) for one in verdicts]
-        return choice_sums(*_classes(verdicts), strict, [one.record.cluster for one in verdicts])
+        return choice_sums(*_classes(verdicts), strict, clusters_of(verdicts))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the figures per class, and the published variant."""
@@ -58,7 +58,7 @@ class Choice(Scorer):
         """Return macro-F1 over the parsed replies."""
         from audiomarathon.metrics.classification import published_choice_sums
 
-        return published_choice_sums(*_classes(verdicts), [one.record.cluster for one in verdicts])
+        return published_choice_sums(*_classes(verdicts), clusters_of(verdicts))
 
     def right(self, verdict: Verdict) -> bool:
         """Tell whether the right option was chosen."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.records import Figure, Record, Verdict
-from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.scoring.scorer import Scorer, clusters_of
 
 if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Floats, Sums
@@ -57,8 +57,8 @@ class Graded(Scorer):
             return np.concatenate([r[:, :1].clip(0), r, each[..., 6] / each[..., 0]], axis=1)
 
         figures = (self.figure.name, *(f"r_{name}" for name in names), *(f"mse_{name}" for name in names))
-        clusters = tuple(one.record.cluster for one in verdicts)
-        return Sums(figures, columns.reshape(len(verdicts), -1), statistic, clusters, {self.figure.name: (0.0, 1.0)})
+        ends = {self.figure.name: (0.0, 1.0)}
+        return Sums(figures, columns.reshape(len(verdicts), -1), statistic, clusters_of(verdicts), ends)
 
     def own_score(self, verdict: Verdict) -> float:
         """Return how close the first grade is: 1 for no error, 0 from one standard deviation."""

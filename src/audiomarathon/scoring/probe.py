@@ -9,21 +9,19 @@ import base64
 import binascii
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from audiomarathon.records import Figure, Record, Verdict
-from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.scoring.scorer import Scorer, clusters_of, means
 
 if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Floats, Sums
 
-PROTOCOL = "protocol"
-"""Of a record's groups: which release's probe replied; by `PART` that release averages its folds."""
-PART = "part"
+#: Groups of a record: the release whose published probe replied, and the clip's part, over which that release averages.
+PROTOCOL, PART = "protocol", "part"
 
 
 def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
@@ -58,12 +56,21 @@ def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
     return [f"a probe as {release} has it, faults included: for its published tables only"] if release else []
 
 
+def spread(seeds: Sequence[float]) -> dict[str, Any]:
+    """Return the score of each training seed, and the seeds' standard deviation; None for one seed."""
+    return {"seeds": seeds, "sd": stdev(seeds) if len(seeds) > 1 else None}
+
+
 class Probed(Scorer):
-    """Base of the probe scorers: the published mean over folds, and the note on seeds."""
+    """Base of the probe scorers: the mean over clips, the published mean over folds, and the note on its use."""
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the headline figure as a mean over clips."""
+        return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
         """Return the unweighted mean over parts, for a published probe."""
-        from audiomarathon.metrics.statistics import Sums
+        from audiomarathon.metrics.statistics import Sums, ratio
 
         groups = [one.record.groups or {} for one in verdicts]
         if not groups or PROTOCOL not in groups[0]:
@@ -78,20 +85,25 @@ class Probed(Scorer):
 
         def statistic(totals: Floats) -> Floats:
             score, count = np.split(totals, 2, axis=1)
-            means = np.divide(score, count, out=np.full_like(score, np.nan), where=count > 0)
-            drawn = ~np.isnan(means)
-            whole: Floats = np.nan_to_num(means).sum(axis=1, keepdims=True) / drawn.sum(axis=1, keepdims=True)
+            by_part = ratio(score, count)
+            drawn = ~np.isnan(by_part)
+            whole: Floats = np.nan_to_num(by_part).sum(axis=1, keepdims=True) / drawn.sum(axis=1, keepdims=True)
             return whole
 
         name, ends = self.figure.name, {self.figure.name: (0.0, 1.0)}
-        return Sums((name,), columns, statistic, tuple(one.record.cluster for one in verdicts), ends)
+        return Sums((name,), columns, statistic, clusters_of(verdicts), ends)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return notes on probes that are for comparison with published tables only."""
         return release_notes(verdicts)
 
+    def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
+        """Return each clip's term of the mean, the mean over seeds."""
+        return np.array([self.own_score(one) for one in verdicts])
+
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
-        raise NotImplementedError
+        """Return each clip's term of the mean as the release computes it."""
+        return self._terms(verdicts)
 
 
 class Classified(Probed):
@@ -107,13 +119,6 @@ class Classified(Probed):
         last = [row[2] == answer for row in rows if len(row) > 2]
         return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}
 
-    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracy over clips, the mean over seeds."""
-        from audiomarathon.metrics.statistics import means_of_items
-
-        found = means_of_items({self.figure.name: self._released(verdicts).tolist()}, _clusters(verdicts))
-        return replace(found, ends={self.figure.name: (0.0, 1.0)})
-
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the seeds' spread, the last epoch's score, and the score of always predicting the most frequent
         label."""
@@ -123,8 +128,7 @@ class Classified(Probed):
         seeds = [fmean(fmean(one["right"][seed] for one in part) for part in by_part) for seed in range(many)]
         last = "last" in verdicts[0].values
         return {
-            "seeds": seeds,
-            "sd": stdev(seeds) if many > 1 else None,
+            **spread(seeds),
             "last_epoch": fmean(fmean(fmean(one["last"]) for one in part) for part in by_part) if last else None,
             "classes": verdicts[0].record.reference["classes"],
             "majority": answers.most_common(1)[0][1] / len(verdicts),
@@ -153,9 +157,6 @@ class Classified(Probed):
         right = verdict.values.get("right")
         return isinstance(right, list) and len(right) == verdict.record.text.count("\n") + 1
 
-    def _released(self, verdicts: Sequence[Verdict]) -> Floats:
-        return np.array([self.own_score(one) for one in verdicts])
-
 
 class Tagged(Probed):
     """Mean average precision; a clip can have several labels."""
@@ -176,24 +177,14 @@ class Tagged(Probed):
             return {"ranked": None}  # no label to rank
         return {"ranked": average_precisions(scores.T, np.tile(_hot(record)[:, None], len(scores))).tolist()}
 
-    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the mean over labels with positives, and over seeds."""
-        from audiomarathon.metrics.statistics import means_of_items
-
-        values = self._ranked(verdicts)
-        found = means_of_items({self.figure.name: values.tolist()}, _clusters(verdicts))
-        return replace(found, ends={self.figure.name: (0.0, 1.0)})
-
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the number of labels, the number with clips, and the seeds' spread."""
         positives = {place for one in verdicts for place in one.record.reference["positives"]}
         parts = [self._by_seed(part) for part in _parts(verdicts)]
-        seeds = np.mean(parts, axis=0).tolist()
         return {
             "classes": verdicts[0].record.reference["classes"],
             "classes_with_clips": len(positives),
-            "seeds": seeds,
-            "sd": stdev(seeds) if len(seeds) > 1 else None,
+            **spread(np.mean(parts, axis=0).tolist()),
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
@@ -210,24 +201,23 @@ class Tagged(Probed):
         """Return each seed's mean over labels; for a published probe, a label without clips counts 0."""
         from audiomarathon.metrics.average_precision import average_precisions
 
-        targets = np.array([_hot(one.record) for one in verdicts])
-        scores = np.stack([scores_of(one.record) for one in verdicts], axis=1)
+        scores, targets = _scores_and_targets(verdicts)
         found = np.array([average_precisions(seed, targets) for seed in scores])
         released = PROTOCOL in (verdicts[0].record.groups or {})
         values: Floats = np.nan_to_num(found).mean(axis=1) if released else np.nanmean(found, axis=1)
         return values
 
-    def _ranked(self, verdicts: Sequence[Verdict]) -> Floats:
+    def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
+        """Return each clip's part in the mean over the labels with clips, the mean over seeds."""
         from audiomarathon.metrics.average_precision import parts_in_mean
 
-        targets = np.array([_hot(one.record) for one in verdicts])
-        scores = np.stack([scores_of(one.record) for one in verdicts], axis=1)
+        scores, targets = _scores_and_targets(verdicts)
         values: Floats = np.mean([parts_in_mean(seed, targets) for seed in scores], axis=0)
         return values
 
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
         targets = np.array([_hot(one.record) for one in verdicts])
-        values: Floats = self._ranked(verdicts) * targets.any(axis=0).mean()  # a label without clips counts 0
+        values: Floats = self._terms(verdicts) * targets.any(axis=0).mean()  # a label without clips counts 0
         return values
 
 
@@ -240,11 +230,13 @@ def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     return list(found.values())
 
 
+def _scores_and_targets(verdicts: Sequence[Verdict]) -> tuple[Floats, Any]:
+    """Return scores, shape (seeds, clips, classes), and labels as 0 or 1, shape (clips, classes)."""
+    scores = np.stack([scores_of(one.record) for one in verdicts], axis=1)
+    return scores, np.array([_hot(one.record) for one in verdicts])
+
+
 def _hot(record: Record) -> Any:
     hot = np.zeros(record.reference["classes"], np.int64)
     hot[record.reference["positives"]] = 1
     return hot
-
-
-def _clusters(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    return tuple(one.record.cluster for one in verdicts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.probe import release_notes
+from audiomarathon.scoring.scorer import clusters_of
 from audiomarathon.scoring.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ class Recognised(Transcript):
         """Return the lower-case score of X-ARES' probe; None for other probes."""
         from audiomarathon.metrics.wer import corpus_sums
 
-        counts, clusters = [one.values["released"] for one in verdicts], [one.record.cluster for one in verdicts]
-        return corpus_sums(counts, clusters) if release_notes(verdicts) else None
+        if not release_notes(verdicts):
+            return None
+        return corpus_sums([one.values["released"] for one in verdicts], clusters_of(verdicts))
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return the note on a probe that is for comparison with published tables only."""

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from audiomarathon.records import Figure, Record, Verdict
-from audiomarathon.scoring.probe import Probed
+from audiomarathon.scoring.probe import Probed, spread
+from audiomarathon.scoring.scorer import means
 
 if TYPE_CHECKING:
-    from audiomarathon.metrics.statistics import Floats, Sums
+    from audiomarathon.metrics.statistics import Sums
 
 Places = Mapping[str, Sequence[int]]
-"""Of a clip: "captions", the places of its captions among all, and "clips", for each caption the clip's among all."""
+"""Ranks of a clip, from 1: "captions" has the rank of each of its captions among all captions, "clips" for each of its
+captions the rank of the clip among all clips."""
 
 
 def places_to_reply(seeds: Iterable[Places]) -> str:
@@ -55,17 +54,13 @@ class Retrieved(Probed):
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return means over clips."""
-        from audiomarathon.metrics.statistics import means_of_items
-
-        columns = {self.figure.name: self._released(verdicts).tolist()}
+        columns = {self.figure.name: [self.own_score(one) for one in verdicts]}
         columns |= {name: [one.values["figures"][name] for one in verdicts] for name in verdicts[0].values["figures"]}
-        found = means_of_items(columns, tuple(one.record.cluster for one in verdicts))
-        return replace(found, ends=dict.fromkeys(columns, (0.0, 1.0)))
+        return means(columns, verdicts, shares=True)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the seeds' scores and their spread."""
-        seeds = [fmean(each) for each in zip(*(one.values["seeds"] for one in verdicts), strict=True)]
-        return {"seeds": seeds, "sd": stdev(seeds) if len(seeds) > 1 else None}
+        return spread([fmean(each) for each in zip(*(one.values["seeds"] for one in verdicts), strict=True)])
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
         """Return 1 / number of clips."""
@@ -79,6 +74,3 @@ class Retrieved(Probed):
         """Return the rank of the clip's best caption for the first seed."""
         place = min(json.loads(verdict.record.text.split("\n")[0])["captions"])
         return f"its best caption has place {place} of {verdict.record.reference['captions']:,}"
-
-    def _released(self, verdicts: Sequence[Verdict]) -> Floats:
-        return np.array([self.own_score(one) for one in verdicts])

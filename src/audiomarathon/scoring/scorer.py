@@ -22,7 +22,7 @@ from audiomarathon.records import Figure, Record, Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-    from audiomarathon.metrics.statistics import Sums
+    from audiomarathon.metrics.statistics import Estimate, Sums
 
 
 class Scorer(ABC):
@@ -140,6 +140,33 @@ class Scorer(ABC):
         return hashlib.sha256(what.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def clusters_of(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Return the cluster of each sample."""
+    return tuple(one.record.cluster for one in verdicts)
+
+
+def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verdict], *, shares: bool = False) -> Sums:
+    """Return figures that are means over samples, without the samples whose value is None.
+
+    Parameters
+    ----------
+    columns
+        Values of each figure, one per sample.
+    shares
+        Whether every figure lies between 0 (all wrong) and 1 (all right).
+    """
+    from audiomarathon.metrics.statistics import means_of_items
+
+    found = means_of_items(columns, clusters_of(verdicts))
+    return replace(found, ends=dict.fromkeys(columns, (0.0, 1.0))) if shares else found
+
+
+def cells(name: str, estimate: Estimate) -> dict[str, Any]:
+    """Return a figure's columns in a table: its value, and the ends of its interval or None."""
+    low, high = estimate.interval or (None, None)
+    return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
+
+
 def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
     """Return a hash of a summary's inputs: the scorer's version, the failed samples, and every reply."""
     lines = sorted(f"{one.id} {scorer.stamp(one) if one.answered else 'failed'}" for one in records)
@@ -147,7 +174,7 @@ def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
 
 
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
-    """Return a scorer's sums; without ends of its own they get the headline's range."""
+    """Return a scorer's sums; if it gives no ends, the headline figure gets its range as ends."""
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:
         return sums

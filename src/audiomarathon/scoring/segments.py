@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from math import isnan
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.records import Figure, Record, Verdict
-from audiomarathon.scoring.probe import PROTOCOL, Probed
+from audiomarathon.scoring.probe import PROTOCOL, Probed, spread
+from audiomarathon.scoring.scorer import clusters_of
 
 if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Floats, Sums
 
 Counts = Mapping[str, Sequence[int]]
-"""By label true positives, false positives and false negatives; a label without any may be left out."""
+"""Numbers of true positives, false positives and false negatives, by label; a label without any may be left out."""
 
 
 def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None) -> str:
@@ -58,8 +59,7 @@ class Segmented(Probed):
         names = (self.figure.name, "onset_f1") if verdicts[0].values["onsets"] else (self.figure.name,)
         many = len(names)
         columns = np.hstack([counts.reshape(len(counts), -1), onsets])
-        clusters = tuple(one.record.cluster for one in verdicts)
-        return Sums(names, columns, statistic, clusters, dict.fromkeys(names, (0.0, 1.0)))
+        return Sums(names, columns, statistic, clusters_of(verdicts), dict.fromkeys(names, (0.0, 1.0)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the seeds' spread, and each label's mean F1 over seeds; None for a label without events."""
@@ -69,8 +69,7 @@ class Segmented(Probed):
         seeds = self._f1(verdicts[0].record, counts[None])[0].tolist()
         by_label = dict(zip(verdicts[0].record.reference["labels"], f1(counts).mean(axis=0).tolist(), strict=True))
         return {
-            "seeds": seeds,
-            "sd": stdev(seeds) if len(seeds) > 1 else None,
+            **spread(seeds),
             "classes": len(by_label),
             "f1_by_label": {label: None if isnan(value) else value for label, value in by_label.items()},
         }

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.records import Figure, Record, Verdict
-from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.scoring.scorer import Scorer, clusters_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ class Transcript(Scorer):
         """Return the corpus's and the mean word error rate, and the score: 1 − WER, at least 0."""
         from audiomarathon.metrics.wer import transcript_sums
 
-        return transcript_sums([one.values for one in verdicts], [one.record.cluster for one in verdicts])
+        return transcript_sums([one.values for one in verdicts], clusters_of(verdicts))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the kinds of errors."""
@@ -51,7 +51,7 @@ class Transcript(Scorer):
         """Return 1 − the mean of the samples' own rates."""
         from audiomarathon.metrics.wer import mean_of_samples_sums
 
-        return mean_of_samples_sums([one.values for one in verdicts], [one.record.cluster for one in verdicts])
+        return mean_of_samples_sums([one.values for one in verdicts], clusters_of(verdicts))
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
         """Return the kinds of errors per hundred reference words."""

@@ -43,7 +43,7 @@ class VoxAge(MultipleChoice):
 def _group(option: str) -> str:
     words = set(words_of(option))
     parts = ((group, set(filter(kind, words_of(group)))) for group in VoxAge.classes for kind in _NAME_AND_RANGE)
-    told = {group for group, part in parts if part <= words}
-    if len(told) == 1 and _NUMBER.findall(option) in ([], _NUMBER.findall(next(iter(told)))):
-        return told.pop()
+    meant = {group for group, part in parts if part <= words}
+    if len(meant) == 1 and _NUMBER.findall(option) in ([], _NUMBER.findall(next(iter(meant)))):
+        return meant.pop()
     return class_of(option, ())

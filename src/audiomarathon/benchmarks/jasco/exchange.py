@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks.jasco.figures import PROMPTS, gate
 from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS
-from audiomarathon.benchmarks.rows import natural, read_csv
+from audiomarathon.benchmarks.rows import as_csv, listed_faults, natural, read_csv
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import DataError
 from audiomarathon.records import Record, Verdict
@@ -41,15 +38,6 @@ def example(samples: Iterable[Sample]) -> str:
         own = facts | {name: str(sample.meta[name]) for name in COLUMNS}
         rows.append(own | {"prompt": sample.question, "with_speech": "True", REPLY: ""})
     return as_csv(rows, _EXAMPLE)
-
-
-def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
-    """Return rows as CSV, in pandas' format; a missing value or None is empty."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
 
 
 def read_replies(file: Path) -> list[tuple[Row, Record]]:
@@ -108,9 +96,8 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
         if lacking := [str(number) for number in range(1, PROMPTS + 1) if number not in rows]:
             faults.append((id_, f"id {id_!r} has no row of prompt {', '.join(lacking)}"))
     if faults and not allow_missing:
-        shown = "; ".join(text for _, text in faults[:_SHOWN_FAULTS])
-        more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
-        raise DataError(f"{file}: {shown}{more}; fix them, or leave those clips out with --allow-missing")
+        shown = listed_faults([text for _, text in faults], _SHOWN_FAULTS)
+        raise DataError(f"{file}: {shown}; fix them, or leave those clips out with --allow-missing")
     kept = set(clips) - {id_ for id_, _ in faults}
     if not kept:
         raise DataError(f"{file}: no clip has a reply to each of the {PROMPTS} prompts")

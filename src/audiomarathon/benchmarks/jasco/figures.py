@@ -12,17 +12,17 @@ import numpy as np
 from audiomarathon.benchmarks.jasco.rubric import AUDIO, BOTH, NEITHER, SPEECH, AsPublished, Strict
 from audiomarathon.benchmarks.rows import natural, words_of
 from audiomarathon.judges.judgements import reading_of, request_of, second_of
-from audiomarathon.metrics.statistics import Floats, Resampler, Sums
+from audiomarathon.metrics.statistics import Floats, Resampler, Sums, ratio
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.judged import Judged, judges_of
-from audiomarathon.scoring.scorer import sums_of
+from audiomarathon.scoring.scorer import cells, sums_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PROMPTS = 8
 _SEED = 42  # for the intervals in tables
-HIGHEST = 2  # of ratings
+HIGHEST = 2  # the highest rating
 ORIENTATIONS = (AUDIO, BOTH, SPEECH, NEITHER)
 _PUBLISHED = {"v2": AsPublished("v2"), "v1": AsPublished("v1")}
 # A judge's columns of a clip: its best, whether it has one, then gated ratings and their count for each prompt, the sum
@@ -120,21 +120,18 @@ class CoReasoning(Judged):
         for name, own in verdicts.items():
             sums = sums_of(self, own)
             found, figures = Resampler(_SEED).of_sums(sums), sums.figures
-            low, high = found["best_mean"].interval or (None, None)
+            unread = sum(bool(self.lacks(one, judge)) for one in own for judge in judges)
             row = {
                 "setting": name,
                 "clips": len(sums.clusters),
                 "n": len(own),
                 **{one: figures.get(f"best_mean: {one}") for one in judges},
-            }
-            row |= {
+                **cells("best_mean", found["best_mean"]),
                 "best_mean": figures["best_mean"],
-                "best_mean_low": low,
-                "best_mean_high": high,
                 "mean": figures["mean"],
+                "unread": unread if judges else None,
             }
-            unread = sum(bool(self.lacks(one, judge)) for one in own for judge in judges)
-            best.append(row | {"unread": unread if judges else None})
+            best.append(row)
             shares = {f"{one} %": x and 100 * x for one, x in ((one, figures[one]) for one in ORIENTATIONS)}
             alpha = {f"α {field}": one["alpha"] for field, one in self.agreement(own).items()}
             depends.append({"setting": name, **shares, **alpha})
@@ -262,33 +259,27 @@ def _figures(sums: Floats, *, judges: int) -> Floats:
     """Compute the figures from summed columns, shape (n, columns): each judge's first, then the mean over judges."""
     n = len(sums)
     own = sums[:, _OWN:].reshape(n, judges, _WIDTH)
-    prompts = _over(own[:, :, 2 : 2 + PROMPTS], own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS])
-    mean = _over(own[:, :, 2 : 2 + PROMPTS].sum(axis=2), own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS].sum(axis=2))
-    best = _over(own[:, :, 0], own[:, :, 1])
-    rating = _over(own[:, :, 2 + 2 * PROMPTS], own[:, :, 3 + 2 * PROMPTS])
+    prompts = ratio(own[:, :, 2 : 2 + PROMPTS], own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS])
+    mean = ratio(own[:, :, 2 : 2 + PROMPTS].sum(axis=2), own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS].sum(axis=2))
+    best = ratio(own[:, :, 0], own[:, :, 1])
+    rating = ratio(own[:, :, 2 + 2 * PROMPTS], own[:, :, 3 + 2 * PROMPTS])
     counts = own[:, :, 4 + 2 * PROMPTS :]
-    leaning = _over(counts[:, :, :3], counts[:, :, :3].sum(axis=2, keepdims=True))
-    neither = _over(counts[:, :, 3:], counts.sum(axis=2, keepdims=True))
+    leaning = ratio(counts[:, :, :3], counts[:, :, :3].sum(axis=2, keepdims=True))
+    neither = ratio(counts[:, :, 3:], counts.sum(axis=2, keepdims=True))
     spread = prompts.max(axis=2) - prompts.min(axis=2)
     order = np.abs(prompts[:, :, 0::2] - prompts[:, :, 1::2]).mean(axis=2)
     each = [best, mean, rating, best - mean, spread, order]
     of_judges = np.concatenate([np.stack(each, axis=2), leaning, neither, prompts], axis=2)
     valued = ~np.isnan(of_judges)
-    panel = _over(np.where(valued, of_judges, 0).sum(axis=1), valued.sum(axis=1))
+    panel = ratio(np.where(valued, of_judges, 0).sum(axis=1), valued.sum(axis=1))
     return np.concatenate(
         [
             panel[:, :1],
-            _over(sums[:, :1], sums[:, 1:2]),
+            ratio(sums[:, :1], sums[:, 1:2]),
             panel[:, 1:10],
-            _over(sums[:, 2:3], sums[:, 3:4]),
+            ratio(sums[:, 2:3], sums[:, 3:4]),
             panel[:, 10:],
             best,
         ],
         axis=1,
     )
-
-
-def _over(share: Floats, whole: Floats) -> Floats:
-    """Divide; 0 / 0 is NaN."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(whole > 0, share / whole, np.nan)

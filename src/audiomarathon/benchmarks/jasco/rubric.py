@@ -15,11 +15,11 @@ Prompt = Literal["v2", "v1"]
 SYSTEM = "You are an NLP assistant"
 RETRY = "Answer only with the two lines Rating: and Orientation:"
 AUDIO, BOTH, SPEECH, NEITHER = "audio", "both", "speech", "neither"
-UNKNOWN = "?"  # as published: an orientation that stays unknown
+UNKNOWN = "?"  # orientation that the original cannot read in either answer
 
 _RATINGS = r"[012](?!\d|\.\d)"
 _ORIENTATIONS = r"(?:audio|speech|both|good|neither)(?=(?:[- ]oriented)?+\b(?!\s*/))"
-_ORIGINAL = (  # in this order; Both has no form with a line break
+_ORIGINAL = (  # tried in this order; Both has no form with a line break
     (NEITHER, ("Orientation: Neither", "Orientation: \nNeither")),
     (AUDIO, ("Orientation: Audio-Oriented", "Orientation: \nAudio-Oriented")),
     (SPEECH, ("Orientation: Speech-Oriented", "Orientation: \nSpeech-Oriented")),
@@ -42,15 +42,15 @@ class _Rubric(Protocol):
 
     def messages(self, record: Record) -> Messages:
         """Fill the original's template; an empty reply is judged without asking."""
-        told = record.reference
+        reference = record.reference
         if not record.text.strip():
             return []
         names = ("audio_sound", "spoken_text", "audio_only_target", "speech_only_target")
         content = text_of(f"judge_{self.prompt}").format(
-            **{name: told[name] for name in names},
-            question=told["prompt"],
-            reference=told["tgt_text"],
-            keywords=told["target_keywords"],
+            **{name: reference[name] for name in names},
+            question=reference["prompt"],
+            reference=reference["tgt_text"],
+            keywords=reference["target_keywords"],
             prediction=record.text,
         )
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
@@ -98,16 +98,15 @@ class Strict(_Rubric):
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
         """Return the data's reference answers, which a judge must distinguish; once per clip, from its first prompt."""
-        told = record.reference
+        reference = record.reference
         if not (self.anchored and record.id.endswith("-p1")):
             return ()
-        wrong = Anchor("speech only", told["speech_only_target"], {"rating": {0}, "orientation": {SPEECH}})
-        no_action = (
-            f"The audio clip contains the sound of {told['audio_sound']}. The speaker says {told['spoken_text']}"
-        )
+        wrong = Anchor("speech only", reference["speech_only_target"], {"rating": {0}, "orientation": {SPEECH}})
+        sound, words = reference["audio_sound"], reference["spoken_text"]
+        no_action = f"The audio clip contains the sound of {sound}. The speaker says {words}"
         return [
-            Anchor("correct", told["tgt_text"], {"rating": {2}, "orientation": {BOTH}}),
-            Anchor("audio only", told["audio_only_target"], {"rating": {0}, "orientation": {AUDIO}}),
+            Anchor("correct", reference["tgt_text"], {"rating": {2}, "orientation": {BOTH}}),
+            Anchor("audio only", reference["audio_only_target"], {"rating": {0}, "orientation": {AUDIO}}),
             wrong,
             Anchor("no action", no_action, {"rating": {0}, "orientation": {NEITHER}}),
             Anchor("too general", "They are having a conversation.", {"rating": {0}}),

@@ -84,8 +84,8 @@ class Jasco(Task):
 
     def prompt(self, sample: Sample) -> str:
         """Return the instruction, after a control's text if it has one."""
-        told = sample.meta.get(_TOLD)
-        return f"{told}\n{sample.question}" if told else sample.question
+        text = sample.meta.get(_TOLD)
+        return f"{text}\n{sample.question}" if text else sample.question
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
         """Return samples with a text instead of audio, or with a rotated clip; see :meth:`Task.vary`."""
@@ -114,9 +114,9 @@ class Jasco(Task):
         out = csv.writer(lines)
         out.writerow([_ID, *COLUMNS.values(), _CLIP, _TOLD])
         for sample in {one.cluster: one for one in part.kept}.values():
-            told = part.row(sample, sample.meta).get(_TOLD, "")
+            text = part.row(sample, sample.meta).get(_TOLD, "")
             texts = (sample.meta[name] for name in COLUMNS)
-            out.writerow([sample.cluster, *texts, "" if told else part.path(sample), told])
+            out.writerow([sample.cluster, *texts, "" if text else part.path(sample), text])
         write_text(target / METADATA, lines.getvalue())
 
 
@@ -127,9 +127,9 @@ def _clip(row: Row) -> Sample:
         raise RowError(f"{_ID} {shown(id_)} holds more than letters, digits, . _ and -")
     here = replace(row, fields={**row.fields, _CLIP: row.optional(_CLIP) or f"{id_}.wav"})
     meta = {name: row.text(column) and row.fields[column] for name, column in COLUMNS.items()}  # unchanged
-    told = row.optional(_TOLD) and row.fields[_TOLD]
-    clips = () if told else (here.clip(_CLIP),)
-    return Sample(id_, clips, "", meta["tgt_text"], id_, meta=meta | ({_TOLD: told} if told else {}), bundle=id_)
+    text = row.optional(_TOLD) and row.fields[_TOLD]
+    clips = () if text else (here.clip(_CLIP),)
+    return Sample(id_, clips, "", meta["tgt_text"], id_, meta=meta | ({_TOLD: text} if text else {}), bundle=id_)
 
 
 def _asked(clip: Sample) -> Iterator[Sample]:

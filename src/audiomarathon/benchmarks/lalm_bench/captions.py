@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,14 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from audiomarathon.benchmarks.locate import nearest, the_one
-from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, clean, natural, read_csv, shown
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, as_csv, clean, natural, read_csv, shown
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, storable
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import open_plain, write_text
 from audiomarathon.scoring.caption import Caption
 
 #: By the name that `TASK_PROMPT` takes. The first makes long replies, which CIDEr-D cannot reward: its factor for the
-#: length is 0.32 at 20 words beside 11, and 0.007 at 30.
+#: length is 0.32 for 20 words if references have 11, and 0.007 for 30.
 PROMPTS = {
     "detail": "Describe the sound in detail.",
     "short": "Describe the sound in one sentence of 8 to 20 words.",
@@ -32,7 +31,7 @@ Item = tuple[str, tuple[str, ...], tuple[str, ...]]  # id, possible names of its
 class Captioning(Task):
     """One caption per clip, scored against several references; a subclass reads the table.
 
-    Document frequencies come from the whole split, whatever part of it runs. If a folder has only a part of the data
+    Document frequencies come from the whole split, also in a limited run. If a folder has only a part of the data
     (`data download --limit`), `corpus_<table>` next to the table has all captions.
 
     Attributes
@@ -131,12 +130,7 @@ class Captioning(Task):
                 self._write(target / f"corpus_{self.splits[split]}", others)
 
     def _write(self, file: Path, items: Sequence[Item]) -> None:
-        lines = io.StringIO()
-        out = csv.DictWriter(lines, self.columns, lineterminator="\n")
-        out.writeheader()
-        for item in items:
-            out.writerows(self.rows(item))
-        write_text(file, lines.getvalue())
+        write_text(file, as_csv([row for item in items for row in self.rows(item)], self.columns))
 
     def _table(self, file: Path) -> list[dict[str, str]]:
         return [row for _line, row in read_csv(file, self.columns)]
@@ -208,7 +202,7 @@ class AudioCaps(Captioning):
         return list(found.values())
 
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return one row per caption, all with the number of the item's first row, which may be the clip's name."""
+        """Return one row per caption, all with the first row's `audiocap_id`, since the clip may be named by it."""
         video, _, start = item[0].rpartition("_")
         return [dict(zip(self.columns, (item[1][-1], video, start, text), strict=True)) for text in item[2]]
 

@@ -87,8 +87,8 @@ class Declared(Task):
     ----------
     kind
         One of `KINDS`.
-    told
-        The file's keys; keys for several fields hold lists. Without any, runs can be read but no data.
+    toml
+        The file's keys and values; keys for several fields hold lists. Empty in reports, which need no file.
     template
         The prompt, with {question} and {options}; "" is the suite's lettered form.
     """
@@ -97,7 +97,7 @@ class Declared(Task):
     kind: str
     title: str
     max_new_tokens: int
-    told: Mapping[str, Any] = field(default_factory=dict)
+    toml: Mapping[str, Any] = field(default_factory=dict)
     template: str = ""
     aliases: tuple[str, ...] = ()
     group_fields: tuple[str, ...] = ()
@@ -107,13 +107,13 @@ class Declared(Task):
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from the kind
-        """The kind's."""
+        """The scorer of this kind of task."""
         return KINDS[self.kind][0]
 
     @property
     def transcribes(self) -> bool:  # type: ignore[override]
-        """Whether the usual transcript is asked for, and nothing else."""
-        return self.kind == TRANSCRIPT and not self.template and "question" not in self.told
+        """Whether the model is asked only for a transcript, with the suite's prompt."""
+        return self.kind == TRANSCRIPT and not self.template and "question" not in self.toml
 
     def find(self, root: Path) -> Path:
         """Return the nearest folder that holds the rows."""
@@ -134,10 +134,10 @@ class Declared(Task):
             for row in read_table(file, sorted({name.partition(".")[0] for name in self._fields})):
                 rows.append(self._unfolded(row) if isinstance(row, dict) else row)
                 if isinstance(row, dict):
-                    rows[-1] |= {name: _kept(row[name], embedded) for name in self.told["clips"] if name in row}
+                    rows[-1] |= {name: _kept(row[name], embedded) for name in self.toml["clips"] if name in row}
         known = {name for row in rows if isinstance(row, dict) for name in row}
         if lacking := [name for name in self._fields if name not in known]:
-            # Misspelt it would be an empty group, or as many reasons as there are rows.
+            # Checked here: a misspelt field would give an empty group, or an error in every row.
             raise DataError(f"{files[0]}: no row has the field {lacking[0]!r}{did_you_mean(lacking[0], known)}")
         place = _clips_folder() if embedded else folder
         to_sample = partial(self._sample, template=template, embedded=embedded)
@@ -161,7 +161,7 @@ class Declared(Task):
             return {"references": list(sample.meta["references"])}
         if self.kind == OPEN:
             return {**found, "type": "open", "category": "open", "question": sample.question, "options": []}
-        return {**found, "published": self.told["published"]} if "published" in self.told else found
+        return {**found, "published": self.toml["published"]} if "published" in self.toml else found
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
         """Return the captions of all samples."""
@@ -178,7 +178,7 @@ class Declared(Task):
 
     def write_rows(self, part: Part, target: Path) -> None:
         """Write the rows as JSON lines, whatever the original's format, with the paths of their clips."""
-        rows, names = [], self.told["clips"]
+        rows, names = [], self.toml["clips"]
         for sample in part.kept:
             clips = part.clips(sample)
             own = dict(zip(names, clips, strict=False)) if len(names) > 1 else {names[0]: clips}
@@ -189,14 +189,14 @@ class Declared(Task):
     @property
     def _fields(self) -> list[str]:
         """The fields that a row is read by."""
-        one = [self.told[name] for name in _ONE if name in self.told]
-        return one + [name for key in _SEVERAL for name in self.told.get(key, ())]
+        one = [self.toml[name] for name in _ONE if name in self.toml]
+        return one + [name for key in _SEVERAL for name in self.toml.get(key, ())]
 
     @property
     def _rows(self) -> str:
-        if not self.told:
+        if not self.toml:
             raise DataError(f"{self.key}: give its TOML file instead of its name: only the file describes the data")
-        return str(self.told["rows"])
+        return str(self.toml["rows"])
 
     @property
     def _lines(self) -> str:
@@ -218,21 +218,21 @@ class Declared(Task):
         return found
 
     def _sample(self, row: Row, template: str, embedded: Collection[str]) -> Sample:
-        told, first = self.told, self.told["clips"][0]
-        paths = row.listed(told["clips"])
+        toml, first = self.toml, self.toml["clips"][0]
+        paths = row.listed(toml["clips"])
         if embedded and (bare := [path for path in paths if path not in embedded]):
             raise RowError(f"clip {shown(bare[0])} has no audio in the table, though others have")
         clips = tuple(replace(row, fields={first: path}).clip(first) for path in paths)
-        options, answer = self._options(row) if "options" in told else ((), "")
-        references = row.listed(told["references"]) if "references" in told else []
+        options, answer = self._options(row) if "options" in toml else ((), "")
+        references = row.listed(toml["references"]) if "references" in toml else []
         letters = tuple(LETTERS[options.index(option)] for option in options)  # options of the same text are one option
         groups = {name: _group(row.fields.get(name)) for name in self.group_fields}
         return Sample(
-            row.id(told["id"]) if "id" in told else row.identifier(clips[0]),
+            row.id(toml["id"]) if "id" in toml else row.identifier(clips[0]),
             clips,
-            row.text(told["question"]) if "question" in told else KINDS[self.kind][2],
-            answer or "\n".join(references) or row.text(told.get("answer") or told["transcript"]),
-            row.text(told["cluster"]) if "cluster" in told else row.relative(clips[0]),
+            row.text(toml["question"]) if "question" in toml else KINDS[self.kind][2],
+            answer or "\n".join(references) or row.text(toml.get("answer") or toml["transcript"]),
+            row.text(toml["cluster"]) if "cluster" in toml else row.relative(clips[0]),
             options,
             options if self.kind == CLASSES else letters,
             {"groups": groups, "references": references, "row": row.fields, "template": template},
@@ -240,9 +240,9 @@ class Declared(Task):
         )
 
     def _options(self, row: Row) -> tuple[tuple[str, ...], str]:
-        """Return the options, without letters of their own since the prompt gives them some, and the right letter."""
-        written, answer = row.listed(self.told["options"], may_end=True), row.text(self.told["answer"])
-        how = self.told.get("answer_is", "text")
+        """Return the options, without letters in their texts since the prompt adds letters, and the right letter."""
+        written, answer = row.listed(self.toml["options"], may_end=True), row.text(self.toml["answer"])
+        how = self.toml.get("answer_is", "text")
         if not 2 <= len(written) <= len(LETTERS):
             raise RowError(f"has {len(written)} options, expected 2 to {len(LETTERS)}")
         one_line_each(written)
@@ -277,39 +277,39 @@ def read_task(file: Path) -> Declared:
         The file or its prompt's file cannot be read.
     """
     try:
-        told = tomllib.loads(text_of(file))
-        repr(told)  # fails, as messages would, for what is nested by dots, and for a hex number of thousands of digits
+        toml = tomllib.loads(text_of(file))
+        repr(toml)  # raises, as a message would, for keys nested too deeply and hex numbers of thousands of digits
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{file}: not TOML: {error}") from error
-    for name, value in told.items():
+    for name, value in toml.items():
         if name not in _KEYS:
             raise SettingsError(f"{file}: unknown key {name!r}{did_you_mean(name, _KEYS)}; allowed: {', '.join(_KEYS)}")
         (pattern, allowed), wanted = _KEYS[name], _TYPES.get(name, str)
         several = value if name in _SEVERAL and isinstance(value, list) else [value]
         if not several or not all(type(one) is wanted and re.fullmatch(pattern, str(one)) for one in several):
             raise SettingsError(f"{file}: {name} = {shown(value)} is not allowed; allowed: {allowed}")
-        told[name] = several if name in _SEVERAL else value
-    kind = _kind(file, told)
-    template = told.get("prompt", "lettered")
+        toml[name] = several if name in _SEVERAL else value
+    kind = _kind(file, toml)
+    template = toml.get("prompt", "lettered")
     return Declared(
-        key=f"{kind}/{told['key']}",
+        key=f"{kind}/{toml['key']}",
         kind=kind,
-        title=told.get("title", told["key"]),
-        max_new_tokens=told.get("max_new_tokens", KINDS[kind][1]),
-        told=told,
+        title=toml.get("title", toml["key"]),
+        max_new_tokens=toml.get("max_new_tokens", KINDS[kind][1]),
+        toml=toml,
         template=""
         if template == "lettered"
         else _template(text_of(file.parent / template), f"{file}: {template}", kind),
-        group_fields=tuple(told.get("groups", ())),
-        version=" ".join(told[name] for name in ("version", "published") if name in told),
-        source=told.get("source", ""),
+        group_fields=tuple(toml.get("groups", ())),
+        version=" ".join(toml[name] for name in ("version", "published") if name in toml),
+        source=toml.get("source", ""),
     )
 
 
 def _template(text: str, where: str, kind: str) -> str:
-    """Return a template without its last line's end; refuse one with other names in braces than ours.
+    """Return a template without its final line break; refuse unknown names in braces.
 
-    A fixed text asks for captions and transcripts, and for nothing else.
+    Only prompts for captions and transcripts may be fixed texts, without a name in braces.
     """
     names, fixed = {*re.findall(r"\{(\w+)\}", text)}, kind in (CAPTION, TRANSCRIPT)
     if not names <= {"question", "options"} or not (names or fixed):
@@ -318,16 +318,16 @@ def _template(text: str, where: str, kind: str) -> str:
     return text.removesuffix("\n")
 
 
-def _kind(file: Path, told: Mapping[str, Any]) -> str:
-    """Return the kind of task that keys make; refuse keys that do not go together, and those that lack others."""
-    kinds = {"references": CAPTION, "transcript": TRANSCRIPT, "answer": CLASSES if "classes" in told else CHOICE}
-    if len(given := [name for name in kinds if name in told]) != 1:
+def _kind(file: Path, toml: Mapping[str, Any]) -> str:
+    """Return the kind of task that has these keys; refuse keys that do not go together, and missing keys."""
+    kinds = {"references": CAPTION, "transcript": TRANSCRIPT, "answer": CLASSES if "classes" in toml else CHOICE}
+    if len(given := [name for name in kinds if name in toml]) != 1:
         raise SettingsError(f"{file}: has {' and '.join(given) or 'no answers'}; allowed: one of {', '.join(kinds)}")
-    kind = OPEN if "answer" in told and told.get("answer_is") == "open" else kinds[given[0]]
+    kind = OPEN if "answer" in toml and toml.get("answer_is") == "open" else kinds[given[0]]
     needed = ["key", "rows", "clips", *_OWN_KEYS[kind][:1], *["question"] * (kind == OPEN)]
-    if lacking := [name for name in needed if name not in told]:
+    if lacking := [name for name in needed if name not in toml]:
         raise SettingsError(f"{file}: lacks the key {lacking[0]!r}")
-    if odd := {name for keys in _OWN_KEYS.values() for name in keys}.intersection(told).difference(_OWN_KEYS[kind]):
+    if odd := {name for keys in _OWN_KEYS.values() for name in keys}.intersection(toml).difference(_OWN_KEYS[kind]):
         allowed = (", ".join(_OWN_KEYS[kind]) or "no such key") + '; judge needs answer_is = "open"' * ("judge" in odd)
         raise SettingsError(f"{file}: {min(odd)} does not go with the other keys ({kind}); allowed there: {allowed}")
     return kind
@@ -343,7 +343,7 @@ def _clips_folder() -> Path:
 
 
 def _kept(value: Any, embedded: set[str]) -> Any:
-    """Return a field's paths; audio in it is written, once, into a file of the cache that is called by its hash.
+    """Return a field's paths; write audio in the field into the cache, in a file named by its hash.
 
     The names of such files are added to `embedded`.
     """

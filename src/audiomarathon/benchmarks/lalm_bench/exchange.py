@@ -14,7 +14,7 @@ import numpy as np
 from audiomarathon.benchmarks.lalm_bench.captions import ALL, Clotho
 from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES, METADATA, MmauPro, read_questions, schema
 from audiomarathon.benchmarks.lalm_bench.open_ended import CRITERIA, OpenEndedAsPublished
-from audiomarathon.benchmarks.rows import RowError, clean, read_parquet, read_rows, shown
+from audiomarathon.benchmarks.rows import RowError, clean, listed_faults, read_parquet, read_rows, shown
 from audiomarathon.benchmarks.task import Sample, storable
 from audiomarathon.errors import DataError, told
 from audiomarathon.judges.judgements import reading_of
@@ -68,7 +68,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
         if id_ in records:
             raise RowError(f"second entry of {shown(id_)}")
         reference = {"references": [clean(one, "a reference") for one in texts]}
-        records[id_] = _told(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
+        records[id_] = _with_reply(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
 
     _each(file, "entry", read_rows(file), add)
     return list(records.values())
@@ -84,7 +84,7 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
     """
     questions, bad = read_questions(file, column)
     if bad:
-        raise DataError(_told_by("; ".join(map(str, bad[:_SHOWN_FAULTS])), len(bad)))
+        raise DataError(listed_faults(list(map(str, bad)), _SHOWN_FAULTS))
     task, records = MmauPro(), []
 
     def add(one: tuple[Sample, Mapping[str, Any]]) -> None:
@@ -92,7 +92,7 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
         if not isinstance(reply := fields[column], str):
             raise RowError(f"{column} of {sample.id} is not a text")
         empty = Record(sample.id, sample.cluster, reference=task.reference(sample), groups=task.groups(sample))
-        records.append(_told(replace(empty, finish="stop"), reply, faithful=faithful))
+        records.append(_with_reply(replace(empty, finish="stop"), reply, faithful=faithful))
 
     if not questions:
         raise DataError(f"{file}: holds no rows")
@@ -219,14 +219,10 @@ def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None
         except RowError as error:
             faults.append(f"{noun} {number}: {error}")
     if faults:
-        raise DataError(f"{file}: {_told_by('; '.join(faults[:_SHOWN_FAULTS]), len(faults))}")
+        raise DataError(f"{file}: {listed_faults(faults, _SHOWN_FAULTS)}")
 
 
-def _told_by(shown_faults: str, count: int) -> str:
-    return shown_faults + (f"; and {count - _SHOWN_FAULTS} more" if count > _SHOWN_FAULTS else "")
-
-
-def _told(record: Record, reply: str, *, faithful: bool) -> Record:
+def _with_reply(record: Record, reply: str, *, faithful: bool) -> Record:
     if reply == FAILED and not faithful:
         return replace(record, error=f"the reply in the file is {FAILED}: the model failed there")
     return replace(record, reply=reply)
@@ -238,28 +234,24 @@ def _composed(text: str) -> str:
 
 def _row(record: Record) -> dict[str, Any]:
     """Return a row of `test.parquet`, as far as the record has it."""
-    told, kind = record.reference, record.reference["type"]
+    reference = record.reference
     return {
         "id": record.id,
-        "audio_path": [""] * told["clips"],
-        "question": told["question"],
-        "answer": told.get("answer_text"),
-        "choices": list(told["options"]) if kind == "closed" else None,
-        "length_type": None if told["length"] == "none" else told["length"],
-        "perceptual_skills": told["perceptual_skills"],
-        "reasoning_skills": told["reasoning_skills"],
-        "category": told["category"],
-        "transcription": told.get("transcription"),
-        "task_identifier": told.get("kind"),
-        "kwargs": told.get("kwargs"),
+        "audio_path": [""] * reference["clips"],
+        "answer": reference.get("answer_text"),
+        "choices": list(reference["options"]) if reference["type"] == "closed" else None,
+        "length_type": None if reference["length"] == "none" else reference["length"],
+        **{name: reference[name] for name in ("question", "perceptual_skills", "reasoning_skills", "category")},
+        "transcription": reference.get("transcription"),
+        "task_identifier": reference.get("kind"),
+        "kwargs": reference.get("kwargs"),
     }
 
 
 def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Return scikit-learn's weighted averages over the texts of the options."""
-    asked = [one.record.reference for one in verdicts]
-    chosen = [told["options"][LETTERS.index(one.values["matched"])] for one, told in zip(verdicts, asked, strict=True)]
-    rows = per_class([told["answer_text"] for told in asked], chosen).values()
+    chosen = [one.record.reference["options"][LETTERS.index(one.values["matched"])] for one in verdicts]
+    rows = per_class([one.record.reference["answer_text"] for one in verdicts], chosen).values()
 
     def weighted(name: str) -> float:
         return float(sum((row[name] or 0.0) * row["support"] for row in rows) / len(verdicts))

@@ -12,11 +12,11 @@ from audiomarathon.benchmarks.lalm_bench.choices import read_option
 from audiomarathon.benchmarks.lalm_bench.instructions import follows
 from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded, OpenEndedAsPublished
 from audiomarathon.judges.judgements import reading_of
-from audiomarathon.metrics.statistics import Floats, Resampler, Sums, means_of_items
+from audiomarathon.metrics.statistics import Floats, Resampler, Sums, mean_of, ratio
 from audiomarathon.records import LETTERS, Figure, Record, Verdict
 from audiomarathon.scoring.caption_models import text_encoder
 from audiomarathon.scoring.judged import Judged, judges_of
-from audiomarathon.scoring.scorer import sums_of
+from audiomarathon.scoring.scorer import cells, means, sums_of
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -62,21 +62,21 @@ class QuestionTypes(Judged):
 
     def judge(self, record: Record) -> dict[str, Any]:
         """See :meth:`Scorer.judge`; without the encoder's values."""
-        told, kind = record.reference, record.reference["type"]
+        reference, kind = record.reference, record.reference["type"]
         if kind == "open":
             values = super().judge(record)
             overall = [one["overall"] for one in values["readings"].values() if one["overall"] is not None]
             read = (reading_of(_PUBLISHED, record, said).values for said in record.judgements.values())
             published = [one["overall"] / 5 for one in read if one]
-            score = 0.0 if values["fixed"] else _mean([(one - 1) / 4 for one in overall])
-            return values | {"score": score, "as_published": _mean(published)}
+            score = 0.0 if values["fixed"] else mean_of([(one - 1) / 4 for one in overall])
+            return values | {"score": score, "as_published": mean_of(published)}
         own: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}, "fixed": True, "shielded": []}
         if kind == "following":
-            given = {**told["kwargs"], "question": told["question"], "transcription": told["transcription"]}
-            kept = [follows(told["kind"], given, record.text, corrected=corrected) for corrected in (True, False)]
+            given = reference["kwargs"] | {name: reference[name] for name in ("question", "transcription")}
+            kept = [follows(reference["kind"], given, record.text, corrected=corrected) for corrected in (True, False)]
             return own | {"score": float(kept[0]), "as_published": float(kept[1])}
-        letter, rule = read_option(record.text, told["options"])
-        score = float(letter == told["answer"]) if _answerable(record) else None
+        letter, rule = read_option(record.text, reference["options"])
+        score = float(letter == reference["answer"]) if _answerable(record) else None
         read_as = {"parsed": letter, "rule": rule, "matched": None, "encoder": None, "encoder_hash": None}
         return own | read_as | {"score": score, "as_published": None}
 
@@ -94,12 +94,12 @@ class QuestionTypes(Judged):
         guessing (0) and 1. `guessing`, `always_last` and `longest_option` are the scores of blind choices.
         """
         columns: dict[str, list[float | None]] = {
-            "accuracy": [_heard(one) for one in verdicts],
-            **{kind: [_heard(one) if _type(one) == kind else None for one in verdicts] for kind in _TYPES},
+            "accuracy": [_counted_score(one) for one in verdicts],
+            **{kind: [_counted_score(one) if _type(one) == kind else None for one in verdicts] for kind in _TYPES},
             **{f"open: {judge}": [_graded(one, judge) for one in verdicts] for judge in judges_of(verdicts)},
             "correctness": [_correctness(one) for one in verdicts],
-            "spatial_in_mono": [one.values["score"] if not _is_heard(one) else None for one in verdicts],
-            "guessing": [_guess(one) if _is_heard(one) else None for one in verdicts],
+            "spatial_in_mono": [one.values["score"] if not _fits_mono(one) else None for one in verdicts],
+            "guessing": [_guess(one) if _fits_mono(one) else None for one in verdicts],
             "always_last": [_of_closed(one, _last(one)) for one in verdicts],
             "longest_option": [_of_closed(one, _longest(one)) for one in verdicts],
         }
@@ -108,25 +108,23 @@ class QuestionTypes(Judged):
             columns[f"accuracy: {name}"] = [one.values["score"] if _category(one) == name else None for one in verdicts]
         for name in categories:
             columns[f"guessing: {name}"] = [_guess(one) if _category(one) == name else None for one in verdicts]
-        means = means_of_items(columns, [one.record.cluster for one in verdicts])
+        found = means(columns, verdicts)
 
-        places = {name: place for place, name in enumerate(means.names)}
+        places = {name: place for place, name in enumerate(found.names)}
         own = [places[f"accuracy: {name}"] for name in categories]
         scored = [places["closed"], *own]
         guessed = [places["guessing"], *(places[f"guessing: {name}"] for name in categories)]
 
         def statistic(sums: Floats) -> Floats:
-            values = means.statistic(sums)
-            count = (~np.isnan(values[:, own])).sum(axis=1)
-            total = np.nansum(values[:, own], axis=1)
-            macro = np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
+            values = found.statistic(sums)
+            macro = ratio(np.nansum(values[:, own], axis=1), (~np.isnan(values[:, own])).sum(axis=1))
             chance = values[:, guessed]
-            over = np.divide(values[:, scored] - chance, 1 - chance, out=np.full_like(chance, np.nan), where=chance < 1)
+            over = ratio(values[:, scored] - chance, 1 - chance)
             return np.column_stack([values, macro, over])
 
         over = ("chance_corrected", *(f"chance_corrected: {name}" for name in categories))
-        ends = dict.fromkeys((*means.names, "macro"), (0.0, 1.0))
-        return replace(means, names=(*means.names, "macro", *over), statistic=statistic, ends=ends)
+        ends = dict.fromkeys((*found.names, "macro"), (0.0, 1.0))
+        return replace(found, names=(*found.names, "macro", *over), statistic=statistic, ends=ends)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the official script's scores, overall first; the overall score is None if any counted reply has
@@ -137,7 +135,7 @@ class QuestionTypes(Judged):
         whole = all(one.values["as_published"] is not None for one in verdicts if _counts_as_published(one))
         every = [one.values["as_published"] if whole else None for one in verdicts]
         columns = {"as_published": every, **{f"{kind}_as_published": one for kind, one in own.items()}}
-        return means_of_items(columns, [one.record.cluster for one in verdicts])
+        return means(columns, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the official figures, how replies were read, and replies that are in no figure."""
@@ -155,7 +153,7 @@ class QuestionTypes(Judged):
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
         """Return the accuracy of guessing evenly among options; open questions and instructions count as wrong."""
-        counted = [one for one in verdicts if _heard(one) is not None]
+        counted = [one for one in verdicts if _counted_score(one) is not None]
         guessed = [1 / len(one.record.reference["options"]) for one in counted if _type(one) == "closed"]
         return sum(guessed) / len(counted) if counted else None
 
@@ -178,21 +176,21 @@ class QuestionTypes(Judged):
 
     def shown(self, verdict: Verdict) -> str:
         """Return the chosen option, the judges' scores, or the kind of instruction."""
-        told, said = verdict.record.reference, super().shown(verdict)
-        if told["type"] == "following":
-            return f"{said}: {told['kind']}"
-        if told["type"] == "open":
+        reference, said = verdict.record.reference, super().shown(verdict)
+        if reference["type"] == "following":
+            return f"{said}: {reference['kind']}"
+        if reference["type"] == "open":
             readings = (f"{name}: {one['overall']}" for name, one in verdict.values["readings"].items())
             return "; ".join(readings) or said
         letter = verdict.values["parsed"]
-        return f"{said}: {letter}. {told['options'][LETTERS.index(letter)]}" if letter else "unparsed"
+        return f"{said}: {letter}. {reference['options'][LETTERS.index(letter)]}" if letter else "unparsed"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return notes on replies in no figure, on blind choices, and on the encoder behind the published figures."""
         figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
         opens = [one for one in verdicts if _type(one) == "open"]
         found = super().notes(opens) if opens else []
-        counted_in = sum(_heard(one) is not None for one in verdicts)
+        counted_in = sum(_counted_score(one) is not None for one in verdicts)
         if counted_in < len(verdicts):
             found.append(f"the accuracy is of {counted_in:,} of {counted(len(verdicts), 'reply', 'replies')}")
         if summary["not_judged"]:
@@ -235,7 +233,7 @@ class QuestionTypes(Judged):
                 for setting, one in found.items()
                 if f"accuracy: {name}" in one
                 for key, value in (
-                    *_cell(setting, one[f"accuracy: {name}"]),
+                    *cells(setting, one[f"accuracy: {name}"]).items(),
                     (f"{setting}_said", f"n {one[f'accuracy: {name}'].clusters}"),
                     (f"{setting}, chance corrected", one[f"chance_corrected: {name}"].value),
                 )
@@ -261,14 +259,15 @@ def _category(verdict: Verdict) -> str:
     return str(verdict.record.reference["category"])
 
 
-def _is_heard(verdict: Verdict) -> bool:
+def _fits_mono(verdict: Verdict) -> bool:
+    """Tell whether the question can be answered from a mono mix, so that it counts in the accuracy."""
     return _category(verdict) != SPATIAL
 
 
-def _heard(verdict: Verdict) -> float | None:
-    """Return the score if it counts in the accuracy, else None."""
+def _counted_score(verdict: Verdict) -> float | None:
+    """Return the score if the question counts in the accuracy, else None."""
     score: float | None = verdict.values["score"]
-    return score if _is_heard(verdict) else None
+    return score if _fits_mono(verdict) else None
 
 
 def _answerable(record: Record) -> bool:
@@ -278,18 +277,18 @@ def _answerable(record: Record) -> bool:
 
 def _guess(verdict: Verdict) -> float | None:
     """Return the score of guessing evenly among a closed question's options."""
-    told = verdict.record.reference
-    return 1 / len(told["options"]) if told["type"] == "closed" and _answerable(verdict.record) else None
+    reference = verdict.record.reference
+    return 1 / len(reference["options"]) if reference["type"] == "closed" and _answerable(verdict.record) else None
 
 
 def _of_closed(verdict: Verdict, value: float) -> float | None:
-    counts = _type(verdict) == "closed" and _answerable(verdict.record) and _is_heard(verdict)
+    counts = _type(verdict) == "closed" and _answerable(verdict.record) and _fits_mono(verdict)
     return value if counts else None
 
 
 def _last(verdict: Verdict) -> float:
-    told = verdict.record.reference
-    return float(bool(told["options"]) and told["answer"] == LETTERS[len(told["options"]) - 1])
+    reference = verdict.record.reference
+    return float(bool(reference["options"]) and reference["answer"] == LETTERS[len(reference["options"]) - 1])
 
 
 def _longest(verdict: Verdict) -> float:
@@ -310,11 +309,7 @@ def _correctness(verdict: Verdict) -> float | None:
     if _type(verdict) != "open":
         return None
     said = [one["correctness"] for one in verdict.values["readings"].values() if one["correctness"] is not None]
-    return 0.0 if verdict.values["fixed"] else _mean([(one - 1) / 4 for one in said])
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+    return 0.0 if verdict.values["fixed"] else mean_of([(one - 1) / 4 for one in said])
 
 
 def _matchable(record: Record) -> bool:
@@ -348,29 +343,23 @@ def _encoder(verdicts: Sequence[Verdict]) -> str:
 
 
 def _cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {key: value for name in names for key, value in _cell(name.replace("_", " "), found[name])}
-
-
-def _cell(name: str, one: Any) -> list[tuple[str, Any]]:
-    """Return a figure's columns in a table."""
-    low, high = one.interval or (None, None)
-    return [(name, one.value), (f"{name}_low", low), (f"{name}_high", high)]
+    return {key: value for name in names for key, value in cells(name.replace("_", " "), found[name]).items()}
 
 
 def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
     """Return one row per skill, with a column per setting."""
-    told = {setting: [(one, one.record.reference.get(field) or ()) for one in own] for setting, own in verdicts.items()}
+    known = {name: [(one, one.record.reference.get(field) or ()) for one in own] for name, own in verdicts.items()}
     rows = []
-    for skill in sorted({skill for own in told.values() for _one, skills in own for skill in skills}):
+    for skill in sorted({skill for own in known.values() for _one, skills in own for skill in skills}):
         row: dict[str, Any] = {"skill": skill}
-        for setting, own in told.items():
+        for setting, own in known.items():
             scored = [
                 (score, one.record.cluster)
                 for one, skills in own
-                if skill in skills and (score := _heard(one)) is not None
+                if skill in skills and (score := _counted_score(one)) is not None
             ]
             if scored:
-                row |= _cell(setting, Resampler(_SEED).mean(*zip(*scored, strict=True)))
+                row |= cells(setting, Resampler(_SEED).mean(*zip(*scored, strict=True)))
                 row |= {f"{setting}_said": f"n {len(scored)}"}
         if len(row) > 1:
             rows.append(row)

@@ -44,7 +44,7 @@ GIVEN = (
 )  # fmt: skip
 MAX_OPTIONS, MAX_CLIPS = 11, 3
 
-# Names of defects: they are counted, and the data is used as it is.
+# Names of defects in the data: samples with them are counted, and used as they are.
 SPELT_OTHERWISE = "answer spelt otherwise"
 NO_RIGHT_OPTION = "answer is none of the options"
 ONE_OPTION = "one option"
@@ -216,16 +216,16 @@ def _open(row: Row) -> _Asked:
 
 
 def _following(row: Row) -> _Asked:
-    """For readers, the answer is the instruction."""
-    told, kind, kwargs = row.text("transcription"), row.text("task_identifier"), row.fields.get("kwargs") or {}
+    """Return the instruction as the answer: readers of the page see it as what was asked."""
+    transcription, kind, kwargs = row.text("transcription"), row.text("task_identifier"), row.fields.get("kwargs") or {}
     if not isinstance(kwargs, dict):
         raise RowError(f"kwargs {shown(kwargs)} is not an object")
     kwargs = {name: value for name, value in kwargs.items() if not is_absent(value)}
     try:
-        check(kind, {**kwargs, "question": _written(row, "question"), "transcription": told})
+        check(kind, {**kwargs, "question": _written(row, "question"), "transcription": transcription})
     except ValueError as error:
         raise RowError(str(error)) from error
-    return [], told, {"transcription": told, "kind": kind, "kwargs": kwargs}, []
+    return [], transcription, {"transcription": transcription, "kind": kind, "kwargs": kwargs}, []
 
 
 def _with_clips(row: Row, form: str) -> Sample:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any, ClassVar
 
 from audiomarathon.benchmarks.lalm_bench.choices import read_option
-from audiomarathon.metrics.statistics import Sums, means_of_items
+from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import LETTERS, Figure, Record, Verdict
 from audiomarathon.scoring.choice import Choice
+from audiomarathon.scoring.scorer import means
 from audiomarathon.text import counted
 
 TOKENS = "mmau-tokens"
@@ -49,11 +49,12 @@ class Questions(Choice):
 
     def judge(self, record: Record) -> dict[str, Any]:
         """Read the reply by letters or words, and by the published rule."""
-        told = record.reference
-        letter, rule = _read(record.text, told["options"])
-        correct = letter is not None and _label(told, letter) == _label(told, told["answer"])
-        answer = told["options"][LETTERS.index(told["answer"])]
-        published = right_by_words(record.text, answer, told["options"]) if told.get("published") == TOKENS else None
+        reference = record.reference
+        letter, rule = _read(record.text, reference["options"])
+        correct = letter is not None and _label(reference, letter) == _label(reference, reference["answer"])
+        answer = reference["options"][LETTERS.index(reference["answer"])]
+        by_words = reference.get("published") == TOKENS
+        published = right_by_words(record.text, answer, reference["options"]) if by_words else None
         strict = correct and rule == "verbatim"
         return {"parsed": letter, "rule": rule, "correct": correct, "strict": strict, "as_published": published}
 
@@ -72,14 +73,11 @@ class Questions(Choice):
             "always_last": [_share(one, [-1]) for one in verdicts],
             "longest_option": [_share(one, _longest(one)) for one in verdicts],
         }
-        means = means_of_items(columns, [one.record.cluster for one in verdicts])
-        return replace(means, ends=dict.fromkeys(columns, (0.0, 1.0)))
+        return means(columns, verdicts, shares=True)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the accuracy by the published rule, if there is one."""
-        return means_of_items(
-            {"as_published": [one.values["as_published"] for one in verdicts]}, [one.record.cluster for one in verdicts]
-        )
+        return means({"as_published": [one.values["as_published"] for one in verdicts]}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return how replies were read."""
@@ -124,15 +122,15 @@ def _read(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
     return read if read[0] or first == last else read_option(reply, last)
 
 
-def _label(told: Mapping[str, Any], letter: str) -> str:
-    return str(told["labels"][LETTERS.index(letter)])
+def _label(reference: Mapping[str, Any], letter: str) -> str:
+    return str(reference["labels"][LETTERS.index(letter)])
 
 
 def _share(verdict: Verdict, places: Sequence[int]) -> float:
     """Return the share of right options."""
-    told = verdict.record.reference
-    right = _label(told, told["answer"])
-    return fmean(told["labels"][place] == right for place in places)
+    reference = verdict.record.reference
+    right = _label(reference, reference["answer"])
+    return fmean(reference["labels"][place] == right for place in places)
 
 
 def _longest(verdict: Verdict) -> list[int]:

@@ -111,16 +111,16 @@ def scores_without(
     Parameters
     ----------
     outliers
-        `file_name` and `caption_index` of each.
+        The outliers: `file_name` and `caption_index` of each.
     replies
-        By clip.
+        The reply for each clip, by name.
     named
         Name of the mean cosine.
 
     Returns
     -------
     dict
-        By figure, `people: cider_d` for one, `all`, `cleaned` and `difference` (over the clips that have both).
+        For each figure, such as `people: cider_d`: `all`, `cleaned` and `difference` (over the clips that have both).
     """
     gone = {(one["file_name"], one["caption_index"]) for one in outliers}
     whole = [[text for text in texts if text] for _name, texts in clips]

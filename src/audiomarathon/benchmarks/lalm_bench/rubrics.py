@@ -21,9 +21,10 @@ from audiomarathon.benchmarks.selection import draw
 from audiomarathon.errors import DataError
 from audiomarathon.files import json_object
 from audiomarathon.judges.protocol import Anchor, Messages, Protocol, asked_again, injections
-from audiomarathon.metrics.statistics import Sums, means_of_items
+from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.judged import Judged, judges_of
+from audiomarathon.scoring.scorer import means
 
 ANCHORED = 0.1  # share of the records
 MOST_WEIGHT = 100
@@ -33,7 +34,7 @@ _UNRELATED = "I cannot listen to audio files."
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL | re.IGNORECASE)
 _STRING_OR_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]])', re.DOTALL)
 
-Criteria = list[dict[str, Any]]  # of `criterion` and `weight`
+Criteria = list[dict[str, Any]]  # each with `criterion` and `weight`
 
 
 class _InJson(Protocol):
@@ -53,9 +54,9 @@ class _InJson(Protocol):
 
 
 class WriteRubric(_InJson):
-    """Ask for criteria, each with words quoted from a caption. The record's reply is its references, a line each.
+    """Ask for criteria, each with words quoted from a caption. The record's reply is its references, one per line.
 
-    Values: `criteria`, and `dropped`: how many had a quote that no reference holds.
+    Values: `criteria`, and `dropped`: the number of criteria whose quote is in no reference.
     """
 
     name = "rubric-write"
@@ -66,11 +67,11 @@ class WriteRubric(_InJson):
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
         """See :meth:`Protocol.read`; case and punctuation of a quote are ignored."""
-        told: Any = (json_answer(text) or {}).get("criteria")
-        if (found := criteria_of(told)) is None:
+        written: Any = (json_answer(text) or {}).get("criteria")
+        if (found := criteria_of(written)) is None:
             return None
         references = [f" {' '.join(words_of(one))} " for one in record.reference["references"]]
-        quotes = [" ".join(words_of(str(one.get("quote", "")))) for one in told]
+        quotes = [" ".join(words_of(str(one.get("quote", "")))) for one in written]
         quoted = [bool(quote) and any(f" {quote} " in one for one in references) for quote in quotes]
         kept = [one for one, good in zip(found, quoted, strict=True) if good]
         return {"criteria": kept, "dropped": len(found) - len(kept)}
@@ -157,7 +158,7 @@ class RubricScore(Judged):
             for judge in judges_of(verdicts)
         }
         columns["rubric_score"] = [self.own_score(one) for one in verdicts]
-        return means_of_items(columns, [one.record.cluster for one in verdicts])
+        return means(columns, verdicts)
 
 
 def json_answer(text: str) -> dict[str, Any] | None:
@@ -205,10 +206,10 @@ def read_rubrics(file: Path) -> dict[str, dict[str, Any]]:
     if not (text := read_text(file).rstrip()):
         raise DataError(f"{file}: holds no rubric")
     for number, line in enumerate(text.split("\n"), 1):
-        told = json_object(line.encode(errors="replace")) or {}
-        id_, criteria = told.get("id"), criteria_of(told.get("criteria"))
+        fields = json_object(line.encode(errors="replace")) or {}
+        id_, criteria = fields.get("id"), criteria_of(fields.get("criteria"))
         if not isinstance(id_, str) or id_ in found or criteria is None:
-            expected = f"an id of its own, and criteria, each with a criterion and a weight up to {MOST_WEIGHT}"
+            expected = f"a unique id, and criteria, each with a criterion and a weight up to {MOST_WEIGHT}"
             raise DataError(f"{file}: line {number}: expected {expected}")
-        found[id_] = {**told, "criteria": criteria}
+        found[id_] = {**fields, "criteria": criteria}
     return found

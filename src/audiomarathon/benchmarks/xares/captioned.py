@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule
+from audiomarathon.benchmarks.xares.task import EncoderTask
 from audiomarathon.errors import ModelError, told
 from audiomarathon.scoring.retrieved import Retrieved
 from audiomarathon.scoring.scorer import Scorer
@@ -24,8 +24,7 @@ class CaptionedTask(EncoderTask):
     """
 
     tokenizer: str = "google-bert/bert-base-uncased"
-    label: str | LabelRule = ""
-    classes: int | frozenset[str] = 0
+    labelled: ClassVar[bool] = False
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]
@@ -33,19 +32,9 @@ class CaptionedTask(EncoderTask):
         return Retrieved()
 
     @property
-    def one_label(self) -> bool:
-        """See :attr:`EncoderTask.one_label`: captions are not labels."""
-        return False
-
-    @property
     def trained_as(self) -> tuple[str, str, str]:
         """See :attr:`EncoderTask.trained_as`: a contrastive loss between clips and captions."""
         return "contrastive", "AudioTextContrastiveLoss", "recallatk_r1"
-
-    @property
-    def labelled(self) -> bool:
-        """See :attr:`EncoderTask.labelled`: captions are read unchanged."""
-        return False
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
         """Return a hash of the tokenizer's vocabulary."""
@@ -74,7 +63,3 @@ class CaptionedTask(EncoderTask):
         if not found or not all(isinstance(one, str) and one.strip() for one in found):
             raise ValueError(f"captions are {found}; allowed: one text or more, none of them empty")
         return found
-
-    def _named(self, meta: Any) -> set[str]:
-        self.facts(meta)  # raises an error
-        return set()

@@ -116,7 +116,7 @@ def on_record(key: str) -> EncoderTask | None:
     kind = next((one for one in KINDS if one.key == start), None)
     if kind is None or not name:
         return None
-    return kind.make(key=key, formal_name=name, title=name, domain="own", globs={}, classes=0, **kind.facts)
+    return kind.make(key=key, formal_name=name, title=name, domain="own", globs={}, **kind.facts)
 
 
 def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:

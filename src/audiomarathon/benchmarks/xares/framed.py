@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule
+from audiomarathon.benchmarks.xares.task import EncoderTask
 from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.scoring.segments import Segmented
 
@@ -46,22 +46,12 @@ class FramedTask(EncoderTask):
     onset: float = 0.0
     unreleased: frozenset[str] = frozenset()
     stated_hop: float = 0.0
-    label: str | LabelRule = ""
+    framed: ClassVar[bool] = True
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]
         """F1 over segments."""
         return Segmented()
-
-    @property
-    def one_label(self) -> bool:
-        """See :attr:`EncoderTask.one_label`: a frame has any number of labels."""
-        return False
-
-    @property
-    def framed(self) -> bool:
-        """See :attr:`EncoderTask.framed`: probes label frames."""
-        return True
 
     @property
     def trained_as(self) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule
+from audiomarathon.benchmarks.xares.task import EncoderTask
 from audiomarathon.scoring.grades import Graded
 from audiomarathon.scoring.scorer import Scorer
 
@@ -22,18 +22,11 @@ class GradedTask(EncoderTask):
     """
 
     grades: tuple[str, ...]
-    label: str | LabelRule = ""
-    classes: int | frozenset[str] = 0
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]
         """Pearson's r of the first grade."""
         return Graded()
-
-    @property
-    def one_label(self) -> bool:
-        """See :attr:`EncoderTask.one_label`: grades are not labels."""
-        return False
 
     @property
     def lacking(self) -> str:
@@ -52,7 +45,3 @@ class GradedTask(EncoderTask):
         if not math.isfinite(found[0]) or any(map(math.isinf, found)):
             raise ValueError(f"{', '.join(self.grades)} are {found}; allowed: numbers, {self.grades[0]} in every clip")
         return found
-
-    def _named(self, meta: Any) -> set[str]:
-        self.facts(meta)  # raises an error
-        return set()

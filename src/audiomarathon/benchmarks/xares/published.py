@@ -75,9 +75,9 @@ STATED: Mapping[str, tuple[_Four, _Four]] = {
     "first": ((0.676, 0.395, 0.575, 0.492), (0.387, 0.256, 0.240, 0.322)),
 }
 
-#: Test batches of the first README, where its code had other ones than now: it says "test set size", and took these.
-#: Those of its mini ASVspoof and of LibriSpeech are not on record; these give its means to within 0.004, all but kNN
-#: of wav2vec2, whose rows give 0.213.
+#: Numbers of test batches in the first README, its weights ("test set size"), for tasks whose batches have changed.
+#: The numbers for its mini ASVspoof and for LibriSpeech are not on record; these reproduce its means to within 0.004,
+#: except the mean of wav2vec2's kNN, whose rows give 0.213.
 _FIRST_BATCHES = {"asvspoof2015": 160, "clotho": 41, "librispeech": 164}
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule
+from audiomarathon.benchmarks.xares.task import EncoderTask
 from audiomarathon.errors import ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.scoring.recognised import Recognised
@@ -26,23 +26,13 @@ class SpokenTask(EncoderTask):
 
     transcript: str = "trans"
     llm: str = ""
-    label: str | LabelRule = ""
-    classes: int | frozenset[str] = 0
+    framed: ClassVar[bool] = True
+    labelled: ClassVar[bool] = False
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]
         """Word error rate."""
         return Recognised()
-
-    @property
-    def one_label(self) -> bool:
-        """See :attr:`EncoderTask.one_label`: transcripts are not labels."""
-        return False
-
-    @property
-    def framed(self) -> bool:
-        """See :attr:`EncoderTask.framed`: words are predicted from frames."""
-        return True
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
@@ -53,11 +43,6 @@ class SpokenTask(EncoderTask):
     def lacking(self) -> str:
         """See :attr:`EncoderTask.lacking`: X-ARES' probe needs a causal LM."""
         return "" if self.llm else "its probe trains an adapter into a causal LM: name one, --llm Qwen/Qwen2.5-0.5B"
-
-    @property
-    def labelled(self) -> bool:
-        """See :attr:`EncoderTask.labelled`: transcripts are read unchanged."""
-        return False
 
     def made_with(self, *, released: bool) -> dict[str, str]:
         """Return the fingerprint of the causal LM, which only X-ARES' probe uses."""
@@ -74,7 +59,3 @@ class SpokenTask(EncoderTask):
         if not isinstance(found, str) or not found.strip():
             raise ValueError(f"{self.transcript!r} is {found!r}; allowed: text")
         return (found,)
-
-    def _named(self, meta: Any) -> set[str]:
-        self.facts(meta)  # raises an error
-        return set()

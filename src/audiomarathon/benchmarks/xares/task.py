@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.selection import draw
@@ -24,7 +24,7 @@ _NAMED = 5  # labels shown in a message
 _PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # in the default names of tars
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
-"""What a label rule raises on odd JSON."""
+"""Errors of a label rule on unusable JSON."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,13 @@ class EncoderTask(Task):
     mini
         Other globs for the small variant.
     label
-        The JSON field with the label (in a multi-label task joined by `;`), or a rule.
+        The JSON field with the label (in a multi-label task joined by `;`), or a rule; "" if clips have no labels.
     classes
         The labels, or their number.
+    framed
+        Whether probes read frames instead of their mean.
+    labelled
+        Whether X-ARES turns a clip's JSON into targets, instead of reading it unchanged.
     exact
         Whether every class must occur.
     cluster, cluster_fields
@@ -120,8 +124,8 @@ class EncoderTask(Task):
     title: str
     domain: str
     globs: Mapping[str, str] = field(hash=False)
-    label: str | LabelRule
-    classes: int | frozenset[str]
+    label: str | LabelRule = ""
+    classes: int | frozenset[str] = 0
     aliases: tuple[str, ...] = ()
     folds: bool = False
     multi_label: bool = False
@@ -139,6 +143,8 @@ class EncoderTask(Task):
     exact: bool = True
     max_new_tokens: int = 0
     probed: bool = True
+    framed: ClassVar[bool] = False
+    labelled: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -153,22 +159,12 @@ class EncoderTask(Task):
     @property
     def one_label(self) -> bool:
         """Whether each clip has exactly one label, so that neighbours can vote."""
-        return not self.multi_label
-
-    @property
-    def framed(self) -> bool:
-        """Whether probes read frames instead of their mean."""
-        return False
+        return bool(self.label) and not self.multi_label
 
     @property
     def lacking(self) -> str:
         """Why X-ARES' probes are left out; "" if they run."""
         return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
-
-    @property
-    def labelled(self) -> bool:
-        """Whether X-ARES turns a clip's JSON into targets, instead of reading it unchanged."""
-        return True
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
         """Return further facts of the probes' identity, for X-ARES' probes or the corrected ones."""
@@ -328,6 +324,9 @@ class EncoderTask(Task):
         return MissingDataError(f"{folder}: no {named}; next: audiomarathon encoder download {self.name}")
 
     def _named(self, meta: Any) -> set[str]:
+        if not self.label:
+            self.facts(meta)  # raises an error for unusable facts
+            return set()
         if isinstance(self.label, str):
             value = meta[self.label]
             if isinstance(value, float) and value.is_integer():
