@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,55 +17,16 @@ from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import MEMORY_ADVICE, Plan, Ready, prefetched, prepare
 from audiomarathon.engine.encoder_cache import Tower, encoder_shared
-from audiomarathon.engine.progress_view import watching
+from audiomarathon.engine.engine import Labelled
 from audiomarathon.errors import told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs
 from audiomarathon.records import Record
-from audiomarathon.runs.folder import Job
 from audiomarathon.runs.record_line import pack
 from audiomarathon.text import Say
 
 _WARM_UP_TOKENS = 4
-
-#: Receives each record as it is made, with its setting.
-Add = Callable[[Method, Record], None]
-
-
-def evaluate(
-    lm: AudioLM, plan: Plan, jobs: Sequence[Job], *, say: Say = lambda _line: None, progress: bool | None = None
-) -> None:
-    """Record a reply to every sample under every setting that lacks one.
-
-    Parameters
-    ----------
-    jobs
-        The settings, with folders that must be entered. Recorded samples are skipped; errors are tried again.
-    say, progress
-        See :func:`~audiomarathon.engine.progress_view.watching`.
-
-    Raises
-    ------
-    RecordError
-        A record cannot be written. A failing sample raises nothing: it becomes an error record.
-    """
-    pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
-    todo = [sample for sample in plan.samples if sample.id in pending]
-    with watching(plan, jobs, say, progress=progress) as bar:
-
-        def add(method: Method, record: Record) -> None:
-            folders[method.label].append(record)
-
-        for done in answer(lm, plan, todo, pending, add, cold=plan.warm_up, say=say):
-            bar.update(done)
-
-
-def pending_methods(plan: Plan, jobs: Sequence[Job]) -> dict[str, list[Method]]:
-    """Return the settings that each unfinished sample lacks."""
-    done = [(job.method, job.folder.done(plan.clips or None)) for job in jobs]
-    waiting = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
-    return {id_: methods for id_, methods in waiting.items() if methods}
 
 
 def answer(
@@ -73,13 +34,12 @@ def answer(
     plan: Plan,
     samples: Sequence[Sample],
     pending: Mapping[str, Sequence[Method]],
-    add: Add,
     *,
     first_turn: int = 0,
     cold: bool = False,
     say: Say = lambda _line: None,
-) -> Iterator[int]:
-    """Record the replies to samples, under the settings pending for each; yield each batch's size when it is done.
+) -> Generator[Labelled]:
+    """Answer samples under the settings pending for each; yield each record when it is made.
 
     Parameters
     ----------
@@ -90,15 +50,14 @@ def answer(
     say
         Called once if batches do not fit into memory.
     """
-    loop, timed = _Loop(lm, plan, add, functools.cache(say)), plan.batch_size is None
+    loop, timed = _Loop(lm, plan, functools.cache(say)), plan.batch_size is None
     # Warm up every method: after a resumed sweep the first sample may miss only one of them.
     warm_up = {one.label: one for methods in pending.values() for one in methods} if cold and timed else {}
     ready = (prepare(lm, plan, [sample]) for sample in samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
-        loop.run(batch, pending, turn, list(warm_up.values()))
+        yield from loop.run(batch, pending, turn, list(warm_up.values()))
         if batch.samples:  # a first sample that could not be prepared warmed nothing up
             warm_up = {}
-        yield len(batch.samples) + len(batch.failed)
 
 
 @dataclass
@@ -107,35 +66,34 @@ class _Loop:
 
     lm: AudioLM
     plan: Plan
-    add: Add
     say: Say
     tower: Tower = field(default_factory=Tower)
 
     def run(
         self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int, warm_up: Sequence[Method] = ()
-    ) -> None:
-        """Record the replies to a batch; if it fails as a batch, run halves of it or single samples."""
+    ) -> Iterator[Labelled]:
+        """Answer a batch; if it fails as a batch, run halves of it or single samples."""
         for sample, reason in batch.failed:
             for method in pending[sample.id]:
-                self.add(method, error_record(self.plan, sample, reason))
+                yield method.label, error_record(self.plan, sample, reason)
         if not batch.samples:
             return
         methods, finished, size = list(pending[batch.samples[0].id]), list[Method](), 1
         # Run singly a batch that cannot be prepared, or whose samples lack different settings after a resume.
         if batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples):
             _warm_up(self.lm, batch.inputs, warm_up)
-            finished, size = self._run_settings(batch, batch.inputs, methods, turn)
+            finished, size = yield from self._run_settings(batch, batch.inputs, methods, turn)
         for start in range(0, len(batch.samples) if size else 0, size or 1):
             part = batch.samples[start : start + size]
             missing = {
                 sample.id: [method for method in pending[sample.id] if method not in finished] for sample in part
             }
             if any(missing.values()):
-                self.run(prepare(self.lm, self.plan, part), missing, turn)
+                yield from self.run(prepare(self.lm, self.plan, part), missing, turn)
 
     def _run_settings(
         self, batch: Ready, inputs: Inputs, methods: Sequence[Method], turn: int
-    ) -> tuple[list[Method], int]:
+    ) -> Generator[Labelled, None, tuple[list[Method], int]]:
         """Run a batch under each setting. The audio tower runs once, or not at all if the last batch had these clips.
 
         Returns
@@ -156,7 +114,7 @@ class _Loop:
                     ran = self.tower.ran_in = self.tower.ran_in or generation
                     shared = len(methods) > 1 or ran is not generation
                     for row in range(len(batch.samples)):
-                        self.add(method, _record(plan, batch, row, generation, forced, ran, shared=shared))
+                        yield method.label, _record(plan, batch, row, generation, forced, ran, shared=shared)
                     finished.append(method)
                     continue
                 # Outside the handler, whose traceback held the failed call's tensors.
@@ -170,7 +128,7 @@ class _Loop:
                     return finished, (len(batch.samples) + 1) // 2
                 if memory_full:
                     reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
-                self.add(method, error_record(plan, batch.samples[0], reason))
+                yield method.label, error_record(plan, batch.samples[0], reason)
         return finished, 0
 
 

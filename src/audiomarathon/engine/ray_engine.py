@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,23 +22,17 @@ import torch
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan
-from audiomarathon.engine.engine import Engine, LocalEngine, open_local
+from audiomarathon.engine.engine import Engine, Labelled, LocalEngine, open_local
 from audiomarathon.engine.environment import environment, load
-from audiomarathon.engine.evaluate import answer, error_record, pending_methods
-from audiomarathon.engine.progress_view import watching
+from audiomarathon.engine.evaluate import answer, error_record
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.ray_workers import LIVES, Pool, connected
 from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import ModelError
-from audiomarathon.records import Record
-from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
 _BATCHES_A_CHUNK = 4  # untimed: the later ones are decoded while the first is in the model
-
-#: A setting's label, and the record of one sample under it.
-Labelled = tuple[str, Record]
 
 
 @dataclass(frozen=True)
@@ -118,13 +112,7 @@ class Worker:
             torch.manual_seed(plan.seed)
         by_label = {method.label: method for method in engine.setup.methods}
         methods = {id_: [by_label[label] for label in labels] for id_, labels in pending.items()}
-        made: list[Labelled] = []
-
-        def add(method: Method, record: Record) -> None:
-            made.append((method.label, record))
-
-        for _done in answer(engine.lm, plan, samples, methods, add, first_turn=first_turn, cold=self.cold):
-            pass
+        made = list(answer(engine.lm, plan, samples, methods, first_turn=first_turn, cold=self.cold))
         self.cold = self.cold and all(not record.answered for _label, record in made)
         return made
 
@@ -170,17 +158,14 @@ class RayEngine(Engine):
             "cpu_s": {f"{opened.host} {opened.pid}": sum(state["cpu_s"].values()) for opened, state in states},
         }
 
-    def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        """See :meth:`Engine.evaluate`."""
-        pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
+    def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
+        """See :meth:`Engine.answer`."""
+        self.pool.say = say
         todo = [replace(s, clips=tuple(c.absolute() for c in s.clips)) for s in plan.samples if s.id in pending]
         labels = {id_: [method.label for method in methods] for id_, methods in pending.items()}
         work = TaskWork(plan, labels, ray.put((self.pool.first, replace(plan, samples=()))))
-        with watching(plan, jobs, self.say, progress=self.progress) as bar:
-            for chunk, made in self.pool.run(cut(todo, plan, self.pool.shape.workers), work) if todo else ():
-                for label, record in made:
-                    folders[label].append(record)
-                bar.update(len(chunk.samples))
+        for _chunk, made in self.pool.run(cut(todo, plan, self.pool.shape.workers), work) if todo else ():
+            yield from made
 
 
 def _crowd(load: Mapping[str, Any]) -> float:
@@ -242,7 +227,7 @@ class TaskWork:
 
 @contextmanager
 def open_workers(
-    model: str, settings: RunSettings, methods: Sequence[Method], wanted: Ray, *, say: Say, progress: bool | None
+    model: str, settings: RunSettings, methods: Sequence[Method], wanted: Ray, *, say: Say
 ) -> Iterator[RayEngine]:
     """Start workers and yield once the first has loaded its model; the others join in as they are ready.
 
@@ -262,4 +247,4 @@ def open_workers(
         for line in pool.first.said:
             say(line)
         setup = replace(pool.first.setup, settings=settings, methods=tuple(methods))
-        yield RayEngine(setup, say, progress, pool.first.cost, pool)
+        yield RayEngine(setup, pool.first.cost, pool)

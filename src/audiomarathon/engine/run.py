@@ -24,7 +24,7 @@ from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
-from audiomarathon.engine.setup import Setup, check_folders, find_setup, run_folders
+from audiomarathon.engine.setup import Setup, find_setup, run_folders
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
 from audiomarathon.models.registry import get_model
@@ -102,14 +102,14 @@ def run(
             say(line)
 
     def anything_left(setup: Setup) -> bool:
-        for task, data in loaded:  # find a clash in the last task before hours are spent on the first
-            check_folders(setup, task, data)
-        return not all(is_finished(setup, task, data) for task, data in loaded)
+        # Check every task: a clash in the last must be found before hours are spent on the first.
+        finished = [is_finished(setup, task, data) for task, data in loaded]
+        return not all(finished)
 
-    told_of = list(trackers)
-    with opened(model, settings, methods, ray, needed=anything_left, say=say, progress=progress) as (setup, engine):
+    remaining = list(trackers)  # a tracker that fails is removed
+    with opened(model, settings, methods, ray, needed=anything_left, say=say) as (setup, engine):
         for task, data in loaded:
-            yield from run_task(setup, engine, task, data, say, told_of)
+            yield from run_task(setup, engine, task, data, say, progress, remaining)
 
 
 @contextmanager
@@ -121,7 +121,6 @@ def opened(
     *,
     needed: Callable[[Setup], bool] = lambda _setup: True,
     say: Say = lambda _line: None,
-    progress: bool | None = None,
 ) -> Iterator[tuple[Setup, Engine | None]]:
     """Load a model, in this process or in Ray's workers, for the duration of the block; see :func:`open_local`.
 
@@ -146,7 +145,7 @@ def opened(
         if ray is not None:
             several = "for several requests at once set BATCH_SIZE and --no-timing"
             raise SettingsError(f"--executor ray: {model} runs behind an endpoint; {several}")
-        engine = open_endpoint(model, settings, methods, say=say, progress=progress)
+        engine = open_endpoint(model, settings, methods, say=say)
         needed(engine.setup)
         yield engine.setup, engine
         return
@@ -157,11 +156,11 @@ def opened(
             yield setup, None
             return
         if ray is None:
-            yield setup, open_local(model, settings, methods, setup=setup, say=say, progress=progress)
+            yield setup, open_local(model, settings, methods, setup=setup, say=say)
             return
     from audiomarathon.engine.ray_engine import open_workers
 
-    with open_workers(model, settings, methods, ray, say=say, progress=progress) as workers:
+    with open_workers(model, settings, methods, ray, say=say) as workers:
         if ray.address is not None:
             needed(workers.setup)
         yield workers.setup, workers
@@ -213,12 +212,12 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
 
 
 def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
-    """Tell whether every selected sample has a reply under every setting; write nothing.
-
-    With SAVE_ATTN, the sample's attention must exist too.
+    """Tell whether every selected sample has a reply under every setting, and with SAVE_ATTN its attention.
 
     Raises
     ------
+    RecordError
+        A folder holds another run, or another process writes it.
     SettingsError
         Samples have no clips, and the model needs audio.
     """
@@ -231,7 +230,9 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
     clips = clip_hashes(samples)
     folders = [folder for _method, folder in run_folders(setup, task, data)]
     for folder in folders:
-        folder.peek()
+        if folder.path.exists():
+            with folder:  # reads its records
+                pass
     done = [
         folder.done(clips) & (captured(folder, clips, settings) if settings.save_attn else {*clips})
         for folder in folders
@@ -245,6 +246,7 @@ def run_task(
     task: Task,
     data: Loaded,
     say: Say = lambda _line: None,
+    progress: bool | None = None,
     trackers: list[Tracker] | None = None,
 ) -> Iterator[Result]:
     """Evaluate one task under every setting, and yield the results when it is finished.
@@ -290,7 +292,7 @@ def run_task(
         if settings.save_attn and isinstance(engine, LocalEngine):
             check_layers(engine.lm, settings.attn_layers)
         if engine is not None and not stays:
-            run_session(replace(engine, say=say), task, data, plan, jobs)
+            run_session(engine, data, plan, jobs, say, progress)
         if settings.save_attn and isinstance(engine, LocalEngine):
             with progress_of(len(samples), f"{task.key}: attention", "sample") as step:
                 capture_missing(engine.lm, plan, jobs, settings, say=say, step=step)

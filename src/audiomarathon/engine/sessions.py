@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from audiomarathon.runs.folder import Job
 
 
-def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequence[Job]) -> None:
-    """Evaluate a task's settings and record the session's time and load. The folders must be entered."""
+def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], say: Say, progress: bool | None) -> None:
+    """Evaluate a task's settings and record the session's time and load; see :meth:`Engine.evaluate`."""
     from audiomarathon.costs.flops import drops_of
 
     machine = engine.state()
@@ -36,7 +36,7 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
         _warn_if_busy(load, threads)
     clock = time.monotonic()
     before = [dict(job.folder.records) for job in jobs]
-    facts = facts_of(engine.setup, task, data, plan.samples) | {
+    facts = facts_of(engine.setup, plan.task, data, plan.samples) | {
         "model": engine.setup.spec.key,
         "certificate": engine.certificate(),
         "cost": engine.cost.as_json() if engine.cost else None,
@@ -50,7 +50,7 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
         drops = drops_of(job.method)
         own = {"method": job.method.label, "note": job.method.note, "drops": asdict(drops) if drops else None}
         job.folder.write_run({**facts, **own, "sessions": sessions})
-    engine.evaluate(plan, jobs)
+    engine.evaluate(plan, jobs, say=say, progress=progress)
     wall, end = time.monotonic() - clock, engine.state()
     if engine.setup.settings.timing:
         _warn_if_busy(end["load"], threads)

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.engine.environment import device_name
 from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import warn
 from audiomarathon.fingerprint import by_rule_1
@@ -21,12 +20,11 @@ FAIL = "fail"
 
 def about(setup: Setup) -> dict[str, str]:
     """Return the facts that a certificate covers; it counts for a run only if all of them are equal."""
-    hardware, settings = setup.hardware, setup.settings
     return {
         "checkpoint": setup.checkpoint_hash,
-        "device": device_name(hardware.device, settings.device_map),
-        "dtype": hardware.dtype,
-        "attention": settings.attn_implementation,
+        "device": setup.hardware.name,
+        "dtype": setup.hardware.dtype,
+        "attention": setup.settings.attn_implementation,
         "audiomarathon": __version__,
         "torch": importlib.metadata.version("torch"),
         "transformers": importlib.metadata.version("transformers"),
