@@ -298,11 +298,12 @@ def test_memory_grows_with_the_prompt_and_not_with_its_square(lm: AudioLM) -> No
     mask[:, 10:-10] = True
     ids = torch.where(mask, lm.audio_token, 5)
     inputs = Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, mask, (0,))
-    recorder = _Recorder(lm, inputs, parts_of(lm, inputs, prompt), [0], None, trace=Trace((length - 20,)))
+    recorder = _Recorder(lm, inputs, parts_of(lm, inputs, prompt), [0], None)
+    recorder.trace = Trace((length - 20,))
     torch.manual_seed(0)
     given = Given(*(torch.randn(1, count, length, size) for count in (heads, 2, 2)), None, 0.25)
     with torch.inference_mode(), _Live() as live:
-        recorder._look(0, 0, given)
+        recorder._look(0, given)
     assert live.most < 6 * heads * 128 * length * 4
     assert np.abs(recorder.rows["last", 0]["mass"].sum(-1) - 1).max() < 1e-6
 

@@ -183,7 +183,7 @@ class _Recorder:
     parts: Parts
     layers: Sequence[int]
     full: np.ndarray[Any, Any] | None
-    trace: Trace | None = None
+    trace: Trace = field(init=False)
     rows: dict[tuple[str, int], dict[str, np.ndarray[Any, Any]]] = field(default_factory=dict)
     blocks: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
     decoded: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -201,29 +201,23 @@ class _Recorder:
     @contextmanager
     def around(self, applied: AbstractContextManager[Trace]) -> Iterator[Trace]:
         """Observe every chosen layer while a method is applied."""
-        looks = {
-            self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, place, layer)
-            for place, layer in enumerate(self.layers)
-        }
+        looks = {self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, layer) for layer in self.layers}
         with applied as trace:
             self.trace = trace
             with attention_watched(self.lm.attn_implementation, looks, decode=True):  # type: ignore[arg-type]
                 yield trace
 
-    def _look(self, place: int, layer: int, given: Given) -> None:
-        if given.query.shape[2] > 1:
-            self._prefill(place, layer, given)
-        else:
-            self._decode(layer, given)
+    def _look(self, layer: int, given: Given) -> None:
+        look = self._prefill if given.query.shape[2] > 1 else self._decode
+        look(layer, given)
 
     def _positions(self, layer: int, device: torch.device) -> torch.Tensor:
         """Return the prompt positions that a layer computes, shape (S',)."""
-        assert self.trace is not None
         if self.trace.positions is None:
             return torch.arange(self.length, device=device)
         return self.trace.positions(layer).to(device)
 
-    def _prefill(self, place: int, layer: int, given: Given) -> None:
+    def _prefill(self, layer: int, given: Given) -> None:
         device = given.query.device
         own = self._positions(layer, device)
         count, blocks = len(own), len(self.edges) - 1
@@ -241,7 +235,7 @@ class _Recorder:
                 asking[:, :seen] += weights[:, question[rows]].sum(1)
             if self.full is not None:
                 ours = own.cpu().numpy()
-                self.full[place][np.ix_(ours[rows], ours[:seen])] = mean.cpu().numpy()
+                self.full[self.layers.index(layer)][np.ix_(ours[rows], ours[:seen])] = mean.cpu().numpy()
             last = weights[:, -1]
         per_block = in_block.sum(0)[:, None]
         self.blocks[layer] = (whole / per_block).half().cpu().numpy()  # NaN in a block without rows
@@ -249,7 +243,6 @@ class _Recorder:
         self._keep("question", layer, self._spread(asking, own.expand_as(asking)) / question.sum())
 
     def _decode(self, layer: int, given: Given) -> None:
-        assert self.trace is not None
         weights = given.of_queries(0, 1)[0, :, 0]  # (H, entries)
         heads, device = weights.shape[0], weights.device
         self.steps[layer] = step = self.steps.get(layer, 0) + 1

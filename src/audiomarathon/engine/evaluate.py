@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -52,12 +52,13 @@ def answer(
     """
     loop, timed = _Loop(lm, plan, functools.cache(say)), plan.batch_size is None
     # Warm up every method: after a resumed sweep the first sample may miss only one of them.
-    warm_up = {one.label: one for methods in pending.values() for one in methods} if cold and timed else {}
+    warm_up = {method.label: method for methods in pending.values() for method in methods} if cold and timed else {}
     ready = (prepare(lm, plan, [sample]) for sample in samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
-        yield from loop.run(batch, pending, turn, list(warm_up.values()))
-        if batch.samples:  # a first sample that could not be prepared warmed nothing up
+        if batch.inputs is not None:  # a first sample that cannot be prepared warms nothing up
+            _warm_up(lm, batch.inputs, warm_up.values())
             warm_up = {}
+        yield from loop.run(batch, pending, turn)
 
 
 @dataclass
@@ -69,9 +70,7 @@ class _Loop:
     say: Say
     tower: Tower = field(default_factory=Tower)
 
-    def run(
-        self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int, warm_up: Sequence[Method] = ()
-    ) -> Iterator[Labelled]:
+    def run(self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int) -> Iterator[Labelled]:
         """Answer a batch; if it fails as a batch, run halves of it or single samples."""
         for sample, reason in batch.failed:
             for method in pending[sample.id]:
@@ -81,7 +80,6 @@ class _Loop:
         methods, finished, size = list(pending[batch.samples[0].id]), list[Method](), 1
         # Run singly a batch that cannot be prepared, or whose samples lack different settings after a resume.
         if batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples):
-            _warm_up(self.lm, batch.inputs, warm_up)
             finished, size = yield from self._run_settings(batch, batch.inputs, methods, turn)
         for start in range(0, len(batch.samples) if size else 0, size or 1):
             part = batch.samples[start : start + size]
@@ -132,7 +130,7 @@ class _Loop:
         return finished, 0
 
 
-def _warm_up(lm: AudioLM, inputs: Inputs, methods: Sequence[Method]) -> None:
+def _warm_up(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> None:
     """Run every setting once, not counted: the first call chooses kernels and claims memory."""
     for method in methods:
         try:
@@ -167,7 +165,7 @@ def _record(
     inputs = batch.inputs
     assert inputs is not None
     sample, reply, timed = batch.samples[row], generation.replies[row], plan.batch_size is None
-    alone, left = len(batch.samples) == 1, generation.kept_positions
+    alone, kept = len(batch.samples) == 1, generation.kept_positions
     return replace(
         asked(plan, sample),
         reply=reply.text,
@@ -179,7 +177,7 @@ def _record(
         audio_tokens=inputs.audio_tokens[row],
         window_padding_tokens=inputs.window_padding[row] if inputs.window_padding else 0,
         kept_audio_tokens=generation.kept_audio_tokens[row],
-        kept_audio_bits=(pack(left[row], inputs.audio_mask[row]) or None) if left else None,
+        kept_audio_bits=(pack(kept[row], inputs.audio_mask[row]) or None) if kept else None,
         kv_lengths=list(generation.kv_lengths) if alone else None,
         kv_bytes=generation.kv_bytes if alone else None,
         new_tokens=reply.new_tokens,
@@ -206,8 +204,8 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
     """Return a call's peak memory, as if it had run the audio tower itself instead of `tower`, which ran it."""
-    peaks = [p for p in (generation.peak_memory_bytes, tower.encoder_peak_memory_bytes) if p is not None]
-    return max(peaks, default=None)
+    peaks = generation.peak_memory_bytes, tower.encoder_peak_memory_bytes
+    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def asked(plan: Plan, sample: Sample) -> Record:
