@@ -76,7 +76,7 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
     Parameters
     ----------
     inputs
-        What :meth:`AudioLM.prepare` makes of the prompt alone.
+        The prompt alone, prepared by :meth:`AudioLM.prepare`.
     """
     heard = inputs.audio_mask[0].cpu()
     places = heard.nonzero().flatten()
@@ -139,7 +139,7 @@ def capture(
     Parameters
     ----------
     inputs
-        What :meth:`AudioLM.prepare` makes of the prompt alone.
+        The prompt alone, prepared by :meth:`AudioLM.prepare`.
     layers
         Layers to capture; empty for all.
     full
@@ -148,7 +148,7 @@ def capture(
     Raises
     ------
     SettingsError
-        For a layer that the model does not have.
+        The model does not have one of the layers.
     """
     check_layers(lm, layers)
     chosen = sorted({*layers}) or list(range(len(lm.decoder_layers)))
@@ -164,11 +164,11 @@ def check_layers(lm: AudioLM, layers: Sequence[int]) -> None:
     Raises
     ------
     SettingsError
-        Naming the first.
+        A layer does not exist; the message names it.
     """
     count = len(lm.decoder_layers)
-    if odd := [layer for layer in layers if not 0 <= layer < count]:
-        raise SettingsError(f"layer {odd[0]}: not one of this model's layers 0–{count - 1}")
+    if unknown := [layer for layer in layers if not 0 <= layer < count]:
+        raise SettingsError(f"layer {unknown[0]}: not one of this model's layers 0–{count - 1}")
 
 
 @dataclass
@@ -292,23 +292,23 @@ class _Recorder:
     def attention(self, generation: Generation) -> Attention:
         """Return the captured attention."""
         for layer in self.layers:
-            some = self.decoded.get(layer)
+            total = self.decoded.get(layer)
             heads = len(self.rows["last", layer]["mass"])
             nothing = torch.full((heads, self.length + 1), torch.nan, dtype=torch.float64)
-            self._keep("generated", layer, nothing if some is None else some / self.steps[layer])
+            self._keep("generated", layer, nothing if total is None else total / self.steps[layer])
         reduced = {
             name: np.stack([[self.rows[kind, layer][name] for layer in self.layers] for kind in ROWS])
             for name in ("mass", "profile", "top_index", "top_mass", "entropy")
         }
-        left, (reply,) = generation.kept_positions, generation.replies
+        kept, (reply,) = generation.kept_positions, generation.replies
         ids = self.inputs.tensors["input_ids"][0].tolist()
-        text = {one: _text(self.lm, [one]) for one in {*ids}}
+        text = {id_: _text(self.lm, [id_]) for id_ in {*ids}}
         meta = {
             "groups": list(self.parts.groups),
             "clips": list(self.parts.clips),
             "parts": self._spans(),
             "model_layers": len(self.lm.decoder_layers),
-            "kept_audio_bits": pack(left[0], self.inputs.audio_mask[0]) if left else None,
+            "kept_audio_bits": pack(kept[0], self.inputs.audio_mask[0]) if kept else None,
             "reply": reply.text,
             "new_tokens": reply.new_tokens,
             "head_mean": True,
@@ -317,7 +317,7 @@ class _Recorder:
             "layers": list(self.layers),
         }
         blocks = np.stack([self.blocks[layer] for layer in self.layers])
-        return Attention(**reduced, blocks=blocks, edges=self.edges, tokens=tuple(text[one] for one in ids), meta=meta)
+        return Attention(**reduced, blocks=blocks, edges=self.edges, tokens=tuple(text[id_] for id_ in ids), meta=meta)
 
 
 def capture_missing(
@@ -378,11 +378,11 @@ def _capture_one(
     """
     name, place = file_name(sample.id), job.folder.path / FOLDER
     if before and not same(before.get("clips"), plan.clips.get(sample.id)):
-        before = None  # of other audio
+        before = None  # its clips have changed since
     everything = not settings.attn_layers or bool(before and before["all"])
     layers = () if everything else tuple(sorted({*settings.attn_layers, *(before["layers"] if before else ())}))
     longest = settings.attn_full or (sys.maxsize if before and before["full"] else 0)  # keep an existing whole map
-    told = {
+    facts = {
         "model": job.folder.run.get("checkpoint_name"),
         "method": job.method.label,
         "sample_id": sample.id,
@@ -395,11 +395,11 @@ def _capture_one(
     how: dict[str, Any] = {"layers": layers, "max_new_tokens": plan.max_new_tokens}
     whole = place / f"{name}{WHOLE}"
     if longest:
-        found = capture_whole(lm, inputs, job.method, prompt, whole, longest=longest, told=told, **how)
+        found = capture_whole(lm, inputs, job.method, prompt, whole, longest=longest, facts=facts, **how)
     else:
         found = capture(lm, inputs, job.method, prompt, **how)
-        shutil.rmtree(whole, ignore_errors=True)  # of other audio
-    found = replace(found, meta={**found.meta, **told})
+        shutil.rmtree(whole, ignore_errors=True)  # whole maps of clips that have changed since
+    found = replace(found, meta={**found.meta, **facts})
     row = {"id": sample.id, "file": f"{name}.npz", "bytes": found.save(place / f"{name}.npz")}
     row |= {"layers": found.meta["layers"], "all": everything, "full": bool(longest)}
     row |= {"clips": plan.clips.get(sample.id), "prompt_tokens": inputs.audio_mask.shape[1]}
@@ -415,7 +415,7 @@ def capture_whole(
     folder: Path,
     *,
     longest: int,
-    told: Mapping[str, Any],
+    facts: Mapping[str, Any],
     layers: Sequence[int] = (),
     max_new_tokens: int = 1,
 ) -> Attention:
@@ -425,8 +425,8 @@ def capture_whole(
     ----------
     longest
         Longest prompt allowed, in tokens.
-    told
-        Added to `meta.json`.
+    facts
+        Fields to add to `meta.json`; `sample_id` is needed.
 
     Raises
     ------
@@ -438,7 +438,7 @@ def capture_whole(
     length, count = inputs.audio_mask.shape[1], len(layers or lm.decoder_layers)
     if length > longest:
         raise SettingsError(
-            f"{told['sample_id']}: whole maps of {length:,} tokens take {count * length**2 / 2**28:.1f} GB; allowed: "
+            f"{facts['sample_id']}: whole maps of {length:,} tokens take {count * length**2 / 2**28:.1f} GB; allowed: "
             f"prompts of at most {longest:,} tokens, or audiomarathon attention capture --yes"
         )
     with writing(folder):
@@ -450,5 +450,5 @@ def capture_whole(
             temporary.replace(folder / "attn.npy")
         finally:
             temporary.unlink(missing_ok=True)
-    replace(found, meta={**found.meta, **told}).write_texts(folder)
+    replace(found, meta={**found.meta, **facts}).write_texts(folder)
     return found

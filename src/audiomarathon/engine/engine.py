@@ -92,9 +92,14 @@ class Engine(ABC):
         """
         from audiomarathon.engine.environment import cpu_seconds, environment, gpu_state, load, other_gpu_processes
 
-        own = os.getpid()
-        now = {"load": load(own), "gpu": gpu_state(), "cpu_s": {str(own): cpu_seconds()}}
-        return {**now, "environment": environment(), "other_gpu_processes": other_gpu_processes(own)}
+        pid = os.getpid()
+        return {
+            "load": load(pid),
+            "gpu": gpu_state(),
+            "cpu_s": {str(pid): cpu_seconds()},
+            "environment": environment(),
+            "other_gpu_processes": other_gpu_processes(pid),
+        }
 
 
 @dataclass(frozen=True)
@@ -141,8 +146,8 @@ def open_local(
     spec = get_local_model(model)
     setup = setup or find_setup(model, settings, methods)
     checkpoint, hardware = setup.checkpoint, setup.hardware
-    own = settings.model_path and settings.model_path != spec.checkpoint
-    name = f"{checkpoint.name}, run as {spec.key}," if own else f"{spec.key} ({checkpoint.name})"
+    other_weights = settings.model_path and settings.model_path != spec.checkpoint
+    name = f"{checkpoint.name}, run as {spec.key}," if other_weights else f"{spec.key} ({checkpoint.name})"
     say(f"model {name} on {hardware.device}, {hardware.dtype}, {settings.attn_implementation}")
     lm = spec.load_family().load(
         checkpoint.path,
@@ -154,8 +159,8 @@ def open_local(
     check_finite(checkpoint.path, lm.model)
     for method in methods:
         method.check(lm)
-    counted = (spec.key, setup.checkpoint_hash, hardware.dtype, settings.attn_implementation)
-    cost = _COSTS.get(counted) or count_cost(lm)
-    if cost.encoder_flops_per_second is not None:  # else memory was short, which another time it may not be
-        _COSTS[counted] = cost
+    key = (spec.key, setup.checkpoint_hash, hardware.dtype, settings.attn_implementation)
+    cost = _COSTS.get(key) or count_cost(lm)
+    if cost.encoder_flops_per_second is not None:  # None: memory was short, so count again next time
+        _COSTS[key] = cost
     return LocalEngine(setup, cost, lm)

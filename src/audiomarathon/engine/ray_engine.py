@@ -60,7 +60,15 @@ class Opened:
 
 @dataclass
 class Worker:
-    """A process that holds a model, and answers one call at a time."""
+    """A process that holds a model, and answers one call at a time.
+
+    Attributes
+    ----------
+    begun
+        Task and session of the last call.
+    cold
+        Whether the next timed sample is run once beforehand, not counted.
+    """
 
     model: str
     settings: RunSettings
@@ -85,7 +93,7 @@ class Worker:
         Raises
         ------
         ModelError
-            When the first worker holds another checkpoint, or in a timed run runs on another device.
+            The first worker holds another checkpoint, or in a timed run has another device.
         """
         _engine, opened = self.loaded
         if first and (found := differences(first.setup, opened.setup)):
@@ -105,7 +113,7 @@ class Worker:
     ) -> list[Labelled]:
         """Answer samples under the settings pending for each, named by their labels."""
         first, plan = shared
-        self.open(first)  # Ray may have restarted this process unnoticed
+        self.open(first)  # Ray may have restarted this process without notice
         engine, _opened = self.loaded
         if self.begun != (plan.task.key, plan.session):
             self.begun, self.cold = (plan.task.key, plan.session), plan.warm_up
@@ -143,7 +151,7 @@ class RayEngine(Engine):
         known, shape = self.pool.known, self.pool.shape
         states = [(known[worker], state) for worker, state in self.pool.states().items()]
         by_host = {opened.host: state for opened, state in states}
-        busiest = max(by_host.items(), key=lambda found: _crowd(found[1]["load"]), default=None)
+        busiest = max(by_host.items(), key=lambda item: _foreign_share(item[1]["load"]), default=None)
         ours = {(opened.host, str(opened.pid)) for opened in known.values()}
         others = [(host, row) for host, state in by_host.items() for row in state["other_gpu_processes"]]
         return {
@@ -168,7 +176,7 @@ class RayEngine(Engine):
             yield from made
 
 
-def _crowd(load: Mapping[str, Any]) -> float:
+def _foreign_share(load: Mapping[str, Any]) -> float:
     return (load["foreign_processes"] or 0.0) / float(load["cores"])
 
 
@@ -234,13 +242,13 @@ def open_workers(
     Raises
     ------
     AudioMarathonError
-        When there is no such cluster, no room on it, or what :func:`open_local` raises in a worker.
+        The cluster does not exist or has no room, or :func:`open_local` raises it in a worker.
     """
     if settings.model_path and Path(settings.model_path).expanduser().is_dir():
         settings = replace(settings, model_path=str(Path(settings.model_path).expanduser().absolute()))
     with connected(wanted, settings, say) as shape:
         if not shape.gpus and settings.device == "auto":
-            settings = replace(settings, device="cpu")  # Ray may leave a worker that asked for no GPU the sight of all
+            settings = replace(settings, device="cpu")  # a worker without a GPU of its own may still see all GPUs
         pool = Pool.start(Worker, (model, settings, tuple(methods)), shape, say)
         for _ in pool.run():
             pass

@@ -29,9 +29,9 @@ from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
 SAMPLING_RATE = 16_000
-_GIVE_UP = 6  # samples in a row that fail after all attempts; two rounds of requests in flight are added
-_QUIET_S = 10.0  # without a reply before a line says why
-_PATIENCE_S = 10.0  # to wait for requests in flight when the run ends with an error
+_GIVE_UP = 6  # stop after so many samples in a row fail after all attempts, plus two rounds of requests in flight
+_QUIET_S = 10.0  # seconds without a reply before a line says why
+_PATIENCE_S = 10.0  # seconds to wait for requests in flight when the run ends with an error
 
 
 @dataclass(frozen=True)
@@ -47,27 +47,27 @@ class EndpointEngine(Engine):
         """
         (method,) = self.setup.methods
         samples = iter([sample for sample in plan.samples if sample.id in pending])
-        at_once, told = plan.batch_size or 1, ""
+        at_once, last_trouble = plan.batch_size or 1, ""
         running: set[Future[Record]] = set()
         with ThreadPoolExecutor(at_once, "endpoint") as pool, self.endpoint:
             try:
                 while True:
                     # Start no more than may run, so that clips wait on disk and not in memory.
                     running.update(
-                        pool.submit(self._record, plan, one) for one in islice(samples, at_once - len(running))
+                        pool.submit(self._record, plan, sample) for sample in islice(samples, at_once - len(running))
                     )
                     if not running:
                         return
                     finished = wait(running, _QUIET_S, FIRST_COMPLETED).done
-                    if not finished and self.endpoint.trouble not in ("", told):
-                        told = self.endpoint.trouble
-                        say(f"{self.endpoint.host}: {told}; retrying")
+                    if not finished and self.endpoint.trouble not in ("", last_trouble):
+                        last_trouble = self.endpoint.trouble
+                        say(f"{self.endpoint.host}: {last_trouble}; retrying")
                     for future in finished:
                         running.discard(future)
                         yield method.label, future.result()
                     if self.endpoint.given_up >= _GIVE_UP + 2 * at_once:
-                        last = "its last error is on record; run the same command again when it is back"
-                        raise ModelError(f"{self.endpoint.host} stopped responding: {last}")
+                        advice = "its last error is on record; run the same command again when it is back"
+                        raise ModelError(f"{self.endpoint.host} stopped responding: {advice}")
             except (ModelError, KeyboardInterrupt) as error:
                 patience = _PATIENCE_S if isinstance(error, ModelError) else 0.0
                 for future in wait(running, patience).done:  # keep answers that arrive while the run ends
@@ -138,7 +138,7 @@ def open_endpoint(
     spec = get_model(model)
     endpoint = Endpoint.from_env(settings.model_path)
     say(f"model {endpoint.model} at {endpoint.host}")
-    # Not the folder of the same checkpoint run on this machine.
+    # "endpoint" keeps its run folders apart from those of the same checkpoint on this machine.
     checkpoint = Checkpoint(endpoint.model, Path(endpoint.model), "endpoint")
     hardware = Hardware("endpoint", "as served", f"endpoint {endpoint.host}")
     setup = Setup(

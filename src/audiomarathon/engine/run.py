@@ -81,7 +81,7 @@ def run(
     ray
         Ray's workers that run the samples; None runs in this process.
     say
-        Called with lines for the user: the model, samples left out, the results' folder.
+        Called with lines for the user: the model, skipped samples, the results' folder.
     trackers
         Follow each run; see :mod:`audiomarathon.tracking`.
 
@@ -174,8 +174,8 @@ def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
     SettingsError
         A method does not run in batches; the message names it.
     """
-    if settings.batch_size > 1 and (alone := [method.label for method in methods if not method.batches]):
-        raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(alone)} works at batch size 1; allowed: 1")
+    if settings.batch_size > 1 and (unbatched := [method.label for method in methods if not method.batches]):
+        raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(unbatched)} needs batch size 1; allowed: 1")
 
 
 def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
@@ -184,7 +184,7 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
     Raises
     ------
     DataError
-        There are none, or rows are bad and may not be left out.
+        There are none, or rows are bad and ALLOW_BAD_ROWS is off.
     """
     if task.probed:
         raise SettingsError(f"{task.key} probes encoders; run it with: audiomarathon encoder run ENCODER --tasks")
@@ -223,9 +223,9 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
     """
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
-    without, spec = sum(not sample.clips for sample in samples), setup.spec
-    if without and not spec.remote and not spec.load_family().text_only:
-        found = f"{task.key}: {without} of {len(samples)} samples have no clips"
+    without_clips, spec = sum(not sample.clips for sample in samples), setup.spec
+    if without_clips and not spec.remote and not spec.load_family().text_only:
+        found = f"{task.key}: {without_clips} of {len(samples)} samples have no clips"
         raise SettingsError(f"{found}, and {spec.key} needs audio in every prompt; allowed: tasks with clips")
     clips = clip_hashes(samples)
     folders = [folder for _method, folder in run_folders(setup, task, data)]
@@ -288,25 +288,25 @@ def run_task(
             if corpus:
                 job.folder.write_corpus(corpus)
         finished = stack.enter_context(following(trackers or [], task, jobs, setup.checkpoint.folder_name, clips, say))
-        stays = settings.attn_only and all(job.folder.done(clips) >= {*clips} for job in jobs)
+        keep_records = settings.attn_only and all(job.folder.done(clips) >= {*clips} for job in jobs)
         if settings.save_attn and isinstance(engine, LocalEngine):
             check_layers(engine.lm, settings.attn_layers)
-        if engine is not None and not stays:
+        if engine is not None and not keep_records:
             run_session(engine, data, plan, jobs, say, progress)
         if settings.save_attn and isinstance(engine, LocalEngine):
             with progress_of(len(samples), f"{task.key}: attention", "sample") as step:
                 capture_missing(engine.lm, plan, jobs, settings, say=say, step=step)
         for job in jobs:
-            if engine is None and not stays:  # the summary covers the samples that this run selects
+            if engine is None and not keep_records:  # the summary covers the samples that this run selects
                 job.folder.write_run({**job.folder.run, **facts_of(setup, task, data, samples)})
-            lacking = set[str]()
+            without_attention = set[str]()
             if settings.save_attn:
-                there = captured(job.folder, clips, settings)
-                lacking = job.folder.done(clips) & {*clips} - there
-                say(f"{job.method.label}: attention of {counted(len(there), 'sample')} in {job.folder.path / FOLDER}")
+                saved = captured(job.folder, clips, settings)
+                without_attention = job.folder.done(clips) & {*clips} - saved
+                say(f"{job.method.label}: attention of {counted(len(saved), 'sample')} in {job.folder.path / FOLDER}")
             summary = _score(task, job.folder)
             finished(job, summary)
-            yield Result(job.folder.path, job.method.label, summary, len(lacking))
+            yield Result(job.folder.path, job.method.label, summary, len(without_attention))
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
@@ -381,23 +381,23 @@ def as_run(
     RecordError
         A record cannot be written; nothing is written.
     """
-    for one in records:
-        to_line(one)
-    asked = json.dumps([[one.id, one.reference] for one in sorted(records, key=lambda one: one.id)])
-    digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
-    heard = {"control": {"kind": control}} if control else {}
+    for record in records:
+        to_line(record)  # refuses a record that could not be read again
+    questions = json.dumps([[record.id, record.reference] for record in sorted(records, key=lambda record: record.id)])
+    digest = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
+    controlled = {"control": {"kind": control}} if control else {}
     weighed = {"corpus": Corpus(tuple(map(tuple, corpus))).hash} if corpus else {}
-    with RunFolder(folder, {"task": task, "origin": IMPORTED, "data": digest, **heard, **weighed}) as run:
-        fresh = [one for one in records if one.id not in run.records]
-        for one in records:
-            known = run.records.get(one.id, one)
-            if (known.reply, known.answered) != (one.reply, one.answered):
-                raise DataError(f"{folder}: its reply to {one.id} differs from {file}; remove that folder first")
+    with RunFolder(folder, {"task": task, "origin": IMPORTED, "data": digest, **controlled, **weighed}) as run:
+        fresh = [record for record in records if record.id not in run.records]
+        for record in records:
+            known = run.records.get(record.id, record)
+            if (known.reply, known.answered) != (record.reply, record.answered):
+                raise DataError(f"{folder}: its reply to {record.id} differs from {file}; remove that folder first")
         facts = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
         origin = {"origin": IMPORTED, "file": file.name, "settings": {"seed": 42}}
-        run.write_run({**facts, **origin, **heard, "samples": [one.id for one in records]})
+        run.write_run({**facts, **origin, **controlled, "samples": [record.id for record in records]})
         if corpus:
             run.write_corpus(corpus)
-        for one in fresh:
-            run.append(one)
+        for record in fresh:
+            run.append(record)
     return score(folder)

@@ -1,4 +1,4 @@
-"""Write `run.json`: facts of the run and the machine, the time and load of each session, what a resumed run finds."""
+"""Write facts of the run, the machine and each session to `run.json`; report what a resumed run finds."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], s
         session = {"started": started, "ended": None, "answered_before": answered, **machine}
         sessions = [*job.folder.run.get("sessions", []), session]
         drops = drops_of(job.method)
-        own = {"method": job.method.label, "note": job.method.note, "drops": asdict(drops) if drops else None}
-        job.folder.write_run({**facts, **own, "sessions": sessions})
+        setting = {"method": job.method.label, "note": job.method.note, "drops": asdict(drops) if drops else None}
+        job.folder.write_run({**facts, **setting, "sessions": sessions})
     engine.evaluate(plan, jobs, say=say, progress=progress)
     wall, end = time.monotonic() - clock, engine.state()
     if engine.setup.settings.timing:
@@ -62,8 +62,8 @@ def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], s
         "load_after": end["load"],
     }
     for job, old in zip(jobs, before, strict=True):
-        fresh = [one for id_, one in job.folder.records.items() if one is not old.get(id_) and one.answered]
-        counts = {"samples": len(fresh), "audio_s": sum(one.clip_seconds for one in fresh)}
+        fresh = [record for id_, record in job.folder.records.items() if record is not old.get(id_) and record.answered]
+        counts = {"samples": len(fresh), "audio_s": sum(record.clip_seconds for record in fresh)}
         job.folder.run["sessions"][-1] |= {"ended": now(), **ended, **counts}
         job.folder.write_run(job.folder.run)
 
@@ -100,9 +100,7 @@ def now() -> str:
 
 
 def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None:
-    """Print how many samples of a folder are done, which version wrote it, and which clips have changed.
-
-    A folder of another version is named, not refused.
+    """Print how many samples of a folder are done, how many have changed clips, and if another version wrote it.
 
     Parameters
     ----------

@@ -36,24 +36,24 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
 
     Warns if a check failed.
     """
-    what = about(setup)
-    path = place(what)
-    weak = not path.exists() and (older := place({**what, "checkpoint": by_rule_1(what["checkpoint"])})).exists()
+    facts = about(setup)
+    path, weak_path = place(facts), place({**facts, "checkpoint": by_rule_1(facts["checkpoint"])})
+    weak = not path.exists() and weak_path.exists()
     if weak:
-        path = older
+        path = weak_path
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        checks = {name: finding["verdict"] for name, finding in content["checks"].items()}
-        held = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
+        checks = {name: check["verdict"] for name, check in content["checks"].items()}
+        found = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    if held["verdict"] != PASS:
+    if found["verdict"] != PASS:
         failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
         warn(f"{setup.spec.key} FAILED its certificate ({failed}); see {path}")
     if weak:
-        old = f"its certificate of {held['date']} rests on an old hash of the checkpoint, which misses most changes"
+        old = f"its certificate of {found['date']} rests on an old hash of the checkpoint, which misses most changes"
         warn(f"{setup.spec.key}: weak fingerprint: {old}; run `audiomarathon certify` again")
-    return {**held, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
+    return {**found, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
 
 
 def place(about_: dict[str, str]) -> Path:
