@@ -52,12 +52,13 @@ def answer(
     """
     loop, timed = _Loop(lm, plan, functools.cache(say)), plan.batch_size is None
     # Warm up every method: after a resumed sweep the first sample may miss only one of them.
-    warm_up = {method.label: method for methods in pending.values() for method in methods} if cold and timed else {}
+    every = {method.label: method for methods in pending.values() for method in methods}
+    cold_methods = every if cold and timed else {}
     ready = (prepare(lm, plan, [sample]) for sample in samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
         if batch.inputs is not None:  # a first sample that cannot be prepared warms nothing up
-            _warm_up(lm, batch.inputs, warm_up.values())
-            warm_up = {}
+            run_uncounted(lm, batch.inputs, cold_methods.values())
+            cold_methods = {}
         yield from loop.run(batch, pending, turn)
 
 
@@ -105,7 +106,7 @@ class _Loop:
             for method in [*methods[first:], *methods[:first]]:
                 try:
                     generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
-                    forced = _forced_decode(self.lm, plan, inputs, method)
+                    forced = forced_decode(self.lm, inputs, method, plan.decode_tokens)
                 except (Exception, SystemExit) as error:  # one sample's failure is a record, not the end of the run
                     reason, memory_full = told(error), _is_out_of_memory(error)
                 else:
@@ -130,8 +131,8 @@ class _Loop:
         return finished, 0
 
 
-def _warm_up(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> None:
-    """Run every setting once, not counted: the first call chooses kernels and claims memory."""
+def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> None:
+    """Run every method once to warm up: the first call chooses kernels and claims memory."""
     for method in methods:
         try:
             method.generate(lm, inputs, max_new_tokens=_WARM_UP_TOKENS)
@@ -139,11 +140,11 @@ def _warm_up(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> None:
             _free_memory()
 
 
-def _forced_decode(lm: AudioLM, plan: Plan, inputs: Inputs, method: Method) -> dict[str, float] | None:
-    """Decode exactly `decode_tokens` tokens, past any end token: claims about decode speed rest on this run."""
-    if not plan.decode_tokens:
+def forced_decode(lm: AudioLM, inputs: Inputs, method: Method, decode_tokens: int) -> dict[str, float] | None:
+    """Decode exactly `decode_tokens` tokens, past any end token, to measure decode speed; None for 0 tokens."""
+    if not decode_tokens:
         return None
-    generation = method.generate(lm, inputs, max_new_tokens=plan.decode_tokens, ignore_end=True)
+    generation = method.generate(lm, inputs, max_new_tokens=decode_tokens, ignore_end=True)
     tokens, seconds = generation.replies[0].new_tokens, generation.stages.decode
     return {"tokens": tokens, "seconds": seconds, "per_token": seconds / (tokens - 1)}
 

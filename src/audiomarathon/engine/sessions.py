@@ -109,7 +109,7 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
     """
     from audiomarathon.engine.environment import environment
 
-    last, now = (_version(facts) for facts in (folder.run.get("environment"), environment()))
+    last, now = _version(folder.run.get("environment") or {}), _version(environment())
     if folder.records and last != now:
         say(f"{folder.path}: last written by audiomarathon {last}, now {now}")
     if folder.weak:
@@ -126,6 +126,5 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
         say(f"{folder.path}: {counted(changed, 'sample')} with changed clips: running again")
 
 
-def _version(facts: object) -> str:
-    facts = facts if isinstance(facts, Mapping) else {}
+def _version(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('audiomarathon')} ({str(facts.get('commit') or 'no commit')[:7]})"

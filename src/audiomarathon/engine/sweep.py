@@ -167,10 +167,12 @@ def sweep(
                 left.append(not is_finished(setup, task, data))
         return any(left)
 
+    if not ready:
+        return swept
     with ExitStack() as stack:
         try:
             opening = opened(model, settings, methods, ray, needed=anything_left, say=say)
-            opened_as = stack.enter_context(opening) if ready else None
+            setup, engine = stack.enter_context(opening)
         except AudioMarathonError as error:
             for task, _data in ready:
                 with _log(logs, task, lambda _line: None, swept):  # the caller reports the error once
@@ -178,11 +180,10 @@ def sweep(
             _write(finished, swept, say)
             raise
         for task, data in ready:
-            assert opened_as is not None
             if task.key in swept.failures:
                 continue
             with _log(logs, task, say, swept) as tell:
-                results = list(run_task(*opened_as, task, data, tell, progress, remaining))
+                results = list(run_task(setup, engine, task, data, tell, progress, remaining))
                 swept.results += results
                 for result in results:
                     tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
