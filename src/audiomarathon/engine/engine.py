@@ -17,17 +17,14 @@ from audiomarathon.costs.prefill_flops import Cost
 from audiomarathon.engine.setup import Setup, find_setup
 from audiomarathon.engine.stamp import stamp
 from audiomarathon.models.registry import get_local_model
-from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
 if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
+    from audiomarathon.engine.evaluate import Labelled
     from audiomarathon.models.audio_lm import AudioLM
-
-#: A setting's label, and the record of one sample under it.
-Labelled = tuple[str, Record]
 
 
 @dataclass(frozen=True)

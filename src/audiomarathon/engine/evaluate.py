@@ -17,7 +17,6 @@ from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import MEMORY_ADVICE, Plan, Ready, prefetched, prepare
 from audiomarathon.engine.encoder_cache import Tower, encoder_shared
-from audiomarathon.engine.engine import Labelled
 from audiomarathon.errors import told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
@@ -27,6 +26,9 @@ from audiomarathon.runs.record_line import pack
 from audiomarathon.text import Say
 
 _WARM_UP_TOKENS = 4
+
+#: A setting's label, and the record of one sample under it.
+Labelled = tuple[str, Record]
 
 
 def answer(

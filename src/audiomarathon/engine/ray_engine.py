@@ -22,9 +22,9 @@ import torch
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan
-from audiomarathon.engine.engine import Engine, Labelled, LocalEngine, open_local
+from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.environment import environment, load
-from audiomarathon.engine.evaluate import answer, error_record
+from audiomarathon.engine.evaluate import Labelled, answer, error_record
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.ray_workers import LIVES, Pool, connected
 from audiomarathon.engine.setup import Setup

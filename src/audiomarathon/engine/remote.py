@@ -17,8 +17,8 @@ from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.endpoint.client import Endpoint, EndpointError
 from audiomarathon.engine.batches import Plan, heard
-from audiomarathon.engine.engine import Engine, Labelled
-from audiomarathon.engine.evaluate import asked, error_record
+from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.evaluate import Labelled, asked, error_record
 from audiomarathon.engine.setup import Hardware, Setup
 from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError, told
 from audiomarathon.models.checkpoint import Checkpoint
