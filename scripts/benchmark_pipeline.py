@@ -177,21 +177,20 @@ def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
     from audiomarathon.compression.method import Base
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
     from audiomarathon.engine.batches import Plan
-    from audiomarathon.engine.evaluate import evaluate
-    from audiomarathon.models.checkpoint import embedded_checkpoint
-    from audiomarathon.models.registry import get_model
+    from audiomarathon.engine.engine import open_local
     from audiomarathon.runs.folder import Job, RunFolder
+    from audiomarathon.settings import own_settings
 
     task = get_task("tau")
     samples = task.load(task.find(mini_benchmark())).samples
-    family = get_model("embedded").load_family()
-    lm = family.load(embedded_checkpoint(), device="cpu", dtype="float32", attn_implementation="sdpa")
+    engine = open_local("embedded", own_settings(device="cpu"))
     pairs = []
     with tempfile.TemporaryDirectory() as name:
         for repeat in range(repeats + 1):
             with RunFolder(Path(name) / str(repeat), {}) as folder:
                 plan = Plan(task, samples, task.max_new_tokens, warm_up=repeat == 0)
-                wall = timed(lambda plan=plan, folder=folder: evaluate(lm, plan, [Job(Base(), folder)], progress=False))
+                job = Job(Base(), folder)
+                wall = timed(lambda plan=plan, job=job: engine.evaluate(plan, [job], progress=False))
                 stages = [record["time"] for record in folder.records.values()]
             if repeat:  # the first is the warm-up
                 kept = ("load", "preprocess", "encoder", "llm_prefill", "decode")

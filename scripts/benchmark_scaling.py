@@ -36,8 +36,8 @@ from audiomarathon.settings import RunSettings
 
 def wait_for_all(engine: Engine | None) -> None:
     """Return when every worker has loaded its model. (A run starts with the first ready worker.)"""
-    while isinstance(engine, RayEngine) and engine.crew.starting:
-        engine.crew.welcome(ray.wait([*engine.crew.starting])[0][0], timing=False)
+    if isinstance(engine, RayEngine):
+        ray.get([worker.open.remote(engine.pool.first) for worker in engine.pool.workers])
 
 
 def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[float, float, dict[str, str]]:
@@ -51,12 +51,12 @@ def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[fl
     data = replace(data, samples=again)
     begin = time.perf_counter()
     opening: AbstractContextManager[tuple[Setup, Engine | None]] = opened(
-        flags.model, settings, methods, Ray(workers=workers) if workers else None, progress=False
+        flags.model, settings, methods, Ray(workers=workers) if workers else None
     )
     with opening as (setup, engine):
         wait_for_all(engine)
         ready = time.perf_counter()
-        (result,) = run_task(setup, engine, task, data)
+        (result,) = run_task(setup, engine, task, data, progress=False)
         ended = time.perf_counter()
     records = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
     return ready - begin, ended - ready, {record["id"]: record["reply"] for record in records}

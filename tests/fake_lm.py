@@ -10,9 +10,17 @@ import torch
 
 from audiomarathon.benchmarks import Sample, get_task
 from audiomarathon.compression.method import Method
+from audiomarathon.engine.batches import Plan
+from audiomarathon.engine.engine import LocalEngine
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.timing import Stages
+from audiomarathon.runs.folder import Job
+
+
+def evaluate(lm: Any, plan: Plan, jobs: Sequence[Job], say: Callable[[str], None] = lambda _line: None) -> None:
+    """Evaluate a model on a plan's samples, under the settings of entered folders."""
+    LocalEngine(None, None, lm).evaluate(plan, jobs, say=say, progress=False)  # type: ignore[arg-type]
 
 
 class Tower(torch.nn.Module):

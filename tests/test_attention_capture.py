@@ -298,11 +298,12 @@ def test_memory_grows_with_the_prompt_and_not_with_its_square(lm: AudioLM) -> No
     mask[:, 10:-10] = True
     ids = torch.where(mask, lm.audio_token, 5)
     inputs = Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, mask, (0,))
-    recorder = _Recorder(lm, inputs, parts_of(lm, inputs, prompt), [0], None, trace=Trace((length - 20,)))
+    recorder = _Recorder(lm, inputs, parts_of(lm, inputs, prompt), [0], None)
+    recorder.trace = Trace((length - 20,))
     torch.manual_seed(0)
     given = Given(*(torch.randn(1, count, length, size) for count in (heads, 2, 2)), None, 0.25)
     with torch.inference_mode(), _Live() as live:
-        recorder._look(0, 0, given)
+        recorder._look(0, given)
     assert live.most < 6 * heads * 128 * length * 4
     assert np.abs(recorder.rows["last", 0]["mass"].sum(-1) - 1).max() < 1e-6
 
@@ -329,7 +330,7 @@ class TestFiles:
     @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no zip at all"])
     def test_another_file_is_refused(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "a.npz").write_bytes(content)
-        with pytest.raises(RecordError, match=r"a\.npz: is no file of attention"):
+        with pytest.raises(RecordError, match=r"a\.npz: not a valid file of attention"):
             Attention.read(tmp_path / "a.npz")
 
     def test_whole_maps_are_the_originals_three_files(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
@@ -337,7 +338,7 @@ class TestFiles:
 
         inputs, _, maps = whole(lm, prompt)
         capture_whole(
-            lm, inputs, Base(), prompt, tmp_path / "one", longest=500, told={"sample_id": "one"}, layers=(0, 2)
+            lm, inputs, Base(), prompt, tmp_path / "one", longest=500, facts={"sample_id": "one"}, layers=(0, 2)
         )
         assert sorted(file.name for file in (tmp_path / "one").iterdir()) == ["attn.npy", "meta.json", "tokens.json"]
         assert np.array_equal(np.load(tmp_path / "one" / "attn.npy"), maps[[0, 2]])
@@ -352,7 +353,7 @@ class TestFiles:
     ) -> None:
         inputs = lm.prepare([prompt])
         with pytest.raises(SettingsError, match=r"one: whole maps of 2\d\d tokens take 0.0 GB; allowed: prompts of at"):
-            capture_whole(lm, inputs, Base(), prompt, tmp_path / "one", longest=100, told={"sample_id": "one"})
+            capture_whole(lm, inputs, Base(), prompt, tmp_path / "one", longest=100, facts={"sample_id": "one"})
         assert not (tmp_path / "one").exists()
 
     def test_a_call_that_fails_leaves_no_half_map(
@@ -364,6 +365,6 @@ class TestFiles:
         monkeypatch.setattr(lm, "generate", fails)
         with pytest.raises(RuntimeError, match="no memory"):
             capture_whole(
-                lm, lm.prepare([prompt]), Base(), prompt, tmp_path / "one", longest=500, told={"sample_id": "one"}
+                lm, lm.prepare([prompt]), Base(), prompt, tmp_path / "one", longest=500, facts={"sample_id": "one"}
             )
         assert list((tmp_path / "one").iterdir()) == []

@@ -16,7 +16,7 @@ import pytest
 import task_folders
 import torch
 from builders import a_record, typed
-from fake_lm import FakeLM, IdTask
+from fake_lm import FakeLM, IdTask, evaluate
 
 from audiomarathon.audio import decode as audio
 from audiomarathon.benchmarks import Sample
@@ -26,7 +26,6 @@ from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.token_pruner import Evidence
 from audiomarathon.engine.batches import Plan, sample_seed
-from audiomarathon.engine.evaluate import evaluate
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.runs.folder import Job, RunFolder
@@ -76,7 +75,7 @@ def test_replies_are_not_judged_inside_the_loop(plan, jobs, monkeypatch) -> None
 
     monkeypatch.setattr(type(IdTask.scorer), "judge", judge)
     (job,) = jobs(METHODS[0])
-    evaluate(FakeLM(), plan(["a", "b", "c"]), [job], progress=False)
+    evaluate(FakeLM(), plan(["a", "b", "c"]), [job])
     assert [(line["id"], line["error"]) for line in lines(job)] == [("a", None), ("b", None), ("c", None)]
 
 
@@ -88,7 +87,7 @@ def test_a_sample_for_which_a_method_chooses_nonsense_is_an_error_record(lm: Aud
             return torch.zeros_like(sound) if evidence.seed == sample_seed(42, "b") else sound
 
     (job,) = jobs(Repeats(0.3))
-    evaluate(lm, plan(["a", "b", "c"], batch_size=size), [job], progress=False)
+    evaluate(lm, plan(["a", "b", "c"], batch_size=size), [job])
     errors = {line["id"]: line["error"] for line in lines(job)}
     assert (errors["a"], errors["c"]) == (None, None)
     assert errors["b"].startswith("MethodError: frame-0.3-layer2 kept a prompt position twice")
@@ -96,7 +95,7 @@ def test_a_sample_for_which_a_method_chooses_nonsense_is_an_error_record(lm: Aud
 
 def test_settings_take_turns_at_going_first(plan, jobs) -> None:
     lm = FakeLM()
-    evaluate(lm, plan(["a", "b", "c", "d"]), jobs(*METHODS), progress=False)
+    evaluate(lm, plan(["a", "b", "c", "d"]), jobs(*METHODS))
     assert [lm.labels(id_) for id_ in "abcd"] == [
         [BASE, FRAME, RANDOM],
         [FRAME, RANDOM, BASE],
@@ -108,27 +107,27 @@ def test_settings_take_turns_at_going_first(plan, jobs) -> None:
 class TestSharedEncoder:
     def test_the_tower_runs_once_a_sample_and_its_time_is_everybodys(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(*METHODS)
-        evaluate(lm, plan(["a", "b"]), made, progress=False)
+        evaluate(lm, plan(["a", "b"]), made)
         assert lm.audio_tower.runs == 2
         assert [[line["time"]["encoder"] for line in lines(job)] for job in made] == [[101.0, 102.0]] * 3
 
     def test_the_towers_peak_of_memory_is_everybodys_and_the_llms_its_own(self, plan, jobs) -> None:
         lm, made = FakeLM(peaks={BASE: 80, FRAME: 60, RANDOM: 20}), jobs(*METHODS)
-        evaluate(lm, plan(["a", "b", "c"]), made, progress=False)
+        evaluate(lm, plan(["a", "b", "c"]), made)
         found = [[line["peak_memory_bytes"] for line in lines(job)] for job in made]
         assert found == [[80] * 3, [60] * 3, [50] * 3]  # whoever went first
 
     def test_a_first_setting_that_fails_leaves_no_output_whose_time_nobody_knows(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, _ids: label == BASE)
         base, *others = jobs(*METHODS)
-        evaluate(lm, plan(["a"]), [base, *others], progress=False)
+        evaluate(lm, plan(["a"]), [base, *others])
         assert lm.audio_tower.runs == 2
         assert [line["error"] for line in lines(base)] == ["RuntimeError: no"]
         assert [line["time"]["encoder"] for job in others for line in lines(job)] == [102.0, 102.0]
 
     def test_a_later_setting_that_fails_costs_no_second_run(self, plan, jobs) -> None:
         lm, made = FakeLM(fails=lambda label, _ids: label == FRAME), jobs(*METHODS)
-        evaluate(lm, plan(["a"]), made, progress=False)
+        evaluate(lm, plan(["a"]), made)
         assert lm.audio_tower.runs == 1
         assert [lines(job)[0]["time"]["encoder"] for job in (made[0], made[2])] == [101.0, 101.0]
 
@@ -136,7 +135,7 @@ class TestSharedEncoder:
 class TestWarmUp:
     def test_runs_every_setting_once_and_is_not_recorded(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(*METHODS)
-        evaluate(lm, plan(["a", "b", "c"], warm_up=True), made, progress=False)
+        evaluate(lm, plan(["a", "b", "c"], warm_up=True), made)
         assert Counter(lm.calls) == Counter(
             {(method.label, (id_,)): 2 if id_ == "a" else 1 for method in METHODS for id_ in "abc"}
         )
@@ -147,18 +146,18 @@ class TestWarmUp:
 
     def test_of_a_killed_sweep_warms_up_what_its_first_sample_no_longer_lacks(self, plan, jobs) -> None:
         made = jobs(*METHODS[:2])
-        evaluate(FakeLM(), plan(["a"]), made[:1], progress=False)
-        evaluate(lm := FakeLM(), plan(["a", "b"], warm_up=True), made, progress=False)
+        evaluate(FakeLM(), plan(["a"]), made[:1])
+        evaluate(lm := FakeLM(), plan(["a", "b"], warm_up=True), made)
         assert Counter(lm.calls) == {(FRAME, ("a",)): 2, (BASE, ("a",)): 1, (BASE, ("b",)): 1, (FRAME, ("b",)): 1}
 
     def test_is_for_times_only(self, plan, jobs) -> None:
         lm = FakeLM()
-        evaluate(lm, plan(["a", "b"], warm_up=True, batch_size=1), jobs(METHODS[0]), progress=False)
+        evaluate(lm, plan(["a", "b"], warm_up=True, batch_size=1), jobs(METHODS[0]))
         assert lm.calls == [(BASE, ("a",)), (BASE, ("b",))]
 
     def test_that_fails_leaves_the_record_to_the_counted_run(self, plan, jobs) -> None:
         lm, (job,) = FakeLM(fails=lambda _label, _ids: len(lm.calls) == 1), jobs(METHODS[0])
-        evaluate(lm, plan(["a", "b"], warm_up=True), [job], progress=False)
+        evaluate(lm, plan(["a", "b"], warm_up=True), [job])
         assert lm.labels("a") == [BASE, BASE]
         assert [(line["id"], line["error"]) for line in lines(job)] == [("a", None), ("b", None)]
 
@@ -185,7 +184,7 @@ class TestPrefetching:
         lm = Watched(on_generate=watch)
         ids = [f"{number:02}" for number in range(24)]
         (job,) = jobs(METHODS[0])
-        evaluate(lm, plan(ids, batch_size=2), [job], progress=False)
+        evaluate(lm, plan(ids, batch_size=2), [job])
         assert [ids for _label, ids in lm.calls] == list(zip(ids[::2], ids[1::2], strict=True))
         assert 1 <= ahead[0] <= 2
         assert max(ahead) <= 2
@@ -194,7 +193,7 @@ class TestPrefetching:
     def test_nothing_is_prepared_ahead_while_times_are_taken(self, plan, jobs) -> None:
         ahead: list[int] = []
         lm = FakeLM(on_generate=lambda: ahead.append(len(lm.prepared) - len(lm.calls) - 1))
-        evaluate(lm, plan(["a", "b", "c"]), jobs(METHODS[0]), progress=False)
+        evaluate(lm, plan(["a", "b", "c"]), jobs(METHODS[0]))
         assert ahead == [0, 0, 0]
 
 
@@ -217,7 +216,7 @@ class TestReplacedClips:
         if size:  # batches are prepared ahead, while the model is at work
             replace_last()
         lm = FakeLM() if size else FakeLM(on_generate=replace_last)
-        evaluate(lm, plan, [job], progress=False)  # type: ignore[arg-type]
+        evaluate(lm, plan, [job])  # type: ignore[arg-type]
         heard, replaced = (job.folder.records[id_] for id_ in "ac")
         assert heard.error is None
         assert "c.wav: changed since the run began" in str(replaced.error)
@@ -239,7 +238,7 @@ class TestReplacedClips:
         monkeypatch.setattr(audio, "decode", decode_another)
         plan = Plan(IdTask(), samples[:1], 8, clips=clip_hashes(samples))
         (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(), plan, [job], progress=False)  # type: ignore[arg-type]
+        evaluate(FakeLM(), plan, [job])  # type: ignore[arg-type]
         assert "changed since the run began" in str(job.folder.records["a"].error)
 
     def test_that_are_gone_after_decode(
@@ -255,21 +254,21 @@ class TestReplacedClips:
         plan = Plan(IdTask(), samples[:1], 8, clips=clip_hashes(samples))
         monkeypatch.setattr(audio, "decode", decode_and_remove)
         (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(), plan, [job], progress=False)  # type: ignore[arg-type]
+        evaluate(FakeLM(), plan, [job])  # type: ignore[arg-type]
         assert "changed since the run began" in str(job.folder.records["a"].error)
 
 
 class TestResumedBatches:
     def test_samples_with_the_same_settings_to_do_are_one_batch(self, plan, jobs) -> None:
         lm = FakeLM()
-        evaluate(lm, plan(["a", "b"], batch_size=2), jobs(METHODS[0], METHODS[1]), progress=False)
+        evaluate(lm, plan(["a", "b"], batch_size=2), jobs(METHODS[0], METHODS[1]))
         assert lm.calls == [(BASE, ("a", "b")), (FRAME, ("a", "b"))]
 
     @pytest.mark.parametrize("recorded", ["a", "b"])
     def test_samples_with_different_settings_to_do_are_not(self, plan, jobs, recorded: str) -> None:
         lm, made = FakeLM(), jobs(METHODS[0], METHODS[1])
         made[0].folder.append(typed(a_record(recorded, reply="kept")))
-        evaluate(lm, plan(["a", "b"], batch_size=2), made, progress=False)
+        evaluate(lm, plan(["a", "b"], batch_size=2), made)
         todo = {(FRAME, ("a",)), (FRAME, ("b",)), (BASE, ("b" if recorded == "a" else "a",))}
         assert Counter(lm.calls) == Counter(todo)
         assert [sorted(line["id"] for line in lines(job)) for job in made] == [["a", "b"]] * 2
@@ -277,7 +276,7 @@ class TestResumedBatches:
 
     def test_a_batch_that_fails_under_one_setting_keeps_what_the_others_recorded(self, plan, jobs) -> None:
         lm, made = FakeLM(fails=lambda label, ids: label == FRAME and "b" in ids), jobs(METHODS[0], METHODS[1])
-        evaluate(lm, plan(["a", "b"], batch_size=2), made, progress=False)
+        evaluate(lm, plan(["a", "b"], batch_size=2), made)
         assert lm.calls == [(BASE, ("a", "b")), (FRAME, ("a", "b")), (FRAME, ("a",)), (FRAME, ("b",))]
         assert [line["error"] for line in lines(made[1])] == [None, "RuntimeError: no"]
 
@@ -296,7 +295,7 @@ class TestOutOfMemory:
 
     def test_a_batch_is_halved(self, plan, jobs) -> None:
         lm, said, (job,) = FakeLM(fails=self.full(2)), [], jobs(METHODS[0])
-        evaluate(lm, plan(list("abcdefghi"), batch_size=8), [job], say=said.append, progress=False)
+        evaluate(lm, plan(list("abcdefghi"), batch_size=8), [job], say=said.append)
         assert [ids for _, ids in lm.calls] == [
             tuple("abcdefgh"), tuple("abcd"), tuple("ab"), tuple("cd"), tuple("efgh"), tuple("ef"), tuple("gh"), ("i",),
         ]  # fmt: skip
@@ -308,7 +307,7 @@ class TestOutOfMemory:
     def test_what_other_settings_recorded_stays(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, ids: label == FRAME and self.full(2)(label, ids))
         both = jobs(*METHODS[:2])
-        evaluate(lm, plan("abcd", batch_size=4), both, progress=False)
+        evaluate(lm, plan("abcd", batch_size=4), both)
         assert lm.calls == [(BASE, tuple("abcd")), (FRAME, tuple("abcd")), (FRAME, ("a", "b")), (FRAME, ("c", "d"))]
         assert [[line["error"] for line in lines(job)] for job in both] == [[None] * 4] * 2
 
@@ -316,7 +315,7 @@ class TestOutOfMemory:
     @pytest.mark.parametrize("size", [None, 4])
     def test_of_one_sample_names_what_helps(self, plan, jobs, size: int | None, error: type[Exception]) -> None:
         (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(fails=self.full(4, error)), plan(["a", "big", "c"], batch_size=size), [job], progress=False)
+        evaluate(FakeLM(fails=self.full(4, error)), plan(["a", "big", "c"], batch_size=size), [job])
         failed = {line["id"]: line["error"] for line in lines(job) if line["error"]}
         assert list(failed) == ["big"]
         assert len(failed["big"]) <= 500
@@ -331,7 +330,7 @@ class TestSeeds:
         def seeds(ids: str, **settings: Any) -> dict[str, int]:
             lm = FakeLM()
             job.folder.records.clear()
-            evaluate(lm, plan(list(ids), **settings), [job], progress=False)
+            evaluate(lm, plan(list(ids), **settings), [job])
             return lm.seeds
 
         found = seeds("abc")
@@ -346,13 +345,13 @@ class TestSeeds:
 class TestScoringTime:
     def test_is_what_the_model_reports(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[1])
-        evaluate(FakeLM(), plan(["a"]), [job], progress=False)
+        evaluate(FakeLM(), plan(["a"]), [job])
         assert lines(job)[0]["time"]["scoring"] == 0.25
 
     @pytest.mark.parametrize("name", ["fast_v", "dart", "snapkv"])
     def test_of_a_method_that_scores_is_a_part_of_prefill(self, name: str, lm: AudioLM, plan, jobs) -> None:
         scoring, base = jobs(get_method(name, 0.5), METHODS[0])
-        evaluate(lm, plan(["a"]), [scoring, base], progress=False)
+        evaluate(lm, plan(["a"]), [scoring, base])
         times = lines(scoring)[0]["time"]
         assert 0 < times["scoring"] < times["llm_prefill"]
         assert lines(base)[0]["time"]["scoring"] == 0

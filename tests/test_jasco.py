@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from conftest import call
-from fake_lm import FakeLM
+from fake_lm import FakeLM, evaluate
 from jasco_folders import build_jasco, said, write_judgements
 
 from audiomarathon.benchmarks import get_task, registry, select
@@ -32,7 +32,6 @@ from audiomarathon.benchmarks.rows import as_csv
 from audiomarathon.cli import doctor_checks
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan
-from audiomarathon.engine.evaluate import evaluate
 from audiomarathon.errors import DataError
 from audiomarathon.judges.judgements import Judgement
 from audiomarathon.models.registry import get_model
@@ -113,7 +112,7 @@ def test_the_tower_runs_once_a_clip(root: Path, tmp_path: Path, size: int | None
     lm = FakeLM()
     with ExitStack() as stack:
         jobs = [Job(one, stack.enter_context(RunFolder(tmp_path / one.label, {}))) for one in methods]
-        evaluate(lm, Plan(Asked(), samples, 8, batch_size=size, warm_up=False), jobs, progress=False)  # type: ignore[arg-type]
+        evaluate(lm, Plan(Asked(), samples, 8, batch_size=size, warm_up=False), jobs)  # type: ignore[arg-type]
     assert lm.audio_tower.runs == 3
     assert len(lm.calls) == 2 * 24 // (size or 1)
     if size is None:  # the time of the one pass stands in the record of each
@@ -188,7 +187,7 @@ def test_the_tower_runs_once_a_real_clip(tiny_checkpoint: Path, tmp_path: Path) 
     runs, forward = [], lm.audio_tower.forward
     lm.audio_tower.forward = lambda *args, **kwargs: runs.append(1) or forward(*args, **kwargs)
     with RunFolder(tmp_path / "base", {}) as folder:
-        evaluate(lm, Plan(TASK, samples, 1, warm_up=False), [Job(get_method("base"), folder)], progress=False)
+        evaluate(lm, Plan(TASK, samples, 1, warm_up=False), [Job(get_method("base"), folder)])
         assert [one.error for one in folder.records.values()] == [None] * 640
         shared = sum(bool(one.encoder_shared) for one in folder.records.values())
     assert (len(runs), shared) == (80, 560)

@@ -354,11 +354,11 @@ def test_a_limited_run_is_scored_by_the_whole_split(tmp_path: Path) -> None:
     assert "has no corpus.json" in output
     (folder / "corpus.json").write_text('{"hash": "", "references": [["a"], ["b"]]}')
     code, output = call("score", folder)
-    assert (code, "its 'references' are not those that were written" in output) == (2, True)
+    assert (code, "its 'references' have changed since they were written" in output) == (2, True)
     (folder / "corpus.json").write_text('{"references": [["a"], [1]]}')
     code, output = call("score", folder)
     assert code == 2
-    assert "corpus.json: its 'references' are not as they should be" in output
+    assert "corpus.json: its 'references' must be a list of lists of texts" in output
     assert call(*arguments, "--max-new-tokens", 4)[0] == 0  # writes the corpus again
     assert json.loads((folder / "summary.json").read_text())["n"] == 3
 

@@ -128,7 +128,7 @@ def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> No
     (result,) = go(hurt, well, say=lines.append)
     assert result.summary["complete"]
     assert [line for line in lines if "warning" in line] == [
-        "warning: noting failed in tau, is told no more: OSError: no route to host"
+        "warning: noting failed in tau, and gets no more figures: OSError: no route to host"
     ]
     hooks = ["started", "scored", "finished"]
     assert [one for one, *_rest in well.calls] == hooks
@@ -147,7 +147,7 @@ def test_a_tracker_that_exits_ends_no_run(go) -> None:
     lines: list[str] = []
     (result,) = go(Noting(scored=SystemExit(3)), say=lines.append)
     assert result.summary["complete"]
-    assert "warning: noting failed in tau, is told no more: SystemExit: 3" in lines
+    assert "warning: noting failed in tau, and gets no more figures: SystemExit: 3" in lines
 
 
 def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.MonkeyPatch) -> None:

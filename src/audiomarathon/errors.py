@@ -68,7 +68,7 @@ class AudioError(AudioMarathonError):
 
 
 class ModelError(AudioMarathonError):
-    """A checkpoint cannot be loaded as a model of its family, or its internals moved."""
+    """A checkpoint cannot be loaded as a model of its family, or transformers changed its internals."""
 
 
 class ConfigError(ModelError):

@@ -52,12 +52,12 @@ def holding(file: Path, busy: str) -> Iterator[None]:
     Parameters
     ----------
     busy
-        What to say when another process holds it.
+        Message if another process holds the lock.
 
     Raises
     ------
     DataError
-        When another process holds it, or it cannot be made.
+        Another process holds the lock, or the file cannot be created.
     """
     with _held(file, DataError, f"{file.parent}: {busy}", f"{file.parent}: cannot be written"):
         yield

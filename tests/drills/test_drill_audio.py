@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 import task_folders
-from fake_lm import FakeLM, IdTask
+from fake_lm import FakeLM, IdTask, evaluate
 from hanging import no_hang
 from typer.testing import CliRunner
 
@@ -25,7 +25,6 @@ from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan
-from audiomarathon.engine.evaluate import evaluate
 from audiomarathon.errors import AudioError
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.runs.folder import Job, RunFolder
@@ -77,7 +76,7 @@ def test_a_run_has_a_record_or_an_error_record_of_each(tmp_path: Path, times, te
     samples = tuple(Sample(path.name, (path,), "Which?", "A", path.name, labels, labels) for path in clips)
     with RunFolder(tmp_path / "run", {}) as folder:
         with no_hang(300):
-            evaluate(FakeLM(), Plan(IdTask(), samples, 8), [Job(get_method("base"), folder)], progress=False)
+            evaluate(FakeLM(), Plan(IdTask(), samples, 8), [Job(get_method("base"), folder)])
         lines = [json.loads(line) for line in folder.samples_file.read_text().splitlines()]
     assert [line["id"] for line in lines] == [sample.id for sample in samples]
     failed = [line["error"] for line in lines if line["error"]]
@@ -122,7 +121,7 @@ def test_clips_that_are_replaced_while_a_run_is_on_are_never_heard_in_silence(tm
     with RunFolder(tmp_path / "run", {}) as folder:
         thread.start()
         begun.wait()
-        evaluate(Listening(), plan, [Job(get_method("base"), folder)], progress=False)
+        evaluate(Listening(), plan, [Job(get_method("base"), folder)])
         over.set()
         thread.join()
         records = folder.records

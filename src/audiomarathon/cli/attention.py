@@ -114,7 +114,7 @@ def visualize(
         folder = place / file_name(name)
         one = Prompt(text, tuple(decode(clip, lm.sampling_rate) for clip in clips), seed)
         told = {"model": model, "run_name": place.name, "sample_id": name, "prompt": text}
-        seen = capture_whole(lm, lm.prepare([one]), Base(), one, folder, longest=longest, told=told, layers=chosen)
+        seen = capture_whole(lm, lm.prepare([one]), Base(), one, folder, longest=longest, facts=told, layers=chosen)
         found.append(Whole(name, np.load(folder / "attn.npy", mmap_mode="r"), seen.tokens, chosen))
         draw_sample(found[-1], folder)
     draw_mean(found, place, run=place.name, faithful=faithful)

@@ -347,8 +347,7 @@ def _gpu(settings: RunSettings) -> tuple[float | None, str]:
 
     if not torch.cuda.is_available() or settings.device == "cpu":
         return None, ""
-    indices = range(torch.cuda.device_count()) if settings.device_map else [int(settings.device[5:] or 0)]
-    if settings.device == "auto" and not settings.device_map:
-        indices = [0]
+    number = int(settings.device[5:] or 0)  # of cuda:N; auto and cuda are the first
+    indices = range(torch.cuda.device_count()) if settings.device_map else [number]
     free = sum(torch.cuda.mem_get_info(index)[0] for index in indices)
     return float(free), " + ".join(torch.cuda.get_device_name(index) for index in indices)

@@ -16,6 +16,7 @@ from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import as_method
 from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.engine.engine import open_local
+from audiomarathon.engine.evaluate import forced_decode, run_uncounted
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
@@ -23,7 +24,6 @@ from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.settings import RunSettings, own_settings
 
 MAX_NEW_TOKENS = 256
-_WARM_UP_TOKENS = 2
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def answers(
     Parameters
     ----------
     warm_up
-        Run every method once before, not counted: the first call chooses kernels and claims memory.
+        Run every method once beforehand; the first call is slower.
     """
     settings = settings or own_settings()
     chosen = [as_method(method, settings) for method in methods]
@@ -126,9 +126,8 @@ def answers(
     for method, generation in generations(lm, inputs, chosen, limit, warm_up=warm_up):
         (reply,), stages = generation.replies, generation.stages
         per_token = stages.decode / (reply.new_tokens - 1) if reply.new_tokens > 1 else None
-        if settings.decode_tokens:
-            forced = method.generate(lm, inputs, max_new_tokens=settings.decode_tokens, ignore_end=True)
-            per_token = forced.stages.decode / (settings.decode_tokens - 1)
+        if forced := forced_decode(lm, inputs, method, settings.decode_tokens):
+            per_token = forced["per_token"]
         yield Answer(method.label, heard, inputs.audio_tokens[0], per_token, generation)
 
 
@@ -145,8 +144,7 @@ def generations(
     encoder: float | None = None
     with encoder_shared(lm) as memory:
         if warm_up:
-            for method in methods:
-                method.generate(lm, inputs, max_new_tokens=_WARM_UP_TOKENS)
+            run_uncounted(lm, inputs, methods)
             memory.clear()
         for method in methods:
             done = method.generate(lm, inputs, max_new_tokens=max_new_tokens, keep_entries=keep_entries)

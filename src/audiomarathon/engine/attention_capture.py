@@ -76,7 +76,7 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
     Parameters
     ----------
     inputs
-        What :meth:`AudioLM.prepare` makes of the prompt alone.
+        The prompt alone, prepared by :meth:`AudioLM.prepare`.
     """
     heard = inputs.audio_mask[0].cpu()
     places = heard.nonzero().flatten()
@@ -139,7 +139,7 @@ def capture(
     Parameters
     ----------
     inputs
-        What :meth:`AudioLM.prepare` makes of the prompt alone.
+        The prompt alone, prepared by :meth:`AudioLM.prepare`.
     layers
         Layers to capture; empty for all.
     full
@@ -148,7 +148,7 @@ def capture(
     Raises
     ------
     SettingsError
-        For a layer that the model does not have.
+        The model does not have one of the layers.
     """
     check_layers(lm, layers)
     chosen = sorted({*layers}) or list(range(len(lm.decoder_layers)))
@@ -164,11 +164,11 @@ def check_layers(lm: AudioLM, layers: Sequence[int]) -> None:
     Raises
     ------
     SettingsError
-        Naming the first.
+        A layer does not exist; the message names it.
     """
     count = len(lm.decoder_layers)
-    if odd := [layer for layer in layers if not 0 <= layer < count]:
-        raise SettingsError(f"layer {odd[0]}: not one of this model's layers 0–{count - 1}")
+    if unknown := [layer for layer in layers if not 0 <= layer < count]:
+        raise SettingsError(f"layer {unknown[0]}: not one of this model's layers 0–{count - 1}")
 
 
 @dataclass
@@ -183,7 +183,7 @@ class _Recorder:
     parts: Parts
     layers: Sequence[int]
     full: np.ndarray[Any, Any] | None
-    trace: Trace | None = None
+    trace: Trace = field(init=False)
     rows: dict[tuple[str, int], dict[str, np.ndarray[Any, Any]]] = field(default_factory=dict)
     blocks: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
     decoded: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -201,29 +201,23 @@ class _Recorder:
     @contextmanager
     def around(self, applied: AbstractContextManager[Trace]) -> Iterator[Trace]:
         """Observe every chosen layer while a method is applied."""
-        looks = {
-            self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, place, layer)
-            for place, layer in enumerate(self.layers)
-        }
+        looks = {self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, layer) for layer in self.layers}
         with applied as trace:
             self.trace = trace
             with attention_watched(self.lm.attn_implementation, looks, decode=True):  # type: ignore[arg-type]
                 yield trace
 
-    def _look(self, place: int, layer: int, given: Given) -> None:
-        if given.query.shape[2] > 1:
-            self._prefill(place, layer, given)
-        else:
-            self._decode(layer, given)
+    def _look(self, layer: int, given: Given) -> None:
+        look = self._prefill if given.query.shape[2] > 1 else self._decode
+        look(layer, given)
 
     def _positions(self, layer: int, device: torch.device) -> torch.Tensor:
         """Return the prompt positions that a layer computes, shape (S',)."""
-        assert self.trace is not None
         if self.trace.positions is None:
             return torch.arange(self.length, device=device)
         return self.trace.positions(layer).to(device)
 
-    def _prefill(self, place: int, layer: int, given: Given) -> None:
+    def _prefill(self, layer: int, given: Given) -> None:
         device = given.query.device
         own = self._positions(layer, device)
         count, blocks = len(own), len(self.edges) - 1
@@ -241,7 +235,7 @@ class _Recorder:
                 asking[:, :seen] += weights[:, question[rows]].sum(1)
             if self.full is not None:
                 ours = own.cpu().numpy()
-                self.full[place][np.ix_(ours[rows], ours[:seen])] = mean.cpu().numpy()
+                self.full[self.layers.index(layer)][np.ix_(ours[rows], ours[:seen])] = mean.cpu().numpy()
             last = weights[:, -1]
         per_block = in_block.sum(0)[:, None]
         self.blocks[layer] = (whole / per_block).half().cpu().numpy()  # NaN in a block without rows
@@ -249,7 +243,6 @@ class _Recorder:
         self._keep("question", layer, self._spread(asking, own.expand_as(asking)) / question.sum())
 
     def _decode(self, layer: int, given: Given) -> None:
-        assert self.trace is not None
         weights = given.of_queries(0, 1)[0, :, 0]  # (H, entries)
         heads, device = weights.shape[0], weights.device
         self.steps[layer] = step = self.steps.get(layer, 0) + 1
@@ -299,23 +292,23 @@ class _Recorder:
     def attention(self, generation: Generation) -> Attention:
         """Return the captured attention."""
         for layer in self.layers:
-            some = self.decoded.get(layer)
+            total = self.decoded.get(layer)
             heads = len(self.rows["last", layer]["mass"])
             nothing = torch.full((heads, self.length + 1), torch.nan, dtype=torch.float64)
-            self._keep("generated", layer, nothing if some is None else some / self.steps[layer])
+            self._keep("generated", layer, nothing if total is None else total / self.steps[layer])
         reduced = {
             name: np.stack([[self.rows[kind, layer][name] for layer in self.layers] for kind in ROWS])
             for name in ("mass", "profile", "top_index", "top_mass", "entropy")
         }
-        left, (reply,) = generation.kept_positions, generation.replies
+        kept, (reply,) = generation.kept_positions, generation.replies
         ids = self.inputs.tensors["input_ids"][0].tolist()
-        text = {one: _text(self.lm, [one]) for one in {*ids}}
+        text = {id_: _text(self.lm, [id_]) for id_ in {*ids}}
         meta = {
             "groups": list(self.parts.groups),
             "clips": list(self.parts.clips),
             "parts": self._spans(),
             "model_layers": len(self.lm.decoder_layers),
-            "kept_audio_bits": pack(left[0], self.inputs.audio_mask[0]) if left else None,
+            "kept_audio_bits": pack(kept[0], self.inputs.audio_mask[0]) if kept else None,
             "reply": reply.text,
             "new_tokens": reply.new_tokens,
             "head_mean": True,
@@ -324,7 +317,7 @@ class _Recorder:
             "layers": list(self.layers),
         }
         blocks = np.stack([self.blocks[layer] for layer in self.layers])
-        return Attention(**reduced, blocks=blocks, edges=self.edges, tokens=tuple(text[one] for one in ids), meta=meta)
+        return Attention(**reduced, blocks=blocks, edges=self.edges, tokens=tuple(text[id_] for id_ in ids), meta=meta)
 
 
 def capture_missing(
@@ -385,11 +378,11 @@ def _capture_one(
     """
     name, place = file_name(sample.id), job.folder.path / FOLDER
     if before and not same(before.get("clips"), plan.clips.get(sample.id)):
-        before = None  # of other audio
+        before = None  # its clips have changed since
     everything = not settings.attn_layers or bool(before and before["all"])
     layers = () if everything else tuple(sorted({*settings.attn_layers, *(before["layers"] if before else ())}))
     longest = settings.attn_full or (sys.maxsize if before and before["full"] else 0)  # keep an existing whole map
-    told = {
+    facts = {
         "model": job.folder.run.get("checkpoint_name"),
         "method": job.method.label,
         "sample_id": sample.id,
@@ -402,11 +395,11 @@ def _capture_one(
     how: dict[str, Any] = {"layers": layers, "max_new_tokens": plan.max_new_tokens}
     whole = place / f"{name}{WHOLE}"
     if longest:
-        found = capture_whole(lm, inputs, job.method, prompt, whole, longest=longest, told=told, **how)
+        found = capture_whole(lm, inputs, job.method, prompt, whole, longest=longest, facts=facts, **how)
     else:
         found = capture(lm, inputs, job.method, prompt, **how)
-        shutil.rmtree(whole, ignore_errors=True)  # of other audio
-    found = replace(found, meta={**found.meta, **told})
+        shutil.rmtree(whole, ignore_errors=True)  # whole maps of clips that have changed since
+    found = replace(found, meta={**found.meta, **facts})
     row = {"id": sample.id, "file": f"{name}.npz", "bytes": found.save(place / f"{name}.npz")}
     row |= {"layers": found.meta["layers"], "all": everything, "full": bool(longest)}
     row |= {"clips": plan.clips.get(sample.id), "prompt_tokens": inputs.audio_mask.shape[1]}
@@ -422,7 +415,7 @@ def capture_whole(
     folder: Path,
     *,
     longest: int,
-    told: Mapping[str, Any],
+    facts: Mapping[str, Any],
     layers: Sequence[int] = (),
     max_new_tokens: int = 1,
 ) -> Attention:
@@ -432,8 +425,8 @@ def capture_whole(
     ----------
     longest
         Longest prompt allowed, in tokens.
-    told
-        Added to `meta.json`.
+    facts
+        Fields to add to `meta.json`; `sample_id` is needed.
 
     Raises
     ------
@@ -445,7 +438,7 @@ def capture_whole(
     length, count = inputs.audio_mask.shape[1], len(layers or lm.decoder_layers)
     if length > longest:
         raise SettingsError(
-            f"{told['sample_id']}: whole maps of {length:,} tokens take {count * length**2 / 2**28:.1f} GB; allowed: "
+            f"{facts['sample_id']}: whole maps of {length:,} tokens take {count * length**2 / 2**28:.1f} GB; allowed: "
             f"prompts of at most {longest:,} tokens, or audiomarathon attention capture --yes"
         )
     with writing(folder):
@@ -457,5 +450,5 @@ def capture_whole(
             temporary.replace(folder / "attn.npy")
         finally:
             temporary.unlink(missing_ok=True)
-    replace(found, meta={**found.meta, **told}).write_texts(folder)
+    replace(found, meta={**found.meta, **facts}).write_texts(folder)
     return found

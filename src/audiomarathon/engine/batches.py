@@ -89,8 +89,8 @@ def sample_seed(seed: int, sample_id: str) -> int:
 def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
     """Decode a sample's clips, and return its prompt.
 
-    The clips' fingerprint is computed again, since on another machine only content can be compared. A clip replaced
-    between decoding and hashing shows in its file's size and time.
+    The clips are hashed again, since a worker on another machine can compare only their content. A clip that is
+    replaced between decoding and hashing is found by its file's size and time.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
         try:
             same = clip_hash(sample) == plan.clips[sample.id]
         except DataError:
-            same = False  # it is gone
+            same = False  # the clip is gone
         if not same or [_file_facts(clip) for clip in sample.clips] != before:
             names = ", ".join(str(clip) for clip in sample.clips)
             raise AudioError(names, "changed since the run began; run the same command again to use it as it is now")
@@ -115,7 +115,7 @@ def _file_facts(clip: Path) -> tuple[int, ...]:
     try:
         facts = clip.stat()
     except OSError:
-        return ()  # decoding says why
+        return ()  # decoding reports the reason
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 

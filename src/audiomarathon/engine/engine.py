@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from audiomarathon.text import Say
 
 if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
+    from audiomarathon.engine.evaluate import Labelled
     from audiomarathon.models.audio_lm import AudioLM
 
 
@@ -33,20 +35,47 @@ class Engine(ABC):
     ----------
     setup
         The checkpoint, the machine, the settings and the methods to run.
-    say, progress
-        See :func:`~audiomarathon.engine.progress_view.watching`.
     cost
         The model's counted FLOPs; None if they cannot be counted.
     """
 
     setup: Setup
-    say: Say
-    progress: bool | None
     cost: Cost | None
 
+    def evaluate(
+        self, plan: Plan, jobs: Sequence[Job], *, say: Say = lambda _line: None, progress: bool | None = None
+    ) -> None:
+        """Record a reply to every sample under every setting that lacks one.
+
+        Parameters
+        ----------
+        jobs
+            The settings, with folders that must be entered. Recorded samples are skipped; errors are tried again.
+        say, progress
+            See :func:`~audiomarathon.engine.progress_view.watching`.
+
+        Raises
+        ------
+        RecordError
+            A record cannot be written. A failing sample raises nothing: it becomes an error record.
+        """
+        from audiomarathon.engine.progress_view import watching
+
+        done = [(job.method, job.folder.done(plan.clips or None)) for job in jobs]
+        lacking = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
+        pending = {id_: methods for id_, methods in lacking.items() if methods}
+        folders = {job.method.label: job.folder for job in jobs}
+        left = {id_: len(methods) for id_, methods in pending.items()}
+        with watching(plan, jobs, say, progress=progress) as watch, closing(self.answer(plan, pending, say)) as answers:
+            for label, record in answers:
+                folders[label].append(record)
+                left[record.id] -= 1
+                if not left[record.id]:
+                    watch.update()
+
     @abstractmethod
-    def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        """Record a reply to every sample under every setting that lacks one."""
+    def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
+        """Answer the samples in `pending` under the settings that it names for each; yield each record when made."""
 
     def certificate(self) -> dict[str, Any] | None:
         """Return the stamp of this checkpoint's certificate on the machine that runs it, or None if there is none."""
@@ -60,9 +89,14 @@ class Engine(ABC):
         """
         from audiomarathon.engine.environment import cpu_seconds, environment, gpu_state, load, other_gpu_processes
 
-        own = os.getpid()
-        now = {"load": load(own), "gpu": gpu_state(), "cpu_s": {str(own): cpu_seconds()}}
-        return {**now, "environment": environment(), "other_gpu_processes": other_gpu_processes(own)}
+        pid = os.getpid()
+        return {
+            "load": load(pid),
+            "gpu": gpu_state(),
+            "cpu_s": {str(pid): cpu_seconds()},
+            "environment": environment(),
+            "other_gpu_processes": other_gpu_processes(pid),
+        }
 
 
 @dataclass(frozen=True)
@@ -71,11 +105,12 @@ class LocalEngine(Engine):
 
     lm: AudioLM
 
-    def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        """See :meth:`Engine.evaluate`."""
-        from audiomarathon.engine.evaluate import evaluate
+    def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
+        """See :meth:`Engine.answer`."""
+        from audiomarathon.engine.evaluate import answer
 
-        evaluate(self.lm, plan, jobs, say=self.say, progress=self.progress)
+        samples = [sample for sample in plan.samples if sample.id in pending]
+        yield from answer(self.lm, plan, samples, pending, cold=plan.warm_up, say=say)
 
 
 _COSTS: dict[tuple[str, str, str, str], Cost] = {}
@@ -89,7 +124,6 @@ def open_local(
     *,
     setup: Setup | None = None,
     say: Say = lambda _line: None,
-    progress: bool | None = None,
 ) -> LocalEngine:
     """Load a model and check that the methods apply to it.
 
@@ -109,8 +143,8 @@ def open_local(
     spec = get_local_model(model)
     setup = setup or find_setup(model, settings, methods)
     checkpoint, hardware = setup.checkpoint, setup.hardware
-    own = settings.model_path and settings.model_path != spec.checkpoint
-    name = f"{checkpoint.name}, run as {spec.key}," if own else f"{spec.key} ({checkpoint.name})"
+    other_weights = settings.model_path and settings.model_path != spec.checkpoint
+    name = f"{checkpoint.name}, run as {spec.key}," if other_weights else f"{spec.key} ({checkpoint.name})"
     say(f"model {name} on {hardware.device}, {hardware.dtype}, {settings.attn_implementation}")
     lm = spec.load_family().load(
         checkpoint.path,
@@ -122,8 +156,8 @@ def open_local(
     check_finite(checkpoint.path, lm.model)
     for method in methods:
         method.check(lm)
-    counted = (spec.key, setup.checkpoint_hash, hardware.dtype, settings.attn_implementation)
-    cost = _COSTS.get(counted) or count_cost(lm)
-    if cost.encoder_flops_per_second is not None:  # else memory was short, which another time it may not be
-        _COSTS[counted] = cost
-    return LocalEngine(setup, say, progress, cost, lm)
+    key = (spec.key, setup.checkpoint_hash, hardware.dtype, settings.attn_implementation)
+    cost = _COSTS.get(key) or count_cost(lm)
+    if cost.encoder_flops_per_second is not None:  # None: memory was short, so count again next time
+        _COSTS[key] = cost
+    return LocalEngine(setup, cost, lm)

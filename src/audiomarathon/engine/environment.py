@@ -18,8 +18,10 @@ import torch
 
 from audiomarathon.version import __version__
 
-_PACKAGES = ("torch", "transformers", "accelerate", "numpy", "soundfile", "soxr", "jiwer", "whisper-normalizer")
-_EXTRAS = ("mistral-common", "peft", "ray")  # needed by some model families, and by Ray's workers
+_PACKAGES = (
+    "torch", "transformers", "accelerate", "numpy", "soundfile", "soxr", "jiwer", "whisper-normalizer",
+    "mistral-common", "peft", "ray",  # may be missing: for some model families, and for Ray's workers
+)  # fmt: skip
 _LOOKS, _LOOK_EVERY_S = 5, 0.005  # samples of the running processes: a single one may fall into a short burst
 _GPU_FIELDS = (
     "index", "name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw",
@@ -53,8 +55,8 @@ def environment() -> dict[str, Any]:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    for name in _EXTRAS:
+    versions = {}
+    for name in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,55 +17,18 @@ from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import MEMORY_ADVICE, Plan, Ready, prefetched, prepare
 from audiomarathon.engine.encoder_cache import Tower, encoder_shared
-from audiomarathon.engine.progress_view import watching
 from audiomarathon.errors import told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs
 from audiomarathon.records import Record
-from audiomarathon.runs.folder import Job
 from audiomarathon.runs.record_line import pack
 from audiomarathon.text import Say
 
 _WARM_UP_TOKENS = 4
 
-#: Receives each record as it is made, with its setting.
-Add = Callable[[Method, Record], None]
-
-
-def evaluate(
-    lm: AudioLM, plan: Plan, jobs: Sequence[Job], *, say: Say = lambda _line: None, progress: bool | None = None
-) -> None:
-    """Record a reply to every sample under every setting that lacks one.
-
-    Parameters
-    ----------
-    jobs
-        The settings, with folders that must be entered. Recorded samples are skipped; errors are tried again.
-    say, progress
-        See :func:`~audiomarathon.engine.progress_view.watching`.
-
-    Raises
-    ------
-    RecordError
-        A record cannot be written. A failing sample raises nothing: it becomes an error record.
-    """
-    pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
-    todo = [sample for sample in plan.samples if sample.id in pending]
-    with watching(plan, jobs, say, progress=progress) as bar:
-
-        def add(method: Method, record: Record) -> None:
-            folders[method.label].append(record)
-
-        for done in answer(lm, plan, todo, pending, add, cold=plan.warm_up, say=say):
-            bar.update(done)
-
-
-def pending_methods(plan: Plan, jobs: Sequence[Job]) -> dict[str, list[Method]]:
-    """Return the settings that each unfinished sample lacks."""
-    done = [(job.method, job.folder.done(plan.clips or None)) for job in jobs]
-    waiting = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
-    return {id_: methods for id_, methods in waiting.items() if methods}
+#: A setting's label, and the record of one sample under it.
+Labelled = tuple[str, Record]
 
 
 def answer(
@@ -73,13 +36,12 @@ def answer(
     plan: Plan,
     samples: Sequence[Sample],
     pending: Mapping[str, Sequence[Method]],
-    add: Add,
     *,
     first_turn: int = 0,
     cold: bool = False,
     say: Say = lambda _line: None,
-) -> Iterator[int]:
-    """Record the replies to samples, under the settings pending for each; yield each batch's size when it is done.
+) -> Generator[Labelled]:
+    """Answer samples under the settings pending for each; yield each record when it is made.
 
     Parameters
     ----------
@@ -90,15 +52,16 @@ def answer(
     say
         Called once if batches do not fit into memory.
     """
-    loop, timed = _Loop(lm, plan, add, functools.cache(say)), plan.batch_size is None
+    loop, timed = _Loop(lm, plan, functools.cache(say)), plan.batch_size is None
     # Warm up every method: after a resumed sweep the first sample may miss only one of them.
-    warm_up = {one.label: one for methods in pending.values() for one in methods} if cold and timed else {}
+    every = {method.label: method for methods in pending.values() for method in methods}
+    cold_methods = every if cold and timed else {}
     ready = (prepare(lm, plan, [sample]) for sample in samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
-        loop.run(batch, pending, turn, list(warm_up.values()))
-        if batch.samples:  # a first sample that could not be prepared warmed nothing up
-            warm_up = {}
-        yield len(batch.samples) + len(batch.failed)
+        if batch.inputs is not None:  # a first sample that cannot be prepared warms nothing up
+            run_uncounted(lm, batch.inputs, cold_methods.values())
+            cold_methods = {}
+        yield from loop.run(batch, pending, turn)
 
 
 @dataclass
@@ -107,35 +70,31 @@ class _Loop:
 
     lm: AudioLM
     plan: Plan
-    add: Add
     say: Say
     tower: Tower = field(default_factory=Tower)
 
-    def run(
-        self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int, warm_up: Sequence[Method] = ()
-    ) -> None:
-        """Record the replies to a batch; if it fails as a batch, run halves of it or single samples."""
+    def run(self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int) -> Iterator[Labelled]:
+        """Answer a batch; if it fails as a batch, run halves of it or single samples."""
         for sample, reason in batch.failed:
             for method in pending[sample.id]:
-                self.add(method, error_record(self.plan, sample, reason))
+                yield method.label, error_record(self.plan, sample, reason)
         if not batch.samples:
             return
         methods, finished, size = list(pending[batch.samples[0].id]), list[Method](), 1
         # Run singly a batch that cannot be prepared, or whose samples lack different settings after a resume.
         if batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples):
-            _warm_up(self.lm, batch.inputs, warm_up)
-            finished, size = self._run_settings(batch, batch.inputs, methods, turn)
+            finished, size = yield from self._run_settings(batch, batch.inputs, methods, turn)
         for start in range(0, len(batch.samples) if size else 0, size or 1):
             part = batch.samples[start : start + size]
             missing = {
                 sample.id: [method for method in pending[sample.id] if method not in finished] for sample in part
             }
             if any(missing.values()):
-                self.run(prepare(self.lm, self.plan, part), missing, turn)
+                yield from self.run(prepare(self.lm, self.plan, part), missing, turn)
 
     def _run_settings(
         self, batch: Ready, inputs: Inputs, methods: Sequence[Method], turn: int
-    ) -> tuple[list[Method], int]:
+    ) -> Generator[Labelled, None, tuple[list[Method], int]]:
         """Run a batch under each setting. The audio tower runs once, or not at all if the last batch had these clips.
 
         Returns
@@ -149,14 +108,14 @@ class _Loop:
             for method in [*methods[first:], *methods[:first]]:
                 try:
                     generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
-                    forced = _forced_decode(self.lm, plan, inputs, method)
+                    forced = forced_decode(self.lm, inputs, method, plan.decode_tokens)
                 except (Exception, SystemExit) as error:  # one sample's failure is a record, not the end of the run
                     reason, memory_full = told(error), _is_out_of_memory(error)
                 else:
                     ran = self.tower.ran_in = self.tower.ran_in or generation
                     shared = len(methods) > 1 or ran is not generation
                     for row in range(len(batch.samples)):
-                        self.add(method, _record(plan, batch, row, generation, forced, ran, shared=shared))
+                        yield method.label, _record(plan, batch, row, generation, forced, ran, shared=shared)
                     finished.append(method)
                     continue
                 # Outside the handler, whose traceback held the failed call's tensors.
@@ -170,12 +129,12 @@ class _Loop:
                     return finished, (len(batch.samples) + 1) // 2
                 if memory_full:
                     reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
-                self.add(method, error_record(plan, batch.samples[0], reason))
+                yield method.label, error_record(plan, batch.samples[0], reason)
         return finished, 0
 
 
-def _warm_up(lm: AudioLM, inputs: Inputs, methods: Sequence[Method]) -> None:
-    """Run every setting once, not counted: the first call chooses kernels and claims memory."""
+def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> None:
+    """Run every method once to warm up: the first call chooses kernels and claims memory."""
     for method in methods:
         try:
             method.generate(lm, inputs, max_new_tokens=_WARM_UP_TOKENS)
@@ -183,11 +142,11 @@ def _warm_up(lm: AudioLM, inputs: Inputs, methods: Sequence[Method]) -> None:
             _free_memory()
 
 
-def _forced_decode(lm: AudioLM, plan: Plan, inputs: Inputs, method: Method) -> dict[str, float] | None:
-    """Decode exactly `decode_tokens` tokens, past any end token: claims about decode speed rest on this run."""
-    if not plan.decode_tokens:
+def forced_decode(lm: AudioLM, inputs: Inputs, method: Method, decode_tokens: int) -> dict[str, float] | None:
+    """Decode exactly `decode_tokens` tokens, past any end token, to measure decode speed; None for 0 tokens."""
+    if not decode_tokens:
         return None
-    generation = method.generate(lm, inputs, max_new_tokens=plan.decode_tokens, ignore_end=True)
+    generation = method.generate(lm, inputs, max_new_tokens=decode_tokens, ignore_end=True)
     tokens, seconds = generation.replies[0].new_tokens, generation.stages.decode
     return {"tokens": tokens, "seconds": seconds, "per_token": seconds / (tokens - 1)}
 
@@ -209,7 +168,7 @@ def _record(
     inputs = batch.inputs
     assert inputs is not None
     sample, reply, timed = batch.samples[row], generation.replies[row], plan.batch_size is None
-    alone, left = len(batch.samples) == 1, generation.kept_positions
+    alone, kept = len(batch.samples) == 1, generation.kept_positions
     return replace(
         asked(plan, sample),
         reply=reply.text,
@@ -221,7 +180,7 @@ def _record(
         audio_tokens=inputs.audio_tokens[row],
         window_padding_tokens=inputs.window_padding[row] if inputs.window_padding else 0,
         kept_audio_tokens=generation.kept_audio_tokens[row],
-        kept_audio_bits=(pack(left[row], inputs.audio_mask[row]) or None) if left else None,
+        kept_audio_bits=(pack(kept[row], inputs.audio_mask[row]) or None) if kept else None,
         kv_lengths=list(generation.kv_lengths) if alone else None,
         kv_bytes=generation.kv_bytes if alone else None,
         new_tokens=reply.new_tokens,
@@ -248,8 +207,8 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
     """Return a call's peak memory, as if it had run the audio tower itself instead of `tower`, which ran it."""
-    peaks = [p for p in (generation.peak_memory_bytes, tower.encoder_peak_memory_bytes) if p is not None]
-    return max(peaks, default=None)
+    peaks = generation.peak_memory_bytes, tower.encoder_peak_memory_bytes
+    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def asked(plan: Plan, sample: Sample) -> Record:

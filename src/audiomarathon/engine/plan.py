@@ -35,14 +35,18 @@ _SPEEDS = {"cuda": (150.0, 1500.0), "cpu": (0.1, 20.0)}  # TFLOP/s in prefill, G
 
 @dataclass(frozen=True)
 class Todo:
-    """Work left in one task: audio seconds of each missing sample, in all (`heard`) and per setting (`durations`).
+    """Work left in one task.
 
     Attributes
     ----------
     samples, seconds
-        Selected samples, and seconds of their audio.
+        Number of selected samples, and seconds of their audio.
+    heard
+        Audio seconds of each sample that some setting lacks.
+    durations
+        Audio seconds of each missing sample, by setting.
     on_record
-        Replies that are already recorded.
+        Number of replies that are already recorded.
     """
 
     samples: int
@@ -54,13 +58,16 @@ class Todo:
 
 @dataclass(frozen=True)
 class _Part:
-    """One task of the plan: its line, and its share of the totals; `seconds` is None without an estimate."""
+    """One task of the plan: its line, and its share of the totals.
+
+    `seconds` is None without an estimate; `by_flops` tells whether it comes from FLOPs; `runs` is False after an error.
+    """
 
     line: str
     replies: int = 0
     seconds: float | None = None
     longest: float = 0.0
-    reckoned: bool = False
+    by_flops: bool = False
     runs: bool = True
 
 
@@ -116,7 +123,7 @@ def plan_sweep(
         lines.append(
             "These are estimates. From records: base's measured seconds, with the LLM prefill scaled by FLOPs."
         )
-    if any(part.reckoned for part in parts):
+    if any(part.by_flops for part in parts):
         lines.append(
             f"From FLOPs: the config's layers at {speed:g} TFLOP/s ({'given' if tflops else 'assumed'}; "
             "--tflops sets it), replies at their token limit, one read of the weights per token at "
@@ -181,7 +188,7 @@ def _part(
         return _Part(f"{line}: time unknown", replies, None, longest)
     tokens = settings.max_new_tokens or task.max_new_tokens
     seconds = from_flops(facts, spec, todo, speeds, tokens, settings.decode_tokens)
-    return _Part(f"{line}: {_hours(seconds)}, from FLOPs", replies, seconds, longest, reckoned=True)
+    return _Part(f"{line}: {_hours(seconds)}, from FLOPs", replies, seconds, longest, by_flops=True)
 
 
 def _hours(seconds: float) -> str:

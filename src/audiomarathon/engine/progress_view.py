@@ -86,7 +86,7 @@ def progress_of(
     counts = expected, len(answered), len(records) - len(answered)
     if summary is None:
         try:
-            scored = [verdicts[one.id] for one in answered if one.id in verdicts]
+            scored = [verdicts[record.id] for record in answered if record.id in verdicts]
             summary = figures_of(scorer, scored, seed=seed) if scorer else {}
         except Exception:  # a third-party scorer may raise anything; showing progress must never end a run
             summary = {}
@@ -130,8 +130,10 @@ class Look:
     def line(self, now: datetime.datetime) -> str:
         """Return counts, the expected end, errors, and as many running scores as fit into a log line."""
         line = self.heading(now, audio=False)
-        line += f", {counted(errors, 'error')}" if (errors := sum(one.errors for one in self.settings.values())) else ""
-        for score in (f"; {label} {score_text(one.score, one.interval)}" for label, one in self.settings.items()):
+        if errors := sum(setting.errors for setting in self.settings.values()):
+            line += f", {counted(errors, 'error')}"
+        for label, setting in self.settings.items():
+            score = f"; {label} {score_text(setting.score, setting.interval)}"
             if len(line) + len(score) > LINE:
                 break
             line += score
@@ -159,7 +161,7 @@ class Watch:
         ]
         self._verdicts: list[dict[str, Verdict]] = [{} for _ in jobs]
         self._before = {id_ for id_ in ids if all(id_ in done for done in finished)}
-        self.fresh = self.told = 0  # finished samples, and those already shown
+        self.fresh = self.shown = 0  # finished samples, and those already shown
         self._began = self._shown = self._last = clock()
         self._cost = self._earned = 0.0
 
@@ -176,7 +178,7 @@ class Watch:
         """Show the progress."""
         begin = self._clock()
         self._show(self.look())
-        self.told = self.fresh
+        self.shown = self.fresh
         self._shown = self._last = self._clock()
         self._cost, self._earned = self._shown - begin, 0.0
 
@@ -185,9 +187,9 @@ class Watch:
         settings, heard = dict[str, Progress](), dict[str, float]()
         for job, stale, verdicts in zip(self._jobs, self._stale, self._verdicts, strict=True):
             found = (job.folder.records.get(sample.id) for sample in self._plan.samples)
-            records = [one for one in found if one is not None and one is not stale.get(one.id)]
+            records = [record for record in found if record is not None and record is not stale.get(record.id)]
             settings[job.method.label] = self._progress(records, verdicts)
-            heard |= {one.id: one.clip_seconds for one in records if one.id not in self._before}
+            heard |= {record.id: record.clip_seconds for record in records if record.id not in self._before}
         done, seconds = len(self._before) + self.fresh, self._clock() - self._began
         expected = len(self._plan.samples)
         return Look(self._plan.task.key, done, expected, self.fresh, seconds, sum(heard.values()), settings)
@@ -197,7 +199,7 @@ class Watch:
         plan = self._plan
         if not plan.task.scorer.instant:
             return progress_of(None, records, {}, len(plan.samples), seed=plan.seed)
-        fresh = [one for one in records if one.id not in verdicts or verdicts[one.id].record is not one]
+        fresh = [record for record in records if record.id not in verdicts or verdicts[record.id].record is not record]
         verdicts |= judged(plan.task.scorer, fresh)
         return progress_of(plan.task.scorer, records, verdicts, len(plan.samples), seed=plan.seed)
 
@@ -221,10 +223,10 @@ def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None
         return
     if not sys.stderr.isatty():
         in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
-        tell, every_s = (_over_the_last, TABLE_EVERY_S) if in_notebook else (say, LINE_EVERY_S)
-        watch = Watch(plan, jobs, lambda look: tell(look.line(_now())), every_s)
+        show_line, every_s = (_over_the_last, TABLE_EVERY_S) if in_notebook else (say, LINE_EVERY_S)
+        watch = Watch(plan, jobs, lambda look: show_line(look.line(_now())), every_s)
         yield watch
-        if watch.fresh != watch.told:
+        if watch.fresh != watch.shown:
             watch.show()
         if in_notebook:
             print(file=sys.stderr)  # noqa: T201
@@ -259,15 +261,15 @@ def look_table(look: Look, now: datetime.datetime) -> Table:
     table = Table(title=Text(look.heading(now)), box=box.SIMPLE_HEAD, title_justify="left")
     for heading in ("setting", "answered", "running score [95 %]"):
         table.add_column(heading, justify="left" if heading == "setting" else "right")
-    for label, one in look.settings.items():
-        table.add_row(Text(label), answered_text(one), Text(score_text(one.score, one.interval)))
+    for label, setting in look.settings.items():
+        table.add_row(Text(label), answered_text(setting), Text(score_text(setting.score, setting.interval)))
     return table
 
 
-def answered_text(one: Progress) -> str:
+def answered_text(setting: Progress) -> str:
     """Return the number of answered samples, and a line for each kind of trouble."""
-    told = {"errors": one.errors, "unparsed": one.unparsed, "cut_by_token_limit": one.cut}
-    return "\n".join([f"{one.answered:,} of {one.expected:,}", *flags_of(told)])
+    troubles = {"errors": setting.errors, "unparsed": setting.unparsed, "cut_by_token_limit": setting.cut}
+    return "\n".join([f"{setting.answered:,} of {setting.expected:,}", *flags_of(troubles)])
 
 
 def rates(samples: float, audio_s: float | None, seconds: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,21 +24,15 @@ from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.environment import environment, load
-from audiomarathon.engine.evaluate import answer, error_record, pending_methods
-from audiomarathon.engine.progress_view import watching
+from audiomarathon.engine.evaluate import Labelled, answer, error_record
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.ray_workers import LIVES, Pool, connected
 from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import ModelError
-from audiomarathon.records import Record
-from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
 _BATCHES_A_CHUNK = 4  # untimed: the later ones are decoded while the first is in the model
-
-#: A setting's label, and the record of one sample under it.
-Labelled = tuple[str, Record]
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,15 @@ class Opened:
 
 @dataclass
 class Worker:
-    """A process that holds a model, and answers one call at a time."""
+    """A process that holds a model, and answers one call at a time.
+
+    Attributes
+    ----------
+    begun
+        Task and session of the last call.
+    cold
+        Whether the next timed sample is run once beforehand, not counted.
+    """
 
     model: str
     settings: RunSettings
@@ -91,7 +93,7 @@ class Worker:
         Raises
         ------
         ModelError
-            When the first worker holds another checkpoint, or in a timed run runs on another device.
+            The first worker holds another checkpoint, or in a timed run has another device.
         """
         _engine, opened = self.loaded
         if first and (found := differences(first.setup, opened.setup)):
@@ -111,20 +113,14 @@ class Worker:
     ) -> list[Labelled]:
         """Answer samples under the settings pending for each, named by their labels."""
         first, plan = shared
-        self.open(first)  # Ray may have restarted this process unnoticed
+        self.open(first)  # Ray may have restarted this process without notice
         engine, _opened = self.loaded
         if self.begun != (plan.task.key, plan.session):
             self.begun, self.cold = (plan.task.key, plan.session), plan.warm_up
             torch.manual_seed(plan.seed)
         by_label = {method.label: method for method in engine.setup.methods}
         methods = {id_: [by_label[label] for label in labels] for id_, labels in pending.items()}
-        made: list[Labelled] = []
-
-        def add(method: Method, record: Record) -> None:
-            made.append((method.label, record))
-
-        for _done in answer(engine.lm, plan, samples, methods, add, first_turn=first_turn, cold=self.cold):
-            pass
+        made = list(answer(engine.lm, plan, samples, methods, first_turn=first_turn, cold=self.cold))
         self.cold = self.cold and all(not record.answered for _label, record in made)
         return made
 
@@ -155,7 +151,7 @@ class RayEngine(Engine):
         known, shape = self.pool.known, self.pool.shape
         states = [(known[worker], state) for worker, state in self.pool.states().items()]
         by_host = {opened.host: state for opened, state in states}
-        busiest = max(by_host.items(), key=lambda found: _crowd(found[1]["load"]), default=None)
+        busiest = max(by_host.items(), key=lambda item: _foreign_share(item[1]["load"]), default=None)
         ours = {(opened.host, str(opened.pid)) for opened in known.values()}
         others = [(host, row) for host, state in by_host.items() for row in state["other_gpu_processes"]]
         return {
@@ -170,20 +166,17 @@ class RayEngine(Engine):
             "cpu_s": {f"{opened.host} {opened.pid}": sum(state["cpu_s"].values()) for opened, state in states},
         }
 
-    def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        """See :meth:`Engine.evaluate`."""
-        pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
+    def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
+        """See :meth:`Engine.answer`."""
+        self.pool.say = say
         todo = [replace(s, clips=tuple(c.absolute() for c in s.clips)) for s in plan.samples if s.id in pending]
         labels = {id_: [method.label for method in methods] for id_, methods in pending.items()}
         work = TaskWork(plan, labels, ray.put((self.pool.first, replace(plan, samples=()))))
-        with watching(plan, jobs, self.say, progress=self.progress) as bar:
-            for chunk, made in self.pool.run(cut(todo, plan, self.pool.shape.workers), work) if todo else ():
-                for label, record in made:
-                    folders[label].append(record)
-                bar.update(len(chunk.samples))
+        for _chunk, made in self.pool.run(cut(todo, plan, self.pool.shape.workers), work) if todo else ():
+            yield from made
 
 
-def _crowd(load: Mapping[str, Any]) -> float:
+def _foreign_share(load: Mapping[str, Any]) -> float:
     return (load["foreign_processes"] or 0.0) / float(load["cores"])
 
 
@@ -242,24 +235,24 @@ class TaskWork:
 
 @contextmanager
 def open_workers(
-    model: str, settings: RunSettings, methods: Sequence[Method], wanted: Ray, *, say: Say, progress: bool | None
+    model: str, settings: RunSettings, methods: Sequence[Method], wanted: Ray, *, say: Say
 ) -> Iterator[RayEngine]:
     """Start workers and yield once the first has loaded its model; the others join in as they are ready.
 
     Raises
     ------
     AudioMarathonError
-        When there is no such cluster, no room on it, or what :func:`open_local` raises in a worker.
+        The cluster does not exist or has no room, or :func:`open_local` raises it in a worker.
     """
     if settings.model_path and Path(settings.model_path).expanduser().is_dir():
         settings = replace(settings, model_path=str(Path(settings.model_path).expanduser().absolute()))
     with connected(wanted, settings, say) as shape:
         if not shape.gpus and settings.device == "auto":
-            settings = replace(settings, device="cpu")  # Ray may leave a worker that asked for no GPU the sight of all
+            settings = replace(settings, device="cpu")  # a worker without a GPU of its own may still see all GPUs
         pool = Pool.start(Worker, (model, settings, tuple(methods)), shape, say)
         for _ in pool.run():
             pass
         for line in pool.first.said:
             say(line)
         setup = replace(pool.first.setup, settings=settings, methods=tuple(methods))
-        yield RayEngine(setup, say, progress, pool.first.cost, pool)
+        yield RayEngine(setup, pool.first.cost, pool)

@@ -30,12 +30,13 @@ from audiomarathon.text import Say, counted
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_TQDM_PATCH_PRINT": "0"}
 
 KEPT = "Results so far are saved; run the same command to continue"
-_PATIENCE_S = 10
-LIVES = 3  # deaths of workers with the same work, after which it is given up or cut into smaller parts
-_LOOK_S = 5  # between two looks at the cluster while nothing comes back
-_QUIET_S = 60  # without an answer before a line says who is waited for, then twice as long; also for failed starts
+_PATIENCE_S = 10  # seconds to wait for a connection, and for Ray to stop
+LIVES = 3  # after so many workers died with the same work, give it up or cut it into smaller parts
+_LOOK_S = 5  # seconds between two checks of the cluster while no call ends
+_QUIET_S = 60  # seconds without an answer before a line names the busy workers, then twice as long; limit of bad starts
 _TOKEN = (
-    "something listens there: does it ask for a token (RAY_AUTH_MODE=token RAY_AUTH_TOKEN=…), or is its Ray another?"
+    "something listens there: if the cluster needs a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN=…; "
+    "else install the cluster's version of Ray"
 )
 
 
@@ -93,7 +94,7 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
             say(f"warning: {shared}: their times cannot be compared with other runs; --no-timing leaves times out")
         if shape.gpus > 1 and not settings.device_map:
             say(f"warning: each worker uses one of its {shape.gpus:g} GPUs; DEVICE_MAP=auto uses all")
-        with _signals({signal.SIGTERM: _end}), _telling_of_its_end(say, ours=ours):  # Ray would abort at SIGTERM
+        with _signals({signal.SIGTERM: _end}), _watching_raylet(say, ours=ours):  # Ray would abort at SIGTERM
             yield shape
     except KeyboardInterrupt:
         say("Ray: stopping")
@@ -106,8 +107,8 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
 
 
 @contextmanager
-def _telling_of_its_end(say: Say, *, ours: bool) -> Iterator[None]:
-    """Print one line if this machine's raylet ends inside the block: Ray would end this process with pages of text."""
+def _watching_raylet(say: Say, *, ours: bool) -> Iterator[None]:
+    """Exit with one line if this machine's raylet ends inside the block: Ray would print pages of text."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     over = threading.Event()
 
@@ -229,18 +230,18 @@ def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]])
     gpus = wanted.gpus_per_worker
     if gpus is None:
         gpus = float(settings.device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes))
-    able = [node for node in nodes if node.get("CPU", 0) >= 1 and node.get("GPU", 0) >= gpus]
-    cores = sum(int(node["CPU"]) for node in able)
-    on_each = [_on_gpus(node["GPU"], gpus) if gpus else cores for node in able]
-    room = sum(min(int(node["CPU"]), slot) for node, slot in zip(able, on_each, strict=True))
-    workers = wanted.workers or (room if gpus else len(able))
+    usable = [node for node in nodes if node.get("CPU", 0) >= 1 and node.get("GPU", 0) >= gpus]
+    cores = sum(int(node["CPU"]) for node in usable)
+    on_each = [_on_gpus(node["GPU"], gpus) if gpus else cores for node in usable]
+    room = sum(min(int(node["CPU"]), slot) for node, slot in zip(usable, on_each, strict=True))
+    workers = wanted.workers or (room if gpus else len(usable))
     if not 1 <= workers <= room:
         what = f"{_gpus(gpus)} and a CPU core each" if gpus else "a CPU core each"
         wants, there = counted(max(1, workers), "worker"), counted(len(nodes), "machine")
         raise ExecutorError(f"{wants} of {what}: there is room for {room} on {there}")
-    slots = on_each if gpus else [-(-workers // len(able))] * len(able)
-    cpus = max(1, min(int(node["CPU"]) // max(1, min(slot, workers)) for node, slot in zip(able, slots, strict=True)))
-    sharing = min(workers, _on_gpus(1, gpus)) if gpus else -(-workers // len(able))
+    slots = on_each if gpus else [-(-workers // len(usable))] * len(usable)
+    cpus = max(1, min(int(node["CPU"]) // max(1, min(slot, workers)) for node, slot in zip(usable, slots, strict=True)))
+    sharing = min(workers, _on_gpus(1, gpus)) if gpus else -(-workers // len(usable))
     return Shape(workers, gpus, cpus, max(1, sharing))
 
 
@@ -287,7 +288,7 @@ class Pool:
     @classmethod
     def start(cls, actor: type, arguments: Sequence[Any], shape: Shape, say: Say) -> Pool:
         """Start the workers, without waiting for them."""
-        # A call is repeated after a restart unless it says otherwise: so `open` waits for the new process.
+        # Ray repeats a call after a restart unless the call says otherwise: so `open` waits for the new process.
         options = {"num_cpus": shape.cpus, "num_gpus": shape.gpus, "max_restarts": -1, "max_task_retries": LIVES - 1}
         remote = ray.remote(**options, scheduling_strategy="SPREAD")(actor)
         return cls([remote.remote(*arguments) for _ in range(shape.workers)], shape, say)
@@ -301,7 +302,7 @@ class Pool:
         Raises
         ------
         AudioMarathonError
-            What a worker raised; the cluster is lost; no worker or no machine for one is left.
+            A worker raised it; or the cluster, all workers, or all machines with room for a worker are lost.
         """
         queue, idle, trouble = deque((part, 0) for part in parts), list[Any](), 0.0
         calls: dict[Any, tuple[Any, Any]] = {one.open.remote(self.first): (one, None) for one in self.workers}
@@ -318,13 +319,13 @@ class Pool:
                     continue
                 except RayError as error:
                     calls[worker.open.remote(self.first)] = worker, None
-                    if work is None or held is None:  # it died while loading, or Ray has not noticed a lost machine yet
+                    if work is None or held is None:  # died while loading, or Ray has not noticed a lost machine yet
                         trouble = trouble or time.monotonic()
                         at_work = any(held for _worker, held in calls.values())
                         if not at_work and time.monotonic() - trouble > _QUIET_S:
                             raise ExecutorError(f"no worker can load the model ({told(error)}); {KEPT}") from None
                         continue
-                    self.say(f"warning: the worker on {self._name(worker)} died; its work is done again")
+                    self.say(f"warning: the worker on {self._name(worker)} died; its work runs again")
                     part, deaths = held[0], held[1] + 1
                     if again := work.smaller(part, deaths):
                         queue.extendleft((one, deaths) for one in reversed(again))
@@ -339,7 +340,7 @@ class Pool:
                     self.first, self.known[worker] = self.first or made, made
 
     def _failed(self, worker: Any, error: BaseException, *, at_work: bool) -> None:
-        """Put a worker aside that cannot load its model; raise what concerns every worker, or was raised at work."""
+        """Drop a worker that cannot load its model; raise errors of its work, and errors that concern every worker."""
         if at_work or isinstance(error, ExecutorError) or (not self.first and isinstance(error, AudioMarathonError)):
             raise error from None
         self.workers.remove(worker)

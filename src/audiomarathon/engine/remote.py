@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields, replace
 from itertools import islice
@@ -18,22 +18,20 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.endpoint.client import Endpoint, EndpointError
 from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.engine import Engine
-from audiomarathon.engine.evaluate import asked, error_record, pending_methods
-from audiomarathon.engine.progress_view import watching
+from audiomarathon.engine.evaluate import Labelled, asked, error_record
 from audiomarathon.engine.setup import Hardware, Setup
 from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError, told
 from audiomarathon.models.checkpoint import Checkpoint
 from audiomarathon.models.prompt import Prompt, Waveform
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Record
-from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
 SAMPLING_RATE = 16_000
-_GIVE_UP = 6  # samples in a row that fail after all attempts; two rounds of requests in flight are added
-_QUIET_S = 10.0  # without a reply before a line says why
-_PATIENCE_S = 10.0  # to wait for requests in flight when the run ends with an error
+_GIVE_UP = 6  # stop after so many samples in a row fail after all attempts, plus two rounds of requests in flight
+_QUIET_S = 10.0  # seconds without a reply before a line says why
+_PATIENCE_S = 10.0  # seconds to wait for requests in flight when the run ends with an error
 
 
 @dataclass(frozen=True)
@@ -42,45 +40,39 @@ class EndpointEngine(Engine):
 
     endpoint: Endpoint
 
-    def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
+    def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
         """Send a request for every sample without a reply, at most `batch_size` at a time.
 
         Timed runs send one request at a time: under load, latencies measure the load too.
         """
-        (job,) = jobs
-        pending = pending_methods(plan, jobs)
+        (method,) = self.setup.methods
         samples = iter([sample for sample in plan.samples if sample.id in pending])
-        at_once, told = plan.batch_size or 1, ""
+        at_once, last_trouble = plan.batch_size or 1, ""
         running: set[Future[Record]] = set()
-        with (
-            watching(plan, jobs, self.say, progress=self.progress) as bar,
-            ThreadPoolExecutor(at_once, "endpoint") as pool,
-            self.endpoint,
-        ):
+        with ThreadPoolExecutor(at_once, "endpoint") as pool, self.endpoint:
             try:
                 while True:
                     # Start no more than may run, so that clips wait on disk and not in memory.
                     running.update(
-                        pool.submit(self._record, plan, one) for one in islice(samples, at_once - len(running))
+                        pool.submit(self._record, plan, sample) for sample in islice(samples, at_once - len(running))
                     )
                     if not running:
                         return
                     finished = wait(running, _QUIET_S, FIRST_COMPLETED).done
-                    if not finished and self.endpoint.trouble not in ("", told):
-                        told = self.endpoint.trouble
-                        self.say(f"{self.endpoint.host}: {told}; retrying")
+                    if not finished and self.endpoint.trouble not in ("", last_trouble):
+                        last_trouble = self.endpoint.trouble
+                        say(f"{self.endpoint.host}: {last_trouble}; retrying")
                     for future in finished:
-                        job.folder.append(future.result())
                         running.discard(future)
-                        bar.update(1)
+                        yield method.label, future.result()
                     if self.endpoint.given_up >= _GIVE_UP + 2 * at_once:
-                        last = "its last error is on record; run the same command again when it is back"
-                        raise ModelError(f"{self.endpoint.host} stopped responding: {last}")
+                        advice = "its last error is on record; run the same command again when it is back"
+                        raise ModelError(f"{self.endpoint.host} stopped responding: {advice}")
             except (ModelError, KeyboardInterrupt) as error:
                 patience = _PATIENCE_S if isinstance(error, ModelError) else 0.0
                 for future in wait(running, patience).done:  # keep answers that arrive while the run ends
                     if not future.exception() and future.result().answered:
-                        job.folder.append(future.result())
+                        yield method.label, future.result()
                 raise
 
     def _record(self, plan: Plan, sample: Sample) -> Record:
@@ -130,7 +122,6 @@ def open_endpoint(
     methods: Sequence[Method],
     *,
     say: Say = lambda _line: None,
-    progress: bool | None = None,
 ) -> EndpointEngine:
     """Return the engine of a model behind an endpoint; sends no request yet.
 
@@ -147,7 +138,7 @@ def open_endpoint(
     spec = get_model(model)
     endpoint = Endpoint.from_env(settings.model_path)
     say(f"model {endpoint.model} at {endpoint.host}")
-    # Not the folder of the same checkpoint run on this machine.
+    # "endpoint" keeps its run folders apart from those of the same checkpoint on this machine.
     checkpoint = Checkpoint(endpoint.model, Path(endpoint.model), "endpoint")
     hardware = Hardware("endpoint", "as served", f"endpoint {endpoint.host}")
     setup = Setup(
@@ -158,7 +149,7 @@ def open_endpoint(
         tuple(methods),
         spec,
     )
-    return EndpointEngine(setup, say, progress, None, endpoint)
+    return EndpointEngine(setup, None, endpoint)
 
 
 def _check_settings(settings: RunSettings) -> None:

@@ -24,7 +24,7 @@ from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
-from audiomarathon.engine.setup import Setup, check_folders, find_setup, run_folders
+from audiomarathon.engine.setup import Setup, find_setup, run_folders
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
 from audiomarathon.models.registry import get_model
@@ -81,7 +81,7 @@ def run(
     ray
         Ray's workers that run the samples; None runs in this process.
     say
-        Called with lines for the user: the model, samples left out, the results' folder.
+        Called with lines for the user: the model, skipped samples, the results' folder.
     trackers
         Follow each run; see :mod:`audiomarathon.tracking`.
 
@@ -102,14 +102,14 @@ def run(
             say(line)
 
     def anything_left(setup: Setup) -> bool:
-        for task, data in loaded:  # find a clash in the last task before hours are spent on the first
-            check_folders(setup, task, data)
-        return not all(is_finished(setup, task, data) for task, data in loaded)
+        # Check every task: a clash in the last must be found before hours are spent on the first.
+        finished = [is_finished(setup, task, data) for task, data in loaded]
+        return not all(finished)
 
-    told_of = list(trackers)
-    with opened(model, settings, methods, ray, needed=anything_left, say=say, progress=progress) as (setup, engine):
+    remaining = list(trackers)  # a tracker that fails is removed
+    with opened(model, settings, methods, ray, needed=anything_left, say=say) as (setup, engine):
         for task, data in loaded:
-            yield from run_task(setup, engine, task, data, say, told_of)
+            yield from run_task(setup, engine, task, data, say, progress, remaining)
 
 
 @contextmanager
@@ -121,7 +121,6 @@ def opened(
     *,
     needed: Callable[[Setup], bool] = lambda _setup: True,
     say: Say = lambda _line: None,
-    progress: bool | None = None,
 ) -> Iterator[tuple[Setup, Engine | None]]:
     """Load a model, in this process or in Ray's workers, for the duration of the block; see :func:`open_local`.
 
@@ -146,7 +145,7 @@ def opened(
         if ray is not None:
             several = "for several requests at once set BATCH_SIZE and --no-timing"
             raise SettingsError(f"--executor ray: {model} runs behind an endpoint; {several}")
-        engine = open_endpoint(model, settings, methods, say=say, progress=progress)
+        engine = open_endpoint(model, settings, methods, say=say)
         needed(engine.setup)
         yield engine.setup, engine
         return
@@ -157,11 +156,11 @@ def opened(
             yield setup, None
             return
         if ray is None:
-            yield setup, open_local(model, settings, methods, setup=setup, say=say, progress=progress)
+            yield setup, open_local(model, settings, methods, setup=setup, say=say)
             return
     from audiomarathon.engine.ray_engine import open_workers
 
-    with open_workers(model, settings, methods, ray, say=say, progress=progress) as workers:
+    with open_workers(model, settings, methods, ray, say=say) as workers:
         if ray.address is not None:
             needed(workers.setup)
         yield workers.setup, workers
@@ -175,8 +174,8 @@ def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
     SettingsError
         A method does not run in batches; the message names it.
     """
-    if settings.batch_size > 1 and (alone := [method.label for method in methods if not method.batches]):
-        raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(alone)} works at batch size 1; allowed: 1")
+    if settings.batch_size > 1 and (unbatched := [method.label for method in methods if not method.batches]):
+        raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(unbatched)} needs batch size 1; allowed: 1")
 
 
 def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
@@ -185,7 +184,7 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
     Raises
     ------
     DataError
-        There are none, or rows are bad and may not be left out.
+        There are none, or rows are bad and ALLOW_BAD_ROWS is off.
     """
     if task.probed:
         raise SettingsError(f"{task.key} probes encoders; run it with: audiomarathon encoder run ENCODER --tasks")
@@ -213,25 +212,27 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
 
 
 def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
-    """Tell whether every selected sample has a reply under every setting; write nothing.
-
-    With SAVE_ATTN, the sample's attention must exist too.
+    """Tell whether every selected sample has a reply under every setting, and with SAVE_ATTN its attention.
 
     Raises
     ------
+    RecordError
+        A folder holds another run, or another process writes it.
     SettingsError
         Samples have no clips, and the model needs audio.
     """
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
-    without, spec = sum(not sample.clips for sample in samples), setup.spec
-    if without and not spec.remote and not spec.load_family().text_only:
-        found = f"{task.key}: {without} of {len(samples)} samples have no clips"
+    without_clips, spec = sum(not sample.clips for sample in samples), setup.spec
+    if without_clips and not spec.remote and not spec.load_family().text_only:
+        found = f"{task.key}: {without_clips} of {len(samples)} samples have no clips"
         raise SettingsError(f"{found}, and {spec.key} needs audio in every prompt; allowed: tasks with clips")
     clips = clip_hashes(samples)
     folders = [folder for _method, folder in run_folders(setup, task, data)]
     for folder in folders:
-        folder.peek()
+        if folder.path.exists():
+            with folder:  # reads its records
+                pass
     done = [
         folder.done(clips) & (captured(folder, clips, settings) if settings.save_attn else {*clips})
         for folder in folders
@@ -245,6 +246,7 @@ def run_task(
     task: Task,
     data: Loaded,
     say: Say = lambda _line: None,
+    progress: bool | None = None,
     trackers: list[Tracker] | None = None,
 ) -> Iterator[Result]:
     """Evaluate one task under every setting, and yield the results when it is finished.
@@ -286,25 +288,25 @@ def run_task(
             if corpus:
                 job.folder.write_corpus(corpus)
         finished = stack.enter_context(following(trackers or [], task, jobs, setup.checkpoint.folder_name, clips, say))
-        stays = settings.attn_only and all(job.folder.done(clips) >= {*clips} for job in jobs)
+        keep_records = settings.attn_only and all(job.folder.done(clips) >= {*clips} for job in jobs)
         if settings.save_attn and isinstance(engine, LocalEngine):
             check_layers(engine.lm, settings.attn_layers)
-        if engine is not None and not stays:
-            run_session(replace(engine, say=say), task, data, plan, jobs)
+        if engine is not None and not keep_records:
+            run_session(engine, data, plan, jobs, say, progress)
         if settings.save_attn and isinstance(engine, LocalEngine):
             with progress_of(len(samples), f"{task.key}: attention", "sample") as step:
                 capture_missing(engine.lm, plan, jobs, settings, say=say, step=step)
         for job in jobs:
-            if engine is None and not stays:  # the summary covers the samples that this run selects
+            if engine is None and not keep_records:  # the summary covers the samples that this run selects
                 job.folder.write_run({**job.folder.run, **facts_of(setup, task, data, samples)})
-            lacking = set[str]()
+            without_attention = set[str]()
             if settings.save_attn:
-                there = captured(job.folder, clips, settings)
-                lacking = job.folder.done(clips) & {*clips} - there
-                say(f"{job.method.label}: attention of {counted(len(there), 'sample')} in {job.folder.path / FOLDER}")
+                saved = captured(job.folder, clips, settings)
+                without_attention = job.folder.done(clips) & {*clips} - saved
+                say(f"{job.method.label}: attention of {counted(len(saved), 'sample')} in {job.folder.path / FOLDER}")
             summary = _score(task, job.folder)
             finished(job, summary)
-            yield Result(job.folder.path, job.method.label, summary, len(lacking))
+            yield Result(job.folder.path, job.method.label, summary, len(without_attention))
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
@@ -379,23 +381,23 @@ def as_run(
     RecordError
         A record cannot be written; nothing is written.
     """
-    for one in records:
-        to_line(one)
-    asked = json.dumps([[one.id, one.reference] for one in sorted(records, key=lambda one: one.id)])
-    digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
-    heard = {"control": {"kind": control}} if control else {}
+    for record in records:
+        to_line(record)  # refuses a record that could not be read again
+    questions = json.dumps([[record.id, record.reference] for record in sorted(records, key=lambda record: record.id)])
+    digest = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
+    controlled = {"control": {"kind": control}} if control else {}
     weighed = {"corpus": Corpus(tuple(map(tuple, corpus))).hash} if corpus else {}
-    with RunFolder(folder, {"task": task, "origin": IMPORTED, "data": digest, **heard, **weighed}) as run:
-        fresh = [one for one in records if one.id not in run.records]
-        for one in records:
-            known = run.records.get(one.id, one)
-            if (known.reply, known.answered) != (one.reply, one.answered):
-                raise DataError(f"{folder}: its reply to {one.id} differs from {file}; remove that folder first")
+    with RunFolder(folder, {"task": task, "origin": IMPORTED, "data": digest, **controlled, **weighed}) as run:
+        fresh = [record for record in records if record.id not in run.records]
+        for record in records:
+            known = run.records.get(record.id, record)
+            if (known.reply, known.answered) != (record.reply, record.answered):
+                raise DataError(f"{folder}: its reply to {record.id} differs from {file}; remove that folder first")
         facts = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
         origin = {"origin": IMPORTED, "file": file.name, "settings": {"seed": 42}}
-        run.write_run({**facts, **origin, **heard, "samples": [one.id for one in records]})
+        run.write_run({**facts, **origin, **controlled, "samples": [record.id for record in records]})
         if corpus:
             run.write_corpus(corpus)
-        for one in fresh:
-            run.append(one)
+        for record in fresh:
+            run.append(record)
     return score(folder)

@@ -1,4 +1,4 @@
-"""Write `run.json`: facts of the run and the machine, the time and load of each session, what a resumed run finds."""
+"""Write facts of the run, the machine and each session to `run.json`; report what a resumed run finds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from audiomarathon.runs.folder import Job
 
 
-def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequence[Job]) -> None:
-    """Evaluate a task's settings and record the session's time and load. The folders must be entered."""
+def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], say: Say, progress: bool | None) -> None:
+    """Evaluate a task's settings and record the session's time and load; see :meth:`Engine.evaluate`."""
     from audiomarathon.costs.flops import drops_of
 
     machine = engine.state()
@@ -36,7 +36,7 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
         _warn_if_busy(load, threads)
     clock = time.monotonic()
     before = [dict(job.folder.records) for job in jobs]
-    facts = facts_of(engine.setup, task, data, plan.samples) | {
+    facts = facts_of(engine.setup, plan.task, data, plan.samples) | {
         "model": engine.setup.spec.key,
         "certificate": engine.certificate(),
         "cost": engine.cost.as_json() if engine.cost else None,
@@ -48,9 +48,9 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
         session = {"started": started, "ended": None, "answered_before": answered, **machine}
         sessions = [*job.folder.run.get("sessions", []), session]
         drops = drops_of(job.method)
-        own = {"method": job.method.label, "note": job.method.note, "drops": asdict(drops) if drops else None}
-        job.folder.write_run({**facts, **own, "sessions": sessions})
-    engine.evaluate(plan, jobs)
+        setting = {"method": job.method.label, "note": job.method.note, "drops": asdict(drops) if drops else None}
+        job.folder.write_run({**facts, **setting, "sessions": sessions})
+    engine.evaluate(plan, jobs, say=say, progress=progress)
     wall, end = time.monotonic() - clock, engine.state()
     if engine.setup.settings.timing:
         _warn_if_busy(end["load"], threads)
@@ -62,8 +62,8 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
         "load_after": end["load"],
     }
     for job, old in zip(jobs, before, strict=True):
-        fresh = [one for id_, one in job.folder.records.items() if one is not old.get(id_) and one.answered]
-        counts = {"samples": len(fresh), "audio_s": sum(one.clip_seconds for one in fresh)}
+        fresh = [record for id_, record in job.folder.records.items() if record is not old.get(id_) and record.answered]
+        counts = {"samples": len(fresh), "audio_s": sum(record.clip_seconds for record in fresh)}
         job.folder.run["sessions"][-1] |= {"ended": now(), **ended, **counts}
         job.folder.write_run(job.folder.run)
 
@@ -100,9 +100,7 @@ def now() -> str:
 
 
 def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None:
-    """Print how many samples of a folder are done, which version wrote it, and which clips have changed.
-
-    A folder of another version is named, not refused.
+    """Print how many samples of a folder are done, how many have changed clips, and if another version wrote it.
 
     Parameters
     ----------
@@ -111,7 +109,7 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
     """
     from audiomarathon.engine.environment import environment
 
-    last, now = (_version(facts) for facts in (folder.run.get("environment"), environment()))
+    last, now = _version(folder.run.get("environment") or {}), _version(environment())
     if folder.records and last != now:
         say(f"{folder.path}: last written by audiomarathon {last}, now {now}")
     if folder.weak:
@@ -128,6 +126,5 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
         say(f"{folder.path}: {counted(changed, 'sample')} with changed clips: running again")
 
 
-def _version(facts: object) -> str:
-    facts = facts if isinstance(facts, Mapping) else {}
+def _version(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('audiomarathon')} ({str(facts.get('commit') or 'no commit')[:7]})"

@@ -113,14 +113,6 @@ def find_hardware(settings: RunSettings) -> Hardware:
     return Hardware(device, dtype, device_name(device, settings.device_map))
 
 
-def check_folders(setup: Setup, task: Task, data: Loaded) -> None:
-    """Refuse folders that hold another run, or that another process writes, before any sample runs."""
-    for _method, folder in run_folders(setup, task, data):
-        if folder.path.exists():
-            with folder:
-                pass
-
-
 def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
     """Return the folder of each setting of a task, not yet entered."""
     shared = _identity(setup, task, data)

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.engine.environment import device_name
 from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import warn
 from audiomarathon.fingerprint import by_rule_1
@@ -21,12 +20,11 @@ FAIL = "fail"
 
 def about(setup: Setup) -> dict[str, str]:
     """Return the facts that a certificate covers; it counts for a run only if all of them are equal."""
-    hardware, settings = setup.hardware, setup.settings
     return {
         "checkpoint": setup.checkpoint_hash,
-        "device": device_name(hardware.device, settings.device_map),
-        "dtype": hardware.dtype,
-        "attention": settings.attn_implementation,
+        "device": setup.hardware.name,
+        "dtype": setup.hardware.dtype,
+        "attention": setup.settings.attn_implementation,
         "audiomarathon": __version__,
         "torch": importlib.metadata.version("torch"),
         "transformers": importlib.metadata.version("transformers"),
@@ -38,24 +36,24 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
 
     Warns if a check failed.
     """
-    what = about(setup)
-    path = place(what)
-    weak = not path.exists() and (older := place({**what, "checkpoint": by_rule_1(what["checkpoint"])})).exists()
+    facts = about(setup)
+    path, weak_path = place(facts), place({**facts, "checkpoint": by_rule_1(facts["checkpoint"])})
+    weak = not path.exists() and weak_path.exists()
     if weak:
-        path = older
+        path = weak_path
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        checks = {name: finding["verdict"] for name, finding in content["checks"].items()}
-        held = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
+        checks = {name: check["verdict"] for name, check in content["checks"].items()}
+        found = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    if held["verdict"] != PASS:
+    if found["verdict"] != PASS:
         failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
         warn(f"{setup.spec.key} FAILED its certificate ({failed}); see {path}")
     if weak:
-        old = f"its certificate of {held['date']} rests on an old hash of the checkpoint, which misses most changes"
+        old = f"its certificate of {found['date']} rests on an old hash of the checkpoint, which misses most changes"
         warn(f"{setup.spec.key}: weak fingerprint: {old}; run `audiomarathon certify` again")
-    return {**held, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
+    return {**found, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
 
 
 def place(about_: dict[str, str]) -> Path:

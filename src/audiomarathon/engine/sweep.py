@@ -19,7 +19,7 @@ from audiomarathon.compression.registry import all_methods, get_method, split_ra
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
 from audiomarathon.engine.sessions import now
-from audiomarathon.engine.setup import Setup, check_folders
+from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.files import writing
@@ -57,10 +57,10 @@ def parse_ratios(text: str) -> list[float]:
     """
     try:
         ratios = [ratio for part in text.split(",") for ratio in _range([Decimal(word) for word in part.split(":")])]
+        if not all(ratio.is_finite() and 0 <= ratio < 1 for ratio in ratios):
+            raise ValueError
     except (InvalidOperation, ValueError):
         raise SettingsError(f"--ratios={text}: not allowed; allowed: {_ALLOWED}") from None
-    if any(not ratio.is_finite() or not 0 <= ratio < 1 for ratio in ratios):
-        raise SettingsError(f"--ratios={text}: not allowed; allowed: {_ALLOWED}")
     return sorted({float(ratio) for ratio in ratios})
 
 
@@ -154,7 +154,7 @@ def sweep(
         `finished` is called first.
     """
     check_batch_size(settings, methods)
-    swept, ready, told_of = Swept(), [], list(trackers)
+    swept, ready, remaining = Swept(), [], list(trackers)
     for task in tasks:
         _note(logs, task, f"=== {now()} {task.key}")
         with _log(logs, task, say, swept) as tell:
@@ -164,14 +164,15 @@ def sweep(
         left = []
         for task, data in ready:
             with _log(logs, task, say, swept):
-                check_folders(setup, task, data)  # find a clash in the last task before hours are spent on the first
                 left.append(not is_finished(setup, task, data))
         return any(left)
 
+    if not ready:
+        return swept
     with ExitStack() as stack:
         try:
-            opening = opened(model, settings, methods, ray, needed=anything_left, say=say, progress=progress)
-            opened_as = stack.enter_context(opening) if ready else None
+            opening = opened(model, settings, methods, ray, needed=anything_left, say=say)
+            setup, engine = stack.enter_context(opening)
         except AudioMarathonError as error:
             for task, _data in ready:
                 with _log(logs, task, lambda _line: None, swept):  # the caller reports the error once
@@ -179,11 +180,10 @@ def sweep(
             _write(finished, swept, say)
             raise
         for task, data in ready:
-            assert opened_as is not None
             if task.key in swept.failures:
                 continue
             with _log(logs, task, say, swept) as tell:
-                results = list(run_task(*opened_as, task, data, tell, told_of))
+                results = list(run_task(setup, engine, task, data, tell, progress, remaining))
                 swept.results += results
                 for result in results:
                     tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")

@@ -33,7 +33,7 @@ BLOCKS = 64
 TOP = 16
 
 Array = npt.NDArray[Any]
-_OF_ROW = {"id": str, "file": str, "bytes": int, "layers": list, "all": bool, "full": bool}  # of a line of the index
+_TYPES = {"id": str, "file": str, "bytes": int, "layers": list, "all": bool, "full": bool}  # of fields in the index
 _ARRAYS = ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edges")
 
 
@@ -55,16 +55,16 @@ class Attention:
     top_index, top_mass
         The audio tokens with the most attention, and their share, shape (R, L, H, 16 or A), int32 and float16.
     entropy
-        Of the attention among audio tokens, nats, shape (R, L, H), float32.
+        Entropy of the attention among audio tokens, in nats, shape (R, L, H), float32.
     blocks, edges
         Mean over heads of the whole map in 64 × 64 blocks: columns summed, rows averaged, shape (L, 64, 64), float16;
-        block i is of positions edges[i] to edges[i + 1].
+        block i covers positions edges[i] to edges[i + 1].
     tokens
         The prompt's tokens as text.
     meta
-        `layers`, `model_layers` (how many there are), `groups`, `clips` (audio tokens of each), `parts` (from which
-        position to which a group goes), `kept_audio_bits` (see :func:`.unpack`; None where nothing was dropped),
-        `reply`, and the fields of LALM Bench's `meta.json`.
+        `layers`, `model_layers` (number of the model's layers), `groups`, `clips` (number of audio tokens of each),
+        `parts` (each stretch of a group, with its first position and the one after its last), `kept_audio_bits` (see
+        :func:`.unpack`; None if nothing was dropped), `reply`, and the fields of LALM Bench's `meta.json`.
     """
 
     mass: Array
@@ -105,7 +105,9 @@ class Attention:
                 arrays = {name: found[name] for name in _ARRAYS}
                 tokens, meta = (json.loads(found[name].tobytes()) for name in ("tokens", "meta"))
         except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
-            raise RecordError(f"{file}: is no file of attention ({error}); delete it, and capture again") from error
+            raise RecordError(
+                f"{file}: not a valid file of attention ({error}); delete it, and capture again"
+            ) from error
         return cls(**arrays, tokens=tuple(tokens), meta=meta)
 
 
@@ -115,7 +117,7 @@ def index_of(run: Path) -> dict[str, dict[str, Any]]:
     lines = read_plain(index).splitlines() if index.is_file() else []
     found = {}
     for row in filter(None, map(json_object, lines)):
-        if all(isinstance(row.get(name), kind) for name, kind in _OF_ROW.items()):
+        if all(isinstance(row.get(name), kind) for name, kind in _TYPES.items()):
             file = index.parent / row["file"]
             if file.is_file() and file.stat().st_size == row["bytes"]:
                 found[row["id"]] = row

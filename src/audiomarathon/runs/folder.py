@@ -29,17 +29,17 @@ from audiomarathon.text import counted
 CORPUS_FILE = "corpus.json"
 SCHEMA_VERSION = 2  # 1: records contained verdicts, and the identity a version
 _NUMBER = int | float
-_OF_RUN = (  # type of each field of run.json
+_RUN_TYPES = (  # of the fields of run.json
     dict.fromkeys(("task", "method", "model", "checkpoint", "checkpoint_name", "data_folder"), str)
     | dict.fromkeys(("identity", "settings", "control", "drops", "cost", "environment", "left_out"), dict)
     | dict.fromkeys(("samples", "sessions", "bad_rows"), list)
 )
-_OF_SUMMARY = (
+_SUMMARY_TYPES = (
     dict.fromkeys(("n", "expected", "errors", "score", "accuracy", "kv_bytes", "peak_memory_bytes"), _NUMBER)
     | dict.fromkeys(("audio_tokens", "kept_audio_tokens", "cost"), _NUMBER)
     | {"task": str, "headline": str, "timing": dict, "intervals": dict}
 )
-_UNASKED = {"schema_version"}  # fields of older identities that no longer distinguish runs
+_IGNORED = {"schema_version"}  # fields of older identities that no longer distinguish runs
 CODE = "code of "  # prefix of identity fields that older versions did not write
 
 
@@ -178,11 +178,13 @@ class RunFolder:
         held = self.run.get("identity") or {}
         unwritten = {name for name in self.identity if name.startswith(CODE) and name not in held}
         self.weak = bool(self.run.get("weak_fingerprint") or is_weak(held.get("checkpoint")) or unwritten)
-        fields = {*held, *self.identity} - unwritten - _UNASKED
+        fields = {*held, *self.identity} - unwritten - _IGNORED
         if names := sorted(k for k in fields if not same(held.get(k), self.identity.get(k))):
-            shown = "; ".join(f"{n}: {held.get(n)!r} there, {self.identity.get(n)!r} now" for n in names[:4])
+            shown = "; ".join(
+                f"{name}: {held.get(name)!r} there, {self.identity.get(name)!r} now" for name in names[:4]
+            )
             untimed = held.get("device") is None  # None means a run without times
-            flag = f" ({'--no-timing' if untimed else '--timing'} goes on with it)" * (names == ["device"])
+            flag = f" ({'--no-timing' if untimed else '--timing'} continues it)" * (names == ["device"])
             raise RecordError(
                 f"{self.path}: holds another run ({shown}); name another RESULTS_DIR{flag}, or move that folder away"
             )
@@ -258,7 +260,7 @@ def _bare_records(path: Path) -> dict[str, Record]:
     found = [record for line in lines if (record := from_line(line)) is not None]
     if odd := len(lines) - len(found):
         unreadable = counted(odd, "unreadable line")
-        warnings.warn(f"{file}: {unreadable} left out; the run, given again, redoes what they held", stacklevel=2)
+        warnings.warn(f"{file}: {unreadable} left out; run the same command again to redo their samples", stacklevel=2)
     return {record.id: record for record in found}
 
 
@@ -285,10 +287,10 @@ def _corpus(file: Path) -> Corpus:
     if not isinstance(references, list) or not all(
         isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts) for texts in references
     ):
-        raise RecordError(f"{file}: its 'references' are not as they should be")
+        raise RecordError(f"{file}: its 'references' must be a list of lists of texts")
     corpus = Corpus(tuple(map(tuple, references)))
     if corpus.hash != content.get("hash"):
-        raise RecordError(f"{file}: its 'references' are not those that were written")
+        raise RecordError(f"{file}: its 'references' have changed since they were written")
     return corpus
 
 
@@ -339,9 +341,9 @@ def read_summary(path: Path) -> dict[str, Any]:
         The file cannot be read, or a field has the wrong type.
     """
     content = read_object(file := path / "summary.json")
-    _check(file, content, _OF_SUMMARY)
+    _check(file, content, _SUMMARY_TYPES)
     if not all(pair is None or _is_pair(pair) for pair in (content.get("intervals") or {}).values()):
-        raise RecordError(f"{file}: its 'intervals' is not as it should be")
+        raise RecordError(f"{file}: its 'intervals' must hold pairs of numbers")
     return content
 
 
@@ -352,7 +354,7 @@ def _is_pair(value: object) -> bool:
 def _check(file: Path, content: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
     """Refuse fields of the wrong type; a missing field is allowed."""
     if odd := [name for name, kind in kinds.items() if not isinstance(content.get(name), kind | None)]:
-        raise RecordError(f"{file}: its {odd[0]!r} is not as it should be")
+        raise RecordError(f"{file}: its {odd[0]!r} has a value of the wrong type")
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -367,10 +369,10 @@ def read_run(path: Path) -> dict[str, Any]:
     if not file.exists():
         raise RecordError(f"{path}: not a run folder, it holds no run.json")
     content = read_object(file)
-    _check(file, content, _OF_RUN)
+    _check(file, content, _RUN_TYPES)
     _check(file, content.get("identity") or {}, dict.fromkeys(_PLAIN, str | _NUMBER))
     if not all(isinstance(session, dict) for session in content.get("sessions") or ()):
-        raise RecordError(f"{file}: its 'sessions' is not as it should be")
+        raise RecordError(f"{file}: its 'sessions' must hold JSON objects")
     if (version := content.get("schema_version", 1)) not in range(1, SCHEMA_VERSION + 1):
         raise RecordError(f"{file}: schema version {version}, this version reads 1 to {SCHEMA_VERSION}")
     if odd := [name for name in ("task", "method") if not str(content.get(name, "")).isprintable()]:

@@ -76,7 +76,7 @@ def damage_of(record: Mapping[str, Any]) -> str:
         kind, _, or_none = _TYPES.get(name, ("", "", ""))
         allowed = failed or (or_none and name != "reply")
         if name == "crc" or (kind and not (allowed if value is None else _fits(kind, name, value))):
-            return f"its {name!r} is not as it should be"
+            return f"its {name!r} has a value that is not allowed"
     if record.get("time") and None in map(record.get, ("prompt_tokens", "audio_tokens", "new_tokens")):
         return "it has times, but not all counts of tokens"
     try:
@@ -119,7 +119,7 @@ def pack(kept_positions: torch.Tensor, audio_mask: torch.Tensor) -> str:
     Parameters
     ----------
     kept_positions
-        Kept prompt positions, on the CPU.
+        Prompt positions that were kept, on the CPU.
     audio_mask
         Boolean, shape (S,): which prompt positions are audio tokens.
     """
@@ -136,7 +136,7 @@ def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
     Raises
     ------
     RecordError
-        The text has another number of bits.
+        The text does not hold one bit per audio token.
     """
     try:
         packed = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)

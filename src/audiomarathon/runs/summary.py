@@ -145,8 +145,5 @@ def _timing(records: Sequence[Record], audio_seconds_per_second: float | None) -
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
-    return {
-        "mean": float(np.mean(values)),
-        "p50": float(np.percentile(values, 50)),
-        "p95": float(np.percentile(values, 95)),
-    }
+    p50, p95 = np.percentile(values, [50, 95])
+    return {"mean": float(np.mean(values)), "p50": float(p50), "p95": float(p95)}

@@ -16,57 +16,12 @@ from audiomarathon.records import Record, Verdict
 from audiomarathon.runs.folder import Job
 from audiomarathon.runs.scored import judged
 from audiomarathon.scoring.scorer import sums_of
-from audiomarathon.text import plain
+from audiomarathon.text import Say, plain
 from audiomarathon.tracking.tracker import Point, TrackedRun, Tracker
 
 EVERY_S = 10.0
 _SCORES = 20  # running scores per update: each reads all verdicts so far
 _STAGES = ("encoder", "llm_prefill", "prefill", "decode")
-
-
-class Following:
-    """Sends the runs of one task to trackers."""
-
-    def __init__(self, trackers: list[Tracker], task: Task, say: Callable[[str], None]) -> None:
-        self._trackers, self._task, self._say = trackers, task, say
-        self._curves: dict[str, _Curve] = {}
-
-    def start(self, job: Job, checkpoint: str, *, swept: bool, clips: Mapping[str, str]) -> None:
-        """Start a setting's run with the records so far, and follow new ones; its folder must be entered."""
-        method, folder = job.method, job.folder
-        run = TrackedRun(
-            *(self._task.key, checkpoint, method.key, method.label, float(method.ratio)),
-            *(folder.path, folder.identity, swept),
-        )
-        curve = self._curves[method.label] = _Curve(self._task, run)
-        self._tell("started", run)
-        done = folder.done(clips)
-        curve.fresh += [record for id_, record in folder.records.items() if id_ in done and id_ in clips]
-
-        def appended(record: Record) -> None:
-            curve.fresh.append(record)
-            if time.monotonic() - curve.told >= EVERY_S:
-                self._score(curve)
-
-        folder.appended = appended
-
-    def finish(self, job: Job, summary: Mapping[str, Any] | None) -> None:
-        """Send the last points and the summary; None for an interrupted run."""
-        curve = self._curves.pop(job.method.label)
-        self._score(curve)
-        self._tell("finished", curve.run, summary)
-
-    def _score(self, curve: _Curve) -> None:
-        if points := curve.points():
-            self._tell("scored", curve.run, points)
-
-    def _tell(self, hook: str, *what: Any) -> None:
-        for tracker in list(self._trackers):
-            try:
-                getattr(tracker, hook)(*what)
-            except (Exception, SystemExit) as error:  # a missing server must not end the run
-                self._trackers.remove(tracker)
-                self._say(f"warning: {tracker.key} failed in {self._task.key}, is told no more: {plain(told(error))}")
 
 
 class _Curve:
@@ -77,7 +32,7 @@ class _Curve:
         self.fresh: list[Record] = []
         self._verdicts: dict[str, Verdict] = {}
         self._count = 0
-        self.told = time.monotonic()
+        self.sent = time.monotonic()
 
     def points(self) -> list[Point]:
         """Return a point per answered sample; the last point and some others have the running score."""
@@ -93,7 +48,7 @@ class _Curve:
                 if n % stride == 0 or n == len(records):
                     figures |= self._score()
             found.append(Point(self._count, figures))
-        self.told = time.monotonic()
+        self.sent = time.monotonic()
         return found
 
     def _score(self) -> dict[str, float]:
@@ -108,14 +63,9 @@ class _Curve:
 
 @contextmanager
 def following(
-    trackers: list[Tracker],
-    task: Task,
-    jobs: Sequence[Job],
-    checkpoint: str,
-    clips: Mapping[str, str],
-    say: Callable[[str], None],
-) -> Iterator[Callable[[Job, Mapping[str, Any]], None]]:
-    """Send a task's runs to trackers for the duration of the block; yields a function for each run's summary.
+    trackers: list[Tracker], task: Task, jobs: Sequence[Job], checkpoint: str, clips: Mapping[str, str], say: Say
+) -> Iterator[Callable[[Job, Mapping[str, Any] | None], None]]:
+    """Send a task's runs to trackers for the duration of the block; yields a function that sends a run's summary.
 
     Parameters
     ----------
@@ -128,17 +78,46 @@ def following(
     say
         Called when a tracker fails.
     """
-    follower = Following(trackers, task, say)
-    left = {job.method.label: job for job in jobs} if trackers else {}
-    for job in left.values():
-        follower.start(job, checkpoint, swept=len(jobs) > 1, clips=clips)
 
-    def finished(job: Job, summary: Mapping[str, Any]) -> None:
-        if left.pop(job.method.label, None):
-            follower.finish(job, summary)
+    def send(hook: str, *what: Any) -> None:
+        for tracker in list(trackers):
+            try:
+                getattr(tracker, hook)(*what)
+            except (Exception, SystemExit) as error:  # a missing server must not end the run
+                trackers.remove(tracker)
+                say(f"warning: {tracker.key} failed in {task.key}, and gets no more figures: {plain(told(error))}")
 
+    def send_points(curve: _Curve) -> None:
+        if points := curve.points():
+            send("scored", curve.run, points)
+
+    def start(job: Job) -> _Curve:
+        method, folder = job.method, job.folder
+        run = TrackedRun(
+            *(task.key, checkpoint, method.key, method.label, float(method.ratio)),
+            *(folder.path, folder.identity, len(jobs) > 1),
+        )
+        curve = _Curve(task, run)
+        send("started", run)
+        done = folder.done(clips)
+        curve.fresh += [record for id_, record in folder.records.items() if id_ in done and id_ in clips]
+
+        def appended(record: Record) -> None:
+            curve.fresh.append(record)
+            if time.monotonic() - curve.sent >= EVERY_S:
+                send_points(curve)
+
+        folder.appended = appended
+        return curve
+
+    def finished(job: Job, summary: Mapping[str, Any] | None) -> None:
+        if curve := curves.pop(job.method.label, None):
+            send_points(curve)
+            send("finished", curve.run, summary)
+
+    curves = {job.method.label: start(job) for job in jobs} if trackers else {}
     try:
         yield finished
     finally:
-        for job in left.values():
-            follower.finish(job, None)
+        for job in jobs:
+            finished(job, None)  # interrupted
