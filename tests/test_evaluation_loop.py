@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,10 @@ from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.token_pruner import Evidence
 from audiomarathon.engine.batches import Plan, sample_seed
+from audiomarathon.engine.engine import Engine
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job, RunFolder
 
 METHODS = (get_method("base"), get_method("frame", 0.5), get_method("random", 0.9))
@@ -91,6 +93,29 @@ def test_a_sample_for_which_a_method_chooses_nonsense_is_an_error_record(lm: Aud
     errors = {line["id"]: line["error"] for line in lines(job)}
     assert (errors["a"], errors["c"]) == (None, None)
     assert errors["b"].startswith("MethodError: frame-0.3-layer2 kept a prompt position twice")
+
+
+def test_ctrl_c_while_a_record_is_stored_keeps_the_replies_that_have_arrived(plan, jobs, monkeypatch) -> None:
+    class Endpoint(Engine):
+        def answer(self, *_: Any) -> Generator[tuple[str, Record]]:
+            try:
+                yield BASE, Record(**a_record("a"))
+            except KeyboardInterrupt:
+                yield from ((BASE, Record(**a_record(id_))) for id_ in "bc")
+                raise
+
+    (job,) = jobs(METHODS[0])
+    append = job.folder.append
+
+    def interrupted(record: Record) -> None:
+        if record.id == "a":
+            raise KeyboardInterrupt
+        append(record)
+
+    monkeypatch.setattr(job.folder, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Endpoint(None, None).evaluate(plan(["a", "b", "c"]), [job], progress=False)  # type: ignore[arg-type]
+    assert [line["id"] for line in lines(job)] == ["b", "c"]
 
 
 def test_settings_take_turns_at_going_first(plan, jobs) -> None:

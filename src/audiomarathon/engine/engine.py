@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from audiomarathon.costs.prefill_flops import Cost
 from audiomarathon.engine.setup import Setup, find_setup
 from audiomarathon.engine.stamp import stamp
 from audiomarathon.models.registry import get_local_model
+from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
@@ -66,12 +67,23 @@ class Engine(ABC):
         pending = {id_: methods for id_, methods in lacking.items() if methods}
         folders = {job.method.label: job.folder for job in jobs}
         left = {id_: len(methods) for id_, methods in pending.items()}
+
+        def store(label: str, record: Record) -> None:
+            folders[label].append(record)
+            left[record.id] -= 1
+            if not left[record.id]:
+                watch.update()
+
         with watching(plan, jobs, say, progress=progress) as watch, closing(self.answer(plan, pending, say)) as answers:
-            for label, record in answers:
-                folders[label].append(record)
-                left[record.id] -= 1
-                if not left[record.id]:
-                    watch.update()
+            try:
+                for label, record in answers:
+                    store(label, record)
+            except KeyboardInterrupt as interrupt:  # let the engine hand over replies that have arrived
+                with suppress(KeyboardInterrupt):
+                    store(*answers.throw(interrupt))
+                    for label, record in answers:
+                        store(label, record)
+                raise
 
     @abstractmethod
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
