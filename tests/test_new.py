@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import soundfile
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
@@ -29,8 +30,12 @@ def new(*words: object) -> list[str]:
 
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As much of the mini benchmark as a package's own test hears."""
-    return mini_benchmark.generate(tmp_path_factory.mktemp("mini"), tasks=["desed"], limit=2, progress=False)
+    """As much of the mini benchmark as a package's own test hears, in clips of 15 s."""
+    root = mini_benchmark.generate(tmp_path_factory.mktemp("mini"), tasks=["desed"], limit=2, progress=False)
+    for clip in root.rglob("*.wav"):
+        rate = soundfile.info(clip).samplerate
+        soundfile.write(clip, soundfile.read(clip, frames=15 * rate)[0], rate)
+    return root
 
 
 @pytest.fixture

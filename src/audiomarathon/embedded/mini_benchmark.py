@@ -36,7 +36,6 @@ CLIPS = {
     "vox": 6,
     "vox_age": 8,
 }
-MIN_SECONDS, MAX_SECONDS = 90.0, 120.0
 FAKE_SECONDS = 0.5  # a forged word, as in the public corpus; other events last `synthesis.EVENT_SECONDS`
 LICENCE = "CC0-1.0"
 
