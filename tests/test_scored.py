@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from audiomarathon.runs.folder import RunFolder, read_records, read_run
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.scored import judged, verdicts_file, write_verdicts
 from audiomarathon.scoring.choice import Choice
+from audiomarathon.scoring.scorer import fingerprint_of
 
 sys.path.append(str(Path(__file__).parent / "drills"))
 from hanging import no_hang
@@ -274,15 +276,25 @@ def test_a_summary_of_this_version_is_taken_as_it_is(run: Path, asked: list[str]
     assert asked == []
 
 
+def test_a_sample_that_failed_counts_in_the_hash_of_a_summary() -> None:
+    one, failed = typed(a_record("a")), Record("b", error="none")
+    hashes = {fingerprint_of(CHOICE, records) for records in ([one], [one, failed], [one, replace(failed, id="c")])}
+    assert len(hashes) == 3
+    assert fingerprint_of(CHOICE, [one, failed]) == fingerprint_of(CHOICE, [failed, one])
+
+
 def test_a_version_is_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Same(Choice):
+        pass
+
     class Other(Choice):
         modules = ("audiomarathon.metrics.wer",)
 
     class Newer(Choice):
         packages = ("jiwer",)
 
-    versions = {one.version for one in (CHOICE, Other(), Newer(), get_task("librispeech").scorer)}
-    assert len(versions) == 4
+    versions = {one.version for one in (CHOICE, Same(), Other(), Newer(), get_task("librispeech").scorer)}
+    assert len(versions) == 5
     assert Choice().version == CHOICE.version == get_task("tau").scorer.version
 
 
