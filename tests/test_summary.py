@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import a_failed_record, a_record, a_verdict, typed
+from builders import a_failed_record, a_record, a_session, a_verdict, typed
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.audiomarathon.tau import Tau
 from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
-from audiomarathon.runs.summary import summarise
+from audiomarathon.runs.summary import busy, is_busy, summarise, threads_of
 from audiomarathon.scoring.scorer import Scorer, figures_of
 
 
@@ -179,3 +179,29 @@ def test_the_seed_of_the_intervals_is_the_runs() -> None:
         assert found["intervals"] == intervals.setdefault(seed, found["intervals"])
         assert found["intervals"] == figures_of(scorer, list(verdicts.values()), seed=seed)["intervals"]
     assert intervals[7] != intervals[8]
+
+
+@pytest.mark.parametrize(
+    ("foreign", "threads", "found"),
+    [(1.0, 2, True), (1.0, 1, False), (2.0, 1, True), (0.4, 2, False), (0.6, 2, True), (None, 2, False)],
+)
+def test_a_machine_is_busy_if_others_and_the_runs_threads_are_more_than_its_cores(
+    foreign: float | None, threads: int, found: bool
+) -> None:
+    assert is_busy({"foreign_processes": foreign, "cores": 2}, threads) is found
+
+
+def test_threads_count_on_a_cpu_only_and_those_of_all_workers_that_share_it() -> None:
+    session = a_session(threads=4) | {"workers_sharing": 2}
+    assert [threads_of(session, device) for device in ("a cpu", "a gpu", None)] == [8, 1, 1]
+
+
+def test_a_run_was_busy_if_a_session_that_timed_its_records_was() -> None:
+    loaded = a_session("busy", busy=1)
+    before, after = ({**loaded, name: a_session()["load_before"]} for name in ("load_after", "load_before"))
+    for session, found in ((loaded, True), (before, True), (after, True), (a_session("busy"), False)):
+        facts = {"identity": {"device": "a cpu"}, "sessions": [a_session("quiet"), session]}
+        asked = [typed(timed(1, 1, 1, 1, 1, session=f"{name} 17")) for name in ("quiet", "busy")]
+        assert busy(facts, asked) is found
+        assert busy(facts, asked[:1]) is False
+        assert busy(facts, [replace(asked[1], time=None)]) is False
