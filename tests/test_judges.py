@@ -31,6 +31,7 @@ from audiomarathon.benchmarks import registry
 from audiomarathon.cli.judge import judge as judge_command
 from audiomarathon.errors import ModelError, RecordError, SettingsError
 from audiomarathon.judges import registry as judges
+from audiomarathon.judges.anchors import Certificate
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judgements import Judgement, Request, judgements_file, read_judgements, request_of
 from audiomarathon.judges.local import LocalJudge
@@ -414,6 +415,25 @@ def test_the_cache_keeps_judges_and_requests_apart(tmp_path: Path, monkeypatch: 
     one, other = (cache._file(request) for cache, request in places[:2])
     other.write_bytes(one.read_bytes())
     assert places[1][0].get(places[1][1]) is None
+
+
+def test_each_answer_is_on_file_before_the_next_is_given(toy: Path) -> None:
+    file, seen = judgements_file(toy, "A"), list[int]()
+
+    class Watching(Scripted):
+        def ask(self, requests: Any) -> Any:
+            for answer in super().ask(requests):
+                seen.append(file.read_bytes().count(b"\n"))
+                yield answer
+
+    judge_run(case_of(toy), Bench("A", Watching()))
+    assert len(seen) > 2
+    assert seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize(("right", "weak"), [(4, []), (3, ["kind"])])
+def test_a_judge_is_weak_below_four_of_five(right: int, weak: list[str]) -> None:
+    assert Certificate({"kind": (right, 5)}).weak == weak
 
 
 def test_a_failure_does_not_take_the_place_of_an_answer(toy: Path) -> None:
