@@ -417,6 +417,13 @@ def test_the_cache_keeps_judges_and_requests_apart(tmp_path: Path, monkeypatch: 
     assert places[1][0].get(places[1][1]) is None
 
 
+def test_every_record_names_every_judge_of_its_run(toy: Path) -> None:
+    first, *others = read_records(toy)
+    judgements_file(toy, "A").write_bytes(Judgement("A", "p", "1", first, "hash", text="yes").to_line())
+    found = {id_: record.judgements for id_, record in read_records(toy).items()}
+    assert found == {first: {"A": {"hash": "yes"}}} | {id_: {"A": {}} for id_ in others}
+
+
 def test_each_answer_is_on_file_before_the_next_is_given(toy: Path) -> None:
     file, seen = judgements_file(toy, "A"), list[int]()
 

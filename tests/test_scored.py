@@ -276,6 +276,24 @@ def test_a_summary_of_this_version_is_taken_as_it_is(run: Path, asked: list[str]
     assert asked == []
 
 
+def test_intervals_are_drawn_by_the_seed_of_the_run(run: Path) -> None:
+    drawn = []
+    for seed in (42, 7):
+        changed(run, settings={"seed": seed})
+        summary, found = score(run).summary, Run.read(run)
+        assert (found.seed, list(found.headline.interval)) == (seed, summary["intervals"]["score"])  # type: ignore[arg-type]
+        drawn.append(found.headline.drawn.tolist())
+    assert drawn[0] != drawn[1]
+
+
+def test_a_summary_of_fewer_records_is_none_of_the_run(run: Path) -> None:
+    assert Run.read(run).summary is not None
+    changed(run, "summary.json", n=3)  # as a shorter run left it, and a killed one found it
+    assert Run.read(run).summary is None
+    changed(run, "summary.json", n=4, expected=5)
+    assert Run.read(run).summary is None
+
+
 def test_a_sample_that_failed_counts_in_the_hash_of_a_summary() -> None:
     one, failed = typed(a_record("a")), Record("b", error="none")
     hashes = {fingerprint_of(CHOICE, records) for records in ([one], [one, failed], [one, replace(failed, id="c")])}
@@ -339,6 +357,7 @@ class TestOfABatch:
         write_verdicts(tmp_path, scorer, judged(scorer, self.records(a="A", b="B")).values())
         found = judged(scorer, self.records(a="A", b="A", c="B"), tmp_path)
         assert scorer.asked == [["a", "b"], ["b", "c"]]
+        assert list(judged(scorer, self.records(c="B", a="A", b="A"), tmp_path)) == ["c", "a", "b"]
         assert [(id_, one.values["correct"]) for id_, one in found.items()] == [("a", True), ("b", True), ("c", False)]
 
     def test_a_failure_is_told_of_each(self) -> None:
