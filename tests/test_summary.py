@@ -143,6 +143,13 @@ def test_what_one_record_does_not_say_is_not_averaged_over_the_others() -> None:
     assert (found["kept_audio_tokens"], found["kv_lengths"], found["kv_bytes"]) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("costs", "total"), [([0.25, 0.5], 0.75), ([0.25, None], None), ([0.25, 0.0], 0.25), ([], None)]
+)
+def test_the_cost_of_all_replies_is_known_or_none(costs: list[float | None], total: float | None) -> None:
+    assert summary([answered(cost=cost) for cost in costs], len(costs))["cost"] == total
+
+
 def test_an_untimed_run_has_only_the_throughput_that_was_measured_outside() -> None:
     beside = ALONE | {"settings_side_by_side": 3}  # whose wall time it was cannot be told
     for sessions in ([ALONE], [ALONE, beside, {"wall_s": None}]):
