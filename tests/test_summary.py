@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from builders import a_failed_record, a_record, a_session, a_verdict, typed
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.audiomarathon.tau import Tau
+from audiomarathon.engine.run import Result
 from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.report.tables import _whole, result_row
 from audiomarathon.runs.summary import busy, is_busy, summarise, threads_of
 from audiomarathon.scoring.scorer import Scorer, figures_of
 
@@ -108,6 +111,15 @@ def test_complete_is_as_many_answers_as_expected_and_no_error(
 def test_times_by_hand(stage: str, mean: float, p50: float, p95: float) -> None:
     spread = summary([*RECORDS, FAILED])["timing"][stage]
     assert spread == {"mean": pytest.approx(mean), "p50": pytest.approx(p50), "p95": pytest.approx(p95)}
+
+
+def test_a_row_of_a_table_states_the_medians() -> None:
+    row = result_row(Result(Path("tau", "tiny", "base-0"), "base-0", summary(RECORDS)))
+    assert (row["decode_s"], row["decode_per_token_s"], row["total_s"]) == (8, 5, 30.5)
+
+
+def test_whole_percents_have_halves_rounded_up() -> None:
+    assert [_whole(share) for share in (0.49, 0.5, 2.5, 33.3, 100)] == ["0", "1", "3", "33", "100"]
 
 
 def test_rates_by_hand() -> None:
