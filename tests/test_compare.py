@@ -31,7 +31,7 @@ from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import Pair, PairedResult
 from audiomarathon.report.comparison_text import answer, notes, ranked
 from audiomarathon.report.render import for_width, rich_table
-from audiomarathon.report.tables import comparison
+from audiomarathon.report.tables import comparison, comparison_row
 from audiomarathon.results.best import Ranking, ranking_of
 from audiomarathon.results.compare import Compared, Comparison, compare, is_clear, told
 from audiomarathon.results.pairs import ACROSS, Pairs, speed_up
@@ -105,7 +105,9 @@ class TestRows:
         for label in ("base-0", "dart-0.5-layer2"):
             a_run(tmp_path, label, [True] * 4)
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert is_clear(replace(row, verdict=replace(row.verdict, p=0.001), p_adjusted=adjusted)) is clear
+        lost = replace(row, verdict=replace(row.verdict, p=0.001, difference=-0.1), p_adjusted=adjusted)
+        assert is_clear(lost) is clear
+        assert comparison_row(lost)["difference_mark"] == ("worse" if clear else "")
 
     def test_a_long_table_has_the_swaps_that_its_correction_needs(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
