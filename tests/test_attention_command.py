@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from audiomarathon.engine import attention_capture
 from audiomarathon.errors import SettingsError
 from audiomarathon.report.attention import draw, read_seen
 from audiomarathon.report.attention_maps import Whole, draw_mean, in_blocks
+from audiomarathon.runs import attention as stored
 from audiomarathon.runs.attention import ROWS, Attention, index_of
 from audiomarathon.runs.folder import read_records, read_run
 from audiomarathon.runs.read import Run
@@ -433,3 +435,28 @@ def test_help_names_every_option_of_the_original(capsys: pytest.CaptureFixture[s
     for option in ("prompt", "input-jsonl", "layers", "max-layers", "limit-samples", "output-dir", "run-name", "model",
                    "device", "dtype", "seed"):  # fmt: skip
         assert f"--{option}" in said
+
+
+@pytest.mark.parametrize(
+    ("row", "asked", "there"),
+    [
+        ({"layers": [0, 1], "all": False}, {"attn_layers": (1,)}, True),
+        ({"layers": [0, 1], "all": False}, {"attn_layers": (1, 2)}, False),  # only a part of them
+        ({"layers": [0, 1], "all": False}, {}, False),
+        ({"layers": [0, 1], "all": True}, {}, True),
+        ({"full": False}, {"attn_full": True}, False),
+        ({"full": True}, {"attn_full": True}, True),
+        ({"clips": "other"}, {}, False),
+        ({"bytes": 4}, {}, False),
+    ],
+)
+def test_what_is_captured_is_what_was_asked_of_the_clip_as_it_is(
+    tmp_path: Path, row: dict[str, Any], asked: dict[str, Any], there: bool
+) -> None:
+    (tmp_path / "attention").mkdir()
+    (tmp_path / "attention" / "a.npz").write_bytes(b"12345")
+    usual = {"id": "a", "file": "a.npz", "bytes": 5, "layers": [0], "all": True, "full": False, "clips": "c"}
+    (tmp_path / "attention" / "index.jsonl").write_text(json.dumps(usual | row) + "\n")
+    settings = SimpleNamespace(**{"attn_layers": (), "attn_full": False} | asked)
+    found = stored.captured(SimpleNamespace(path=tmp_path), {"a": "c"}, settings)  # type: ignore[arg-type]
+    assert found == ({"a"} if there else set())

@@ -11,7 +11,7 @@ import soundfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from audiomarathon.audio.decode import ClipInfo, decode, probe
+from audiomarathon.audio.decode import ClipInfo, as_pcm, decode, probe
 from audiomarathon.errors import AudioError
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -363,3 +363,8 @@ def test_a_damaged_clip_raises_audio_errors_or_keeps_its_length(
     flags = path.read_bytes().partition(b"Xing\0\0\0")[2][:1]
     assert len(decoded) >= promised.frames or not flags or not flags[0] & 1
     assert np.isfinite(decoded).all()
+
+
+def test_16_bits_are_rounded_to_nearest_and_limited() -> None:
+    samples = np.array([1.6, -1.6, 0.4, 32_768, -32_768, 70_000, -70_000], np.float32) / 32_768
+    assert as_pcm(samples).tolist() == [2, -2, 0, 32_767, -32_768, 32_767, -32_768]

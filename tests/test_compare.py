@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import Pair, PairedResult
 from audiomarathon.report.comparison_text import answer, notes, ranked
 from audiomarathon.report.render import for_width, rich_table
-from audiomarathon.report.tables import comparison
+from audiomarathon.report.tables import comparison, comparison_row
 from audiomarathon.results.best import Ranking, ranking_of
-from audiomarathon.results.compare import Compared, Comparison, compare, lines_by_reason
-from audiomarathon.results.pairs import ACROSS, Pairs
+from audiomarathon.results.compare import Compared, Comparison, compare, is_clear, lines_by_reason
+from audiomarathon.results.pairs import ACROSS, Pairs, speed_up
 from audiomarathon.results.savings import savings
 from audiomarathon.results.status import read_status
 from audiomarathon.results.systems import control_of, find_reference, missing_controls, read_systems
@@ -86,6 +87,9 @@ class TestRows:
         assert rows["audio classification", "dart-0.5-layer2"].verdict.difference == pytest.approx(-0.5)
         assert rows["overall", "dart-0.5-layer2"].verdict.difference == pytest.approx(-1 / 3)
         assert ("speaker", "dart-0.5-layer2") not in rows  # a group of one task is that task's row
+        for scope in ("audio classification", "overall"):  # the only rows of their kinds: nothing to correct for
+            assert rows[scope, "dart-0.5-layer2"].p_adjusted == rows[scope, "dart-0.5-layer2"].verdict.p < 0.2
+            assert rows[scope, "dart-0.5-layer2"].clusters == 4  # of the task with the fewest
 
     def test_p_is_corrected_for_rows_of_the_same_kind(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 12)
@@ -93,6 +97,17 @@ class TestRows:
             a_run(tmp_path, method, [False] * 12)
         for row in rows_of(tmp_path).values():
             assert row.p_adjusted == pytest.approx(min(1, 3 * row.verdict.p), abs=0.01)
+
+    @pytest.mark.parametrize(("adjusted", "clear"), [(0.049, True), (0.05, False), (0.09, False), (None, False)])
+    def test_a_difference_is_clear_below_5_percent_after_the_correction(
+        self, tmp_path: Path, adjusted: float | None, clear: bool
+    ) -> None:
+        for label in ("base-0", "dart-0.5-layer2"):
+            a_run(tmp_path, label, [True] * 4)
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        lost = replace(row, verdict=replace(row.verdict, p=0.001, difference=-0.1), p_adjusted=adjusted)
+        assert is_clear(lost) is clear
+        assert comparison_row(lost)["difference_mark"] == ("worse" if clear else "")
 
     def test_a_long_table_has_the_swaps_that_its_correction_needs(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -202,7 +217,9 @@ class TestTimes:
             (a_session("t", cpu="other"), {}, "on another"),
             (a_session("t", threads=1), {}, "on another"),
             (a_session("t", busy=1.0), {}, "on a machine with other"),
+            ({**a_session("t"), "load_after": None}, {}, "with unknown load"),
             (a_session("t"), {"dtype": "float16"}, "in another precision"),
+            (a_session("t"), {"attention": "eager"}, "in another precision"),
         ],
     )
     def test_of_other_sessions_are_withheld(
@@ -218,6 +235,9 @@ class TestTimes:
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert (row.timed, row.busy) == (4, True)
         assert "dart-0.5-layer2 in tau: the machine was busy while times were taken" in notes(compared(tmp_path), {})
+        changed(base, identity={**Run.read(base).identity, "device": "H100"})
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        assert (row.timed, row.busy) == (0, False)
 
     @pytest.mark.parametrize(
         ("device", "threads", "busy"), [("a cpu", 2, True), ("a cpu", 1, False), ("gpu", 2, False)]
@@ -243,6 +263,20 @@ class TestTimes:
             assert row.speed_ups[stage]["measured"] == saved[stage]["measured"]
             assert row.speed_ups[stage]["interval"] == pytest.approx(saved[stage]["interval"])
         assert "dart-0.5-layer2 in tau: speed-ups use 3 of the 4 samples" in notes(compared(tmp_path), {})
+
+    def test_clips_of_two_tasks_are_clusters_of_their_own_and_drawn_apart(self, tmp_path: Path) -> None:
+        """Though they have the same names."""
+        both = [
+            Pairs.of(
+                *(Run.read(a_run(tmp_path, label, [True] * 4, task=task)) for label in ("dart-0.5-layer2", "base-0"))
+            )
+            for task in ("tau", "gtzan")
+        ]
+        found = speed_up(both, "llm_prefill", 42)
+        assert found is not None
+        assert found.clusters == 8
+        one, other = (pairs._stream(42).random() for pairs in both)
+        assert one != other
 
     def test_decode_of_another_length_is_withheld(self, tmp_path: Path) -> None:
         for label, tokens in (("base-0", 64), ("dart-0.5-layer2", 16)):

@@ -114,6 +114,23 @@ def test_clips_follow_each_other_within_the_range(runs: list[tuple[bool, int]], 
     assert frames - (found[-1].stop if found else 0) < low * RATE
 
 
+@pytest.mark.parametrize(
+    ("seconds", "stops"),
+    [(310, [220, 310]), (379, [289, 379]), (400, [300, 400]), (179, [179]), (320 + 280, [300, 600])],
+)
+def test_a_cut_leaves_enough_for_another_clip_where_it_can(seconds: int, stops: list[int]) -> None:
+    found = stretches(np.full(100 * seconds, 1000.0), seconds * 1000, Cutting(90, 300, rate=1000))
+    assert [stretch.stop / 1000 for stretch in found] == stops
+
+
+def test_silence_is_told_by_the_loud_passages_of_a_recording_that_is_mostly_quiet() -> None:
+    level = np.full(12 * 100, 2.0)
+    level[::10] = 1000.0  # a tenth of it is loud
+    level[450:480] = 2.0
+    (first, *_) = stretches(level, 12 * 1000, Cutting(4, 6, rate=1000))
+    assert (first.ends_at, first.stop) == ("silence", pytest.approx(4650, abs=100))
+
+
 @pytest.mark.parametrize("change", [("--min", "0"), ("--max", "1"), ("--rate", "10"), ("--silence", "-3")])
 def test_an_impossible_setting_is_refused(
     change: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -18,7 +18,7 @@ from audiomarathon.audio.decode import decode, probe
 from audiomarathon.audio.noise import background, noise_like
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.manifest import read_manifest
-from audiomarathon.data.controls import window
+from audiomarathon.data.controls import _partner, _Variant, window
 from audiomarathon.embedded.mini_benchmark import generate
 from audiomarathon.errors import RecordError
 from audiomarathon.report.controls import control_runs
@@ -116,6 +116,26 @@ def test_mismatched_audio_is_of_another_class(root: Path, tmp_path: Path) -> Non
     for row in map(json.loads, (tmp_path / "mismatched" / "controls.jsonl").read_text().splitlines()):
         assert ("happy" in row["source"]) == ("sad" in row["audio_of"])
         assert row["source"].split("_")[0] != row["audio_of"].split("_")[0]
+
+
+def test_mismatched_audio_is_of_another_class_whatever_the_seed(root: Path) -> None:
+    task = get_task("vesus")
+    loaded = task.load(task.find(root))
+    classes = {sample.clips[0]: sample.stratum for sample in loaded.samples}
+    for sample in loaded.samples:
+        for seed in range(8):
+            partner = _partner(task, loaded, sample, sample.clips[0], _Variant("mismatched", None, seed))
+            assert classes[partner] != sample.stratum
+
+
+def test_each_clip_has_noise_of_its_own(root: Path, tmp_path: Path) -> None:
+    """Here all of them are of one tone."""
+    first, *others = sorted((root / "HAD").rglob("*.wav"))
+    for clip in others:
+        clip.write_bytes(first.read_bytes())
+    assert call("data", "controls", "had", "--control", "noise", "--data", root, "-o", tmp_path / "out")[0] == 0
+    made = [clip.read_bytes() for clip in (tmp_path / "out" / "noise" / "had").rglob("*.wav")]
+    assert len({*made}) == len(made) == len(others) + 1
 
 
 def test_questions_too_far_apart_get_a_clip_each(root: Path, tmp_path: Path) -> None:

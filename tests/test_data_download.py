@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import signal
 import stat
@@ -67,6 +68,8 @@ def test_a_limit_brings_the_samples_of_such_a_run_and_nothing_else(source: Path,
         assert not loaded.bad_rows
         by_id = {sample.id: sample for sample in whole.samples}
         assert all((s.answer, s.labels) == (by_id[s.id].answer, by_id[s.id].labels) for s in loaded.samples)
+    stated = json.loads((root / "audiomarathon.json").read_text())["tasks"]["tau"]
+    assert (stated["count"], stated["subset"]) == (2, {"of": 10, "limit": 2, "seed": 42})
     assert len(list(root.rglob("*.wav"))) in (17, 18)  # the questions of race may share their passage
     assert call("data", "verify", "all", "--data", root)[0] == 0
     fetch(source, root)

@@ -56,6 +56,10 @@ def too_long(root: Path) -> None:
     write_clip(root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav", seconds=2.6)
 
 
+def too_short(root: Path) -> None:
+    expect(root, **{**dict.fromkeys(COUNTS, (1.0, 1.0)), "tau": (2.5, 3.0)})
+
+
 def edited(edit: Callable[[list], object]) -> Callable[[Path], None]:
     return lambda root: edit_rows(root / "TAU" / "acoustic_scene_task_meta.json", edit)
 
@@ -63,6 +67,7 @@ def edited(edit: Callable[[list], object]) -> Callable[[Path], None]:
 DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "cut": (cut_short, "clip", "bus-lisbon-1000-0-a.wav: truncated"),
     "long": (too_long, "duration", "2.60 s, expected 1 to 1 s"),
+    "short": (too_short, "duration", "1.00 s, expected 2.5 to 3 s"),
     "gone": (lambda root: next((root / "TAU").rglob("tram*.wav")).unlink(), "row", "tram-lisbon.* is missing"),
     "answer": (edited(lambda rows: rows[3].update(answer_gt="Q")), "row", "row 4: answer 'Q' is none of"),
     "twice": (edited(lambda rows: rows.append(rows[0])), "row", "row 11: duplicate id"),

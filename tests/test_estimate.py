@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 from builders import a_record, typed
+from task_folders import write_clip
 
+from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.config_facts import ModelFacts
 from audiomarathon.costs.prefill_flops import TEXT_TOKENS, Cost
-from audiomarathon.engine.plan import Todo, from_flops, from_records, memory
+from audiomarathon.engine.plan import Todo, from_flops, from_records, memory, what_is_left
 from audiomarathon.errors import MethodError
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import RunFolder
@@ -76,3 +78,15 @@ def test_a_config_alone_rules_sliding_windows_out(name: str) -> None:
     config = SimpleNamespace(num_hidden_layers=4, layer_types=types, sliding_window=512)
     with pytest.raises(MethodError, match="sliding-window"):
         get_method(name, layer=2).check_config(config)
+
+
+def test_what_is_left_is_of_the_samples_that_a_setting_lacks(tmp_path: Path) -> None:
+    """The first is done under both settings, the second under one; the tower hears what any setting needs."""
+    samples = [
+        Sample(f"s{n}", (write_clip(tmp_path / f"{n}.wav", seconds=n),), "?", "A", "here") for n in (1.0, 2.0, 3.0)
+    ]
+    done = {BASE: {"s1.0", "s2.0"}, FRAME: {"s1.0"}}
+    folders = [(one, SimpleNamespace(peek=list, done=lambda _clips, ids=ids: ids)) for one, ids in done.items()]
+    found = what_is_left(samples, folders)  # type: ignore[arg-type]
+    assert (found.samples, found.seconds, found.heard, found.on_record) == (3, 6.0, (2.0, 3.0), 3)
+    assert found.durations == ((BASE, (3.0,)), (FRAME, (2.0, 3.0)))

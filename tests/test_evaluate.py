@@ -47,6 +47,12 @@ def records(result: Result) -> list[dict]:
     return records_in(result.folder)
 
 
+def answered_in_sessions(result: Result) -> list[tuple[int, int, float]]:
+    """What each session found answered, and the replies and seconds of audio that it added."""
+    sessions = json.loads((result.folder / "run.json").read_text())["sessions"]
+    return [(one["answered_before"], one["samples"], one["audio_s"]) for one in sessions]
+
+
 class TestRecords:
     def test_hold_what_happened(self, go) -> None:
         (result,) = go("tau", method="frame", ratio=0.5, limit=3)
@@ -229,6 +235,7 @@ class TestFailures:
         (result,) = go("had", data=str(root))
         assert (result.summary["n"], result.summary["complete"]) == (5, True)
         assert len(records(result)) == 6  # the error, four replies, and the reply that took the error's place
+        assert answered_in_sessions(result) == [(0, 4, 4.0), (4, 1, 1.0)]
 
     def test_a_clip_that_changed_costs_its_sample_not_the_run(self, go, tmp_path: Path) -> None:
         root = tmp_path / "data"
@@ -240,6 +247,7 @@ class TestFailures:
         assert records(result)[:-1] == before
         assert records(result)[-1]["clip_seconds"] == 2
         assert result.summary["audio_seconds"] == 6
+        assert answered_in_sessions(result) == [(0, 5, 5.0), (4, 1, 2.0)]
 
     @pytest.mark.parametrize("timing", [True, False])
     def test_out_of_memory_on_one_sample(self, go, monkeypatch: pytest.MonkeyPatch, timing: bool) -> None:

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ from audiomarathon.compression.token_pruner import Evidence
 from audiomarathon.engine.batches import Plan, sample_seed
 from audiomarathon.engine.engine import Engine
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job, RunFolder
+from audiomarathon.runs.record_line import unpack
 
 METHODS = (get_method("base"), get_method("frame", 0.5), get_method("random", 0.9))
 BASE, FRAME, RANDOM = (method.label for method in METHODS)
@@ -129,6 +131,76 @@ def test_settings_take_turns_at_going_first(plan, jobs) -> None:
     ]
 
 
+class TestRecords:
+    """What of a batch's facts stands in which record."""
+
+    class Telling(FakeLM):
+        """Says of each row something else."""
+
+        def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+            count = len(prompts)
+            heard = tuple(float(row) for row in range(1, count + 1))
+            return replace(super().prepare(prompts), truncated=(False, True)[:count], heard_seconds=heard)
+
+        def generate(self, inputs: Inputs, applied: Any, **options: Any) -> Generation:
+            done = super().generate(inputs, applied, **options)
+            kept = (torch.tensor([0, 1]), torch.tensor([2, 3]))[: len(done.replies)]
+            replies = tuple(replace(reply, transcript="so") for reply in done.replies)
+            return replace(done, replies=replies, kept_positions=kept, kept_audio_tokens=(2, 3)[: len(kept)])
+
+    def test_each_sample_has_its_own_row_of_a_batch(self, plan, jobs) -> None:
+        (job,) = jobs(METHODS[0])
+        evaluate(self.Telling(), plan(["a", "b"], batch_size=2), [job], progress=False)
+        found = lines(job)
+        assert [(line["truncated"], line["clip_seconds"], line["kept_audio_tokens"]) for line in found] == [
+            (False, 1.0, 2),
+            (True, 2.0, 3),
+        ]
+        assert [unpack(line["kept_audio_bits"], 4).tolist() for line in found] == [[1, 1, 0, 0], [0, 0, 1, 1]]
+
+    @pytest.mark.parametrize("size", [None, 1, 2])
+    def test_sizes_are_of_a_sample_alone_and_times_of_a_timed_run(self, plan, jobs, size: int | None) -> None:
+        (job,) = jobs(METHODS[0])
+        evaluate(FakeLM(peaks={BASE: 80}), plan(["a", "b"], batch_size=size, session="s"), [job], progress=False)
+        sizes = (None, None, None) if size == 2 else ([4], 8, 80)
+        for line in lines(job):
+            assert (line["kv_lengths"], line["kv_bytes"], line["peak_memory_bytes"]) == sizes
+            assert [line.get(name) is None for name in ("time", "session", "encoder_shared")] == [size is not None] * 3
+
+    @pytest.mark.parametrize("transcribes", [True, False])
+    def test_a_transcript_is_kept_of_a_task_that_asks_for_one(
+        self, plan, jobs, monkeypatch: pytest.MonkeyPatch, transcribes: bool
+    ) -> None:
+        monkeypatch.setattr(IdTask, "transcribes", transcribes)
+        (job,) = jobs(METHODS[0])
+        evaluate(self.Telling(), plan(["a"]), [job], progress=False)
+        assert lines(job)[0].get("transcript") == ("so" if transcribes else None)
+
+    def test_a_failure_states_its_session_and_a_reply_its_control_too(self, plan, jobs) -> None:
+        lm, (job,) = FakeLM(fails=lambda _label, ids: ids == ("a",)), jobs(METHODS[0])
+        evaluate(lm, plan(["a", "b"], session="now 1", control="silence"), [job], progress=False)
+        assert [bool(line["error"]) for line in lines(job)] == [True, False]
+        assert [line["session"] for line in lines(job)] == ["now 1"] * 2
+        assert lines(job)[1]["control"] == "silence"
+
+    def test_seconds_are_of_all_clips_of_a_sample(self, plan, jobs) -> None:
+        asked, (job,) = plan(["a"]), jobs(METHODS[0])
+        (sample,) = asked.samples
+        evaluate(FakeLM(), replace(asked, samples=(replace(sample, clips=sample.clips * 3),)), [job], progress=False)
+        assert lines(job)[0]["clip_seconds"] == 1.5
+
+    def test_a_tower_that_ran_for_the_sample_before_is_shared(self, plan, jobs) -> None:
+        """By the samples of a bundle about one clip, though there is a single setting."""
+        lm, asked, (job,) = FakeLM(), plan(["a", "b"]), jobs(METHODS[0])
+        bundled = tuple(replace(sample, bundle="one") for sample in asked.samples)
+        evaluate(lm, replace(asked, samples=bundled), [job], progress=False)
+        assert lm.audio_tower.runs == 1
+        assert [(line["encoder_shared"], line["time"]["encoder"]) for line in lines(job)] == [
+            (False, 101.0),
+            (True, 101.0),
+        ]
+
+
 class TestSharedEncoder:
     def test_the_tower_runs_once_a_sample_and_its_time_is_everybodys(self, plan, jobs) -> None:
         lm, made = FakeLM(), jobs(*METHODS)
@@ -174,6 +246,13 @@ class TestWarmUp:
         evaluate(FakeLM(), plan(["a"]), made[:1])
         evaluate(lm := FakeLM(), plan(["a", "b"], warm_up=True), made)
         assert Counter(lm.calls) == {(FRAME, ("a",)): 2, (BASE, ("a",)): 1, (BASE, ("b",)): 1, (FRAME, ("b",)): 1}
+
+    def test_waits_for_a_sample_that_can_be_prepared(self, plan, jobs, tmp_path: Path) -> None:
+        asked, lm, (job,) = plan(["a", "b", "c"], warm_up=True), FakeLM(), jobs(METHODS[0])
+        gone = replace(asked.samples[0], clips=(tmp_path / "gone.wav",))
+        evaluate(lm, replace(asked, samples=(gone, *asked.samples[1:])), [job], progress=False)
+        assert [lm.labels(id_) for id_ in "abc"] == [[], [BASE, BASE], [BASE]]
+        assert [bool(line["error"]) for line in lines(job)] == [True, False, False]
 
     def test_is_for_times_only(self, plan, jobs) -> None:
         lm = FakeLM()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ TENSORS = {
     "lm_head.weight": 9 * MB,
 }
 RULE_1 = "0b1865b6e6ba4ffb"  # what commit 8983bac made of the folder
+RULE_2 = "180bd8eb044e5326"  # what later versions made of it
 
 
 @pytest.fixture
@@ -71,6 +73,34 @@ def test_rule_1_is_as_it_was(checkpoint: Path) -> None:
     assert by_rule_1(after) == RULE_1
     assert same(RULE_1, after)
     assert not same(before, after)
+
+
+def test_rule_2_is_as_it_was(checkpoint: Path) -> None:
+    """Another hash of the same checkpoint would refuse to go on in every results folder."""
+    assert find_checkpoint(str(checkpoint)).fingerprint() == f"2:{RULE_1}:{RULE_2}"
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt", "speech-lora/adapter_model.safetensors"])
+def test_small_files_and_adapters_count(checkpoint: Path, name: str) -> None:
+    file = checkpoint / name
+    file.parent.mkdir(exist_ok=True)
+    prints = set()
+    for content in (b"one", b"two"):
+        file.write_bytes(content)
+        prints.add(find_checkpoint(str(checkpoint)).fingerprint())
+    assert len(prints) == 2
+
+
+def test_files_that_are_never_downloaded_do_not_count(checkpoint: Path) -> None:
+    before = find_checkpoint(str(checkpoint)).fingerprint()
+    for name in ("params.json", "consolidated.safetensors"):
+        (checkpoint / name).write_text("{}")
+    assert find_checkpoint(str(checkpoint)).fingerprint() == before
+
+
+def test_variants_of_one_checkpoint_are_told_apart(checkpoint: Path) -> None:
+    one = find_checkpoint(str(checkpoint))
+    assert not same(one.fingerprint(), replace(one, variant="30s").fingerprint())
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 8, b"\x05\0\0\0\0\0\0\0[[1]]", b'\2\0\0\0\0\0\0\0{"'])

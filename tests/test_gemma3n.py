@@ -12,6 +12,7 @@ import pytest
 import tiny_gemma3n
 import torch
 from conftest import noise
+from tokenizers.processors import TemplateProcessing
 from transformers import Gemma3nConfig, Gemma3nTextConfig, Gemma3nVisionConfig, Phi4MultimodalConfig
 
 from audiomarathon.certify.bench import Bench
@@ -83,6 +84,19 @@ class TestPrompt:
         start = "<bos><start_of_turn>user\n"
         assert text == f"{start}{3 * window}Who?<end_of_turn>\n<start_of_turn>model\n"
         assert inputs.tensors["input_features"].shape[0] == 3
+
+    def test_a_tokenizer_that_adds_its_own_beginning_adds_no_second_one(self, gemma: Gemma3n) -> None:
+        """As the hub's does; the template writes one already."""
+        backend, begin = gemma.tokenizer.backend_tokenizer, gemma.tokenizer.convert_tokens_to_ids("<bos>")
+        usual, backend.post_processor = (
+            backend.post_processor,
+            TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", begin)]),
+        )
+        try:
+            assert gemma.tokenizer("?")["input_ids"][0] == begin
+            assert (gemma.prepare([Prompt("?", (noise(1.0),))]).tensors["input_ids"] == begin).sum() == 1
+        finally:
+            backend.post_processor = usual
 
     def test_features_are_the_processors(self, gemma: Gemma3n, folder: Path) -> None:
         prompt = Prompt("?", (noise(31.0), noise(2.0)))

@@ -271,6 +271,16 @@ def test_the_hand_table() -> None:
     assert SCORER.published(verdicts_of(by_hand())).figures["best_mean"] == 1  # type: ignore[union-attr]
 
 
+def test_a_gap_between_two_orders_is_one_in_either_direction() -> None:
+    """Prompts 1 and 2 differ in the order of what they ask for, as 3 and 4 do: (2 + 1 + 0 + 1) / 4."""
+    replies = [
+        judged(a_reply(1, prompt), "j", f"Rating: {rating}\nOrientation: Both")
+        for prompt, rating in enumerate([2, 0, 0, 1, 1, 1, 2, 1], 1)
+    ]
+    figures = SCORER.sums(verdicts_of(replies)).figures
+    assert (figures["order_gap"], figures["prompt_range"]) == (1, 2)
+
+
 def test_a_rating_counts_only_where_the_reply_depends_on_both() -> None:
     assert [gate(2, orientation) for orientation in ("both", "audio", "neither", None)] == [2, 0, 0, None]
     assert (gate(0, None), gate(None, "audio")) == (0, 0)

@@ -31,8 +31,9 @@ from audiomarathon.benchmarks import registry
 from audiomarathon.cli.judge import judge as judge_command
 from audiomarathon.errors import ModelError, RecordError, SettingsError
 from audiomarathon.judges import registry as judges
+from audiomarathon.judges.anchors import Certificate
 from audiomarathon.judges.cache import Cache
-from audiomarathon.judges.judgements import Judgement, Request, judgements_file, request_of
+from audiomarathon.judges.judgements import Judgement, Request, judgements_file, read_judgements, request_of
 from audiomarathon.judges.local import LocalJudge
 from audiomarathon.judges.protocol import Messages, Protocol, shielded, verdict_part
 from audiomarathon.judges.registry import open_judges
@@ -400,6 +401,53 @@ def test_two_processes_share_a_cache(toy: Path, tmp_path: Path) -> None:
     judge_run(case_of(copied(toy, "four", [f"reply {n}" for n in range(40)])),
               Bench("A", after, Cache(tmp_path / "shared", after.identity())))  # fmt: skip
     assert (after.calls, len(kept)) == ([], len(kept))
+
+
+def test_the_cache_keeps_judges_and_requests_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, seen = os.replace, list[bytes]()
+    monkeypatch.setattr("os.replace", lambda one, to: seen.append(Path(one).read_bytes()) or rename(one, to))
+    requests = [Request([{"role": "user", "content": "x"}], most) for most in (5, 6)]
+    places = [(Cache(tmp_path, {"model": model}), request) for model in "mn" for request in requests]
+    for number, (cache, request) in enumerate(places):
+        cache.put(request, toy_judged.Reply(str(number), "stop"))
+    assert [cache.get(request).text for cache, request in places] == list("0123")
+    assert seen == [cache._file(request).read_bytes() for cache, request in places], "renamed before it was whole"
+    one, other = (cache._file(request) for cache, request in places[:2])
+    other.write_bytes(one.read_bytes())
+    assert places[1][0].get(places[1][1]) is None
+
+
+def test_every_record_names_every_judge_of_its_run(toy: Path) -> None:
+    first, *others = read_records(toy)
+    judgements_file(toy, "A").write_bytes(Judgement("A", "p", "1", first, "hash", text="yes").to_line())
+    found = {id_: record.judgements for id_, record in read_records(toy).items()}
+    assert found == {first: {"A": {"hash": "yes"}}} | {id_: {"A": {}} for id_ in others}
+
+
+def test_each_answer_is_on_file_before_the_next_is_given(toy: Path) -> None:
+    file, seen = judgements_file(toy, "A"), list[int]()
+
+    class Watching(Scripted):
+        def ask(self, requests: Any) -> Any:
+            for answer in super().ask(requests):
+                seen.append(file.read_bytes().count(b"\n"))
+                yield answer
+
+    judge_run(case_of(toy), Bench("A", Watching()))
+    assert len(seen) > 2
+    assert seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize(("right", "weak"), [(4, []), (3, ["kind"])])
+def test_a_judge_is_weak_below_four_of_five(right: int, weak: list[str]) -> None:
+    assert Certificate({"kind": (right, 5)}).weak == weak
+
+
+def test_a_failure_does_not_take_the_place_of_an_answer(toy: Path) -> None:
+    one = Judgement("A", "p", "1", "s", "hash", text="yes")
+    lines = [replace(one, text="", error="down"), one, replace(one, text="no"), replace(one, text="", error="down")]
+    judgements_file(toy, "A").write_bytes(b"".join(line.to_line() for line in lines))
+    assert read_judgements(toy)["A"]["s"]["hash"].text == "no"
 
 
 def test_a_damaged_or_strange_file_of_the_cache_is_asked_again(tmp_path: Path) -> None:

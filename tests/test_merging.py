@@ -215,14 +215,16 @@ def _spoilt(**parts: object) -> TokenPruner:
         ({"kept": torch.arange(2)}, r"kept of a merge has shape \(2,\)"),
         ({"group": torch.zeros(2)}, "group of a merge has shape"),
         ({"weight": torch.ones(3)}, "weights of a merge .* floats"),
-        ({"group": None}, "an index is out of range"),
+        ({"group": "-1"}, "an index is out of range"),
+        ({"group": "k"}, "an index is out of range"),
     ],
 )
 def test_a_merge_that_makes_no_sense_is_refused(
     lm: AudioLM, prompts: list[Prompt], parts: dict[str, object], message: str
 ) -> None:
-    if parts.get("group", 0) is None:
-        parts = {"group": torch.full((lm.prepare(prompts[:1]).audio_tokens[0],), 10_000)}
+    if isinstance(name := parts.get("group"), str):
+        total = lm.prepare(prompts[:1]).audio_tokens[0]
+        parts = {"group": torch.full((total,), {"-1": -1, "k": kept_count(total, 0.5)}[name])}
     with pytest.raises(MethodError, match=message):
         generate(lm, prompts[:1], _spoilt(**parts), 1)
 

@@ -61,6 +61,15 @@ def test_draws_that_are_alike_are_worked_out_once(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(drawn, each, rtol=0, atol=1e-12)
 
 
+def test_each_block_of_draws_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice, since the draws of a seed are kept for the next setting."""
+    pair = pair_of(mean_sums(np.arange(6.0)), mean_sums(np.ones(6)), list("abcdef"))
+    monkeypatch.setattr("audiomarathon.metrics.paired._BLOCK", 6 * 50)
+    for _ in range(2):
+        drawn = resampled(pair, np.random.default_rng(1), 100)
+        assert not np.array_equal(drawn[:50], drawn[50:])
+
+
 class TestDifference:
     def test_is_own_less_other(self) -> None:
         assert compared(np.array([1.0, 1, 0, 1]), np.array([0.0, 1, 0, 0])).difference == pytest.approx(0.5)

@@ -57,6 +57,16 @@ def test_the_interval_depends_on_the_seed_and_not_on_the_order_of_samples() -> N
     assert first != other
 
 
+def test_the_median_takes_each_sample_with_its_own_cluster_in_any_order() -> None:
+    rng = np.random.default_rng(0)
+    values, names = np.repeat(np.arange(10.0), 6) + rng.random(60), np.repeat(list("abcdefghij"), 6)
+    order = rng.permutation(60)
+    found, turned = (Resampler(1).median(values[places], names[places]) for places in (np.arange(60), order))
+    means = Resampler(1).mean(values.tolist(), names.tolist())
+    assert np.array_equal(found.drawn, turned.drawn)
+    assert np.corrcoef(found.drawn, means.drawn)[0, 1] > 0.7  # of the same resamples
+
+
 def test_one_cluster_has_no_interval() -> None:
     assert cluster_bootstrap(totals_of(np.array([0.0, 1.0]), np.array([7, 7])), mean, seed=0) == [None]
 
@@ -220,6 +230,13 @@ class TestMeanOver:
         one = Resampler(1).mean(values.tolist(), [str(number) for number in range(40)])
         many = mean_over([one] * 9)
         assert (many.high - many.low) / (one.high - one.low) == pytest.approx(1 / 3, abs=0.03)
+
+    def test_weights_scale_figures_and_draws(self) -> None:
+        one, other = (Resampler(seed).mean([0.0, 1.0, 0.0, 0.5], list("abcd")) for seed in (1, 2))
+        found = mean_over([one, other], [2.0, 0.0])
+        assert found.value == one.value
+        assert found.interval == pytest.approx(one.interval)
+        assert np.array_equal(one.scaled(2.0).drawn, 2 * one.drawn)
 
     def test_of_one_task_is_its_own(self) -> None:
         one = Resampler(1).mean([0.0, 1.0, 0.0], list("abc"))

@@ -17,7 +17,8 @@ from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.trace import Trace
 
 
 def generate(lm: AudioLM, prompts: list[Prompt], method: Method, **more: Any) -> Any:
@@ -158,6 +159,20 @@ def test_a_press_whose_budgets_are_nonsense(lm: AudioLM, prompts: list[Prompt], 
 
     with pytest.raises(MethodError, match=r"knorm-0\.5: budgets"):
         generate(lm, prompts[:1], Greedy(0.5))
+
+
+@pytest.mark.parametrize("wrong", [1, -1])
+def test_a_cache_that_is_not_as_long_as_promised(lm: AudioLM, prompts: list[Prompt], wrong: int) -> None:
+    class Boastful(Base):
+        @contextmanager
+        def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+            with super().applied_to(lm, inputs) as trace:
+                length = inputs.audio_mask.shape[1]
+                trace.expected_lengths = (*[length] * (len(lm.decoder_layers) - 1), length + wrong)
+                yield trace
+
+    with pytest.raises(MethodError, match="entries"):
+        generate(lm, prompts[:1], Boastful())
 
 
 @contextmanager

@@ -595,6 +595,15 @@ class TestRuns:
         assert first["error"] is None
         assert "changed since the run began" in second["error"]
 
+    @pytest.mark.parametrize("timing", [True, False])
+    def test_requests_have_the_runs_seed_and_latencies_are_of_timed_runs(
+        self, go: Callable[..., Any], url: str, monkeypatch: pytest.MonkeyPatch, timing: bool
+    ) -> None:
+        monkeypatch.setattr("audiomarathon.engine.remote.heard", lambda *given: Prompt("echo", heard(*given).clips))
+        for record in records_in(go(url, samples=2, timing=timing, seed=7).folder):
+            assert json.loads(record["reply"])["seed"] == 7
+            assert ("latency" in record) is timing
+
     def test_the_key_is_in_no_file(self, go: Callable[..., Any], url: str) -> None:
         folder = go(url).folder
         assert all(KEY not in file.read_text() for file in folder.iterdir() if file.is_file())

@@ -195,9 +195,11 @@ class TestCurves:
         for file in results.rglob("run.json"):
             with_identity(file.parent, seed=42, prompts="p", device="A")
         same = {"seed": 42, "prompts": "p", "device": "A"}
-        for method in ({"method": "base"}, {"method": "frame", "ratio": 0.5, "layer": 2}):
-            plotted(tmp_path / "more", "tau", method | same | other, score=0.1, prefill=0.4)
+        for method, prefill in (({"method": "base"}, 1.2), ({"method": "frame", "ratio": 0.5, "layer": 2}, 0.4)):
+            plotted(tmp_path / "more", "tau", method | same | other, score=0.1, prefill=prefill)
         lines = panel_of(results, "tau").lines()
+        speed_ups = [lines[name][1].figures["speed_up"].value for name in ("frame", f"frame {said}")]
+        assert speed_ups == pytest.approx([4 / 3, 3])  # each over its own base
         scores = {name: [one.figures["score"].value for one in line] for name, line in lines.items()}
         assert scores == {"frame": pytest.approx([0.8, 0.7, 0.7]), f"frame {said}": [0.1, 0.1]}
         assert panel_of(results, "tau").bases[said].line == f"base {said}"

@@ -30,7 +30,7 @@ from audiomarathon.report.encoder_tables import beside_published, by_task, encod
 from audiomarathon.report.render import cells
 from audiomarathon.results.encoders import Score, mean_scores, task_scores
 from audiomarathon.runs.read import Run
-from audiomarathon.scoring.probe import Classified
+from audiomarathon.scoring.probe import Classified, Tagged, scores_to_reply
 
 
 def record(id_: str, answer: str, reply: str, **groups: str) -> Record:
@@ -66,6 +66,27 @@ def test_verdicts_of_labels() -> None:
     assert "published tables only" in scorer.notes(verdicts)[0]
     (plain,) = [Verdict(one, scorer.judge(one)) for one in [record("a", "dog", "cat\t0.6")]]
     assert (scorer.right(plain), scorer.shown(plain), scorer.notes([plain])) == (False, "cat (0.6), not dog", [])
+
+
+@pytest.mark.parametrize(("groups", "of_all"), [({}, 1.0), ({"protocol": "xares-0.1.3"}, 2 / 3)])
+def test_a_label_without_clips_counts_0_for_a_published_probe_alone(groups: dict[str, str], of_all: float) -> None:
+    """Both clips rank their label first; a third label has no clip."""
+    scorer = Tagged()
+    replies = [[0.9, 0.2, 0.1], [0.1, 0.8, 0.3]]
+    verdicts = [
+        Verdict(one, scorer.judge(one))
+        for place, scores in enumerate(replies)
+        for one in [
+            Record(
+                str(place), str(place), reply=scores_to_reply(np.array([scores])), groups=groups or None,
+                reference={"answer": "", "positives": [place], "classes": 3},
+            )
+        ]
+    ]  # fmt: skip
+    assert scorer.sums(verdicts).figures["map"] == 1.0
+    assert scorer.summary(verdicts)["seeds"] == [pytest.approx(of_all)]
+    if groups:
+        assert scorer.published(verdicts).figures["map"] == pytest.approx(of_all)  # type: ignore[union-attr]
 
 
 def test_confusions_and_surest_mistakes() -> None:

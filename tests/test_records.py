@@ -12,8 +12,15 @@ import pytest
 from builders import a_failed_record, a_record, records_in, typed
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import write_json
-from audiomarathon.runs.folder import RunFolder, identity_hash, read_records
+from audiomarathon.files import append_line, write_json
+from audiomarathon.runs.folder import (
+    RunFolder,
+    checkpoint_of,
+    identity_hash,
+    read_records,
+    read_run,
+    read_summary,
+)
 
 IDENTITY = {"method": "frame", "ratio": 0.5, "checkpoint": "abc"}
 
@@ -69,6 +76,25 @@ class TestResume:
         assert (tmp_path / "samples.rejected").read_bytes() == b"\x00garbage\xff\n" + b'{"id": "b", "error": null}\n'
         assert read_ids(tmp_path) == ["a", "c"]
 
+    def test_what_was_set_aside_earlier_stays(self, tmp_path: Path) -> None:
+        fill(tmp_path, "a")
+        for damaged in (b"one\n", b"two\n"):
+            with (tmp_path / "samples.jsonl").open("ab") as stream:
+                stream.write(damaged)
+            with pytest.warns(UserWarning, match="set aside"):
+                fill(tmp_path, "")
+        assert (tmp_path / "samples.rejected").read_bytes() == b"one\ntwo\n"
+
+    def test_records_of_another_task_count_neither_at_a_glance_nor_on_entering(self, tmp_path: Path) -> None:
+        fill(tmp_path, "ab")
+        folder = RunFolder(tmp_path, IDENTITY, lambda record: record.id != "b")
+        folder.peek()
+        assert folder.done() == {"a"}
+        assert read_ids(tmp_path) == ["a", "b"]
+        with pytest.warns(UserWarning, match="set aside"), folder:
+            assert folder.done() == {"a"}
+        assert read_ids(tmp_path) == ["a"]
+
 
 class TestReading:
     def test_leaves_out_what_is_no_record_and_touches_nothing(self, tmp_path: Path) -> None:
@@ -85,12 +111,43 @@ class TestReading:
             read_records(tmp_path)
 
 
+def test_half_a_line_at_the_end_of_a_log_is_no_part_of_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "index.jsonl"
+    append_line(file, {"a": 1})
+    with file.open("ab") as stream:
+        stream.write(b'{"b": "ha')
+    append_line(file, {"c": "ü"})
+    assert file.read_bytes() == '{"a": 1}\n{"c": "ü"}\n'.encode()
+
+
 class TestIdentity:
     def test_another_run_is_refused_and_the_difference_named(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
         with pytest.raises(RecordError, match=r"another run .*ratio: 0\.5 there, 0\.7 now"):
             fill(tmp_path, "b", {**IDENTITY, "ratio": 0.7})
         assert read_ids(tmp_path) == ["a"]
+
+    @pytest.mark.parametrize("swapped", [False, True])
+    def test_a_field_that_only_one_of_two_runs_has_tells_them_apart(self, tmp_path: Path, swapped: bool) -> None:
+        plain, control = IDENTITY, {**IDENTITY, "control": {"kind": "silence"}}
+        first, second = (control, plain) if swapped else (plain, control)
+        fill(tmp_path, "a", first)
+        with pytest.raises(RecordError, match=r"another run .*control"):
+            fill(tmp_path, "b", second)
+
+    def test_run_json_states_this_runs_identity_whatever_else_is_written(self, tmp_path: Path) -> None:
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            folder.write_run({"task": "tau", "identity": {"ratio": 0.9}, "identity_hash": "x", "schema_version": 1})
+        facts = read_run(tmp_path)
+        assert (facts["task"], facts["identity"], facts["schema_version"]) == ("tau", IDENTITY, 2)
+        assert facts["identity_hash"] == identity_hash(IDENTITY)
+
+    def test_a_folder_with_records_of_a_weak_fingerprint_stays_marked(self, tmp_path: Path) -> None:
+        fill(tmp_path, "a")
+        write_json(tmp_path / "run.json", {**read_run(tmp_path), "weak_fingerprint": True})
+        for ids in "bc":
+            assert fill(tmp_path, ids).weak
+            assert read_run(tmp_path)["weak_fingerprint"] is True
 
     def test_hash_depends_on_values_not_on_order(self) -> None:
         assert identity_hash({"a": 1, "b": 2}) == identity_hash({"b": 2, "a": 1}) != identity_hash({"a": 1, "b": 3})
@@ -110,6 +167,26 @@ class TestIdentity:
         (tmp_path / "run.json").write_text("{")
         with pytest.raises(RecordError, match=r"run\.json: cannot be read"):
             fill(tmp_path, "")
+
+    @pytest.mark.parametrize("interval", [[0.1], [0.1, 0.2, 0.3], ["low", "high"], {"low": 0.1}])
+    def test_an_interval_is_two_numbers(self, tmp_path: Path, interval: object) -> None:
+        write_json(tmp_path / "summary.json", {"intervals": {"score": [0.1, 0.2], "wer": None}})
+        assert read_summary(tmp_path)["intervals"]["score"] == [0.1, 0.2]
+        write_json(tmp_path / "summary.json", {"intervals": {"score": interval}})
+        with pytest.raises(RecordError, match="'intervals'"):
+            read_summary(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("facts", "name"),
+        [
+            ({"checkpoint": "/m/tiny"}, "tiny"),
+            ({"checkpoint": "/m/tiny", "checkpoint_name": "tiny-30s"}, "tiny-30s"),
+            ({"checkpoint": "/hub/models--Qwen--Qwen2.5-Omni-3B/snapshots/0123abc"}, "Qwen2.5-Omni-3B"),
+            ({"checkpoint": "/lib/audiomarathon/embedded/checkpoint"}, "embedded"),
+        ],
+    )
+    def test_a_checkpoint_is_called_by_its_usual_name(self, facts: dict[str, str], name: str) -> None:
+        assert checkpoint_of(facts) == name
 
 
 class TestLock:

@@ -384,6 +384,9 @@ class TestSamples:
         shares = list(base64.b64decode(strip(record) or ""))
         assert shares == [255] * 40 + [0] * 40  # two columns a byte
         assert strip(Record("a")) is None
+        every_other = pack(torch.arange(0, 160, 2), torch.ones(160, dtype=torch.bool))
+        packed = base64.b64decode(strip(Record("a", kept_audio_bits=every_other, audio_tokens=160)) or "")
+        assert list(packed) == [0xF0] * 80  # the earlier column first
 
     @pytest.mark.parametrize("n", [1, 7, 160, 1000])
     def test_columns_average_all_values(self, n: int) -> None:
@@ -394,6 +397,10 @@ class TestSamples:
             assert found == pytest.approx(values)
         assert found.min() >= values.min() - 1e-9
         assert found.max() <= values.max() + 1e-9
+
+    def test_a_column_averages_all_values_that_it_touches(self) -> None:
+        assert columns(np.arange(7.0)[None], 3).tolist() == [[1.0, 3.0, 5.0]]  # 0 to 2, 2 to 4, 4 to 6
+        assert columns(np.arange(6.0)[None], 3).tolist() == [[0.5, 2.5, 4.5]]
 
     def test_a_picture_shows_where_the_tone_is(self, tmp_path: Path) -> None:
         """Silence, then a tone of 1 kHz: the right half's loudest band lies below the middle."""

@@ -200,8 +200,8 @@ class TestIdeals:
             assert rising[0] >= 1
 
 
-def record(id_: str, prefill: float, **more: Any) -> dict[str, Any]:
-    time = STAGES | {"llm_prefill": prefill, "prefill": prefill + 1.0, "scoring": 0.25}
+def record(id_: str, prefill: float, *, scoring: float = 0.25, **more: Any) -> dict[str, Any]:
+    time = STAGES | {"llm_prefill": prefill, "prefill": prefill + 1.0, "scoring": scoring}
     sizes = {**SIZES, "kept_audio_tokens": 60, "kv_lengths": [100] * 4, "kv_bytes": 800}
     return a_record(id_, **a_verdict("A", ["bus", "tram"], right=True), **sizes, time=time) | more
 
@@ -222,13 +222,15 @@ class TestMeasured:
     def test_each_sample_against_its_own_base(self) -> None:
         base = run_of([record("a", 2.0), record("b", 4.0), record("c", 9.0), record("only here", 100.0)])
         own = run_of(
-            [record("a", 1.0, **PRUNED), record("b", 1.0, **PRUNED), record("c", 3.0, **PRUNED)],
+            [record("a", 1.0, **PRUNED), record("b", 1.0, **PRUNED), record("c", 3.0, scoring=9.0, **PRUNED)],
             drops={"layer": 2, "ratio": 0.5},
         )
         saved = against(own, base)
         assert saved["compared_samples"] == 3
         assert saved["llm_prefill"]["measured"] == 3.0  # of 2, 4 and 3; and not 15 / 5
         assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
+        encoder = 4_070_400 * 2.4
+        assert saved["first_token"]["ideal"] == pytest.approx((encoder + 10_052_224) / (encoder + 8_278_144))
         assert saved["first_token"]["measured"] == 2.5  # of 3/2, 5/2 and 10/4
         low, high = saved["llm_prefill"]["interval"]
         assert 2.0 <= low <= 3.0 <= high <= 4.0
@@ -236,7 +238,7 @@ class TestMeasured:
         assert saved["kv_lengths"] == [100, 100, 70, 70]
         assert saved["kv_bytes"] == 680
         assert saved["kv_bytes_ratio"] == pytest.approx(800 / 680)
-        assert saved["scoring_s"] == 0.25
+        assert saved["scoring_s"] == 0.25  # the median
         assert saved["decode_per_token"] == {"measured": None, "interval": None}
 
     def test_base_against_itself_is_1(self) -> None:
@@ -281,6 +283,10 @@ class TestMeasured:
     def test_of_unknown_methods_and_older_records_no_ideal_is_claimed(self) -> None:
         for facts in ({"drops": None}, {"cost": None}):
             assert savings(run_of([record("a", 1.0)], **facts), None)["llm_prefill"]["ideal"] is None
+
+    def test_of_a_method_that_does_not_say_what_it_kept_no_ratio_is_claimed(self) -> None:
+        run = run_of([record("a", 1.0), record("b", 1.0, kept_audio_tokens=None)])
+        assert savings(run, None)["kept_ratio"] is None
 
     def test_samples_of_one_cluster_have_no_interval(self) -> None:
         rows = [record(name, 1.0, cluster="one") for name in "abc"]

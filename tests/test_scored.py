@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from audiomarathon.runs.folder import RunFolder, read_records, read_run
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.scored import judged, verdicts_file, write_verdicts
 from audiomarathon.scoring.choice import Choice
+from audiomarathon.scoring.scorer import fingerprint_of
 
 sys.path.append(str(Path(__file__).parent / "drills"))
 from hanging import no_hang
@@ -274,15 +276,43 @@ def test_a_summary_of_this_version_is_taken_as_it_is(run: Path, asked: list[str]
     assert asked == []
 
 
+def test_intervals_are_drawn_by_the_seed_of_the_run(run: Path) -> None:
+    drawn = []
+    for seed in (42, 7):
+        changed(run, settings={"seed": seed})
+        summary, found = score(run).summary, Run.read(run)
+        assert (found.seed, list(found.headline.interval)) == (seed, summary["intervals"]["score"])  # type: ignore[arg-type]
+        drawn.append(found.headline.drawn.tolist())
+    assert drawn[0] != drawn[1]
+
+
+def test_a_summary_of_fewer_records_is_none_of_the_run(run: Path) -> None:
+    assert Run.read(run).summary is not None
+    changed(run, "summary.json", n=3)  # as a shorter run left it, and a killed one found it
+    assert Run.read(run).summary is None
+    changed(run, "summary.json", n=4, expected=5)
+    assert Run.read(run).summary is None
+
+
+def test_a_sample_that_failed_counts_in_the_hash_of_a_summary() -> None:
+    one, failed = typed(a_record("a")), Record("b", error="none")
+    hashes = {fingerprint_of(CHOICE, records) for records in ([one], [one, failed], [one, replace(failed, id="c")])}
+    assert len(hashes) == 3
+    assert fingerprint_of(CHOICE, [one, failed]) == fingerprint_of(CHOICE, [failed, one])
+
+
 def test_a_version_is_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Same(Choice):
+        pass
+
     class Other(Choice):
         modules = ("audiomarathon.metrics.wer",)
 
     class Newer(Choice):
         packages = ("jiwer",)
 
-    versions = {one.version for one in (CHOICE, Other(), Newer(), get_task("librispeech").scorer)}
-    assert len(versions) == 4
+    versions = {one.version for one in (CHOICE, Same(), Other(), Newer(), get_task("librispeech").scorer)}
+    assert len(versions) == 5
     assert Choice().version == CHOICE.version == get_task("tau").scorer.version
 
 
@@ -327,6 +357,7 @@ class TestOfABatch:
         write_verdicts(tmp_path, scorer, judged(scorer, self.records(a="A", b="B")).values())
         found = judged(scorer, self.records(a="A", b="A", c="B"), tmp_path)
         assert scorer.asked == [["a", "b"], ["b", "c"]]
+        assert list(judged(scorer, self.records(c="B", a="A", b="A"), tmp_path)) == ["c", "a", "b"]
         assert [(id_, one.values["correct"]) for id_, one in found.items()] == [("a", True), ("b", True), ("c", False)]
 
     def test_a_failure_is_told_of_each(self) -> None:

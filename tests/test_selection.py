@@ -39,6 +39,14 @@ def test_nothing_is_lost_or_repeated(samples: list[Sample], seed: int) -> None:
     assert select(samples, len(samples) + 1, seed) == select(samples, 0, seed)
 
 
+def test_the_samples_of_a_limit_are_those_of_earlier_versions() -> None:
+    """Others would be new work in every results folder, and another figure."""
+    samples = [sample(f"s{i}", i % 3, f"cluster {i % 5}") for i in range(40)]
+    samples += [sample(f"t{i}", 5, f"c{i}") for i in range(3)]
+    chosen = [one.id for one in select(samples, 12, 42)]
+    assert chosen == ["s6", "s14", "s10", "s3", "s2", "s31", "s24", "s35", "s22", "s21", "s38", "s7"]
+
+
 @given(populations, st.integers(0, 5), st.randoms())
 def test_the_order_of_the_input_does_not_matter(samples: list[Sample], seed: int, random: object) -> None:
     shuffled = list(samples)

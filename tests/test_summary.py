@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import a_failed_record, a_record, a_verdict, typed
+from builders import a_failed_record, a_record, a_session, a_verdict, typed
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.audiomarathon.tau import Tau
+from audiomarathon.engine.run import Result
 from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
-from audiomarathon.runs.summary import summarise
+from audiomarathon.report.tables import _whole, result_row
+from audiomarathon.runs.summary import busy, is_busy, summarise, threads_of
 from audiomarathon.scoring.scorer import Scorer, figures_of
 
 
@@ -110,6 +113,15 @@ def test_times_by_hand(stage: str, mean: float, p50: float, p95: float) -> None:
     assert spread == {"mean": pytest.approx(mean), "p50": pytest.approx(p50), "p95": pytest.approx(p95)}
 
 
+def test_a_row_of_a_table_states_the_medians() -> None:
+    row = result_row(Result(Path("tau", "tiny", "base-0"), "base-0", summary(RECORDS)))
+    assert (row["decode_s"], row["decode_per_token_s"], row["total_s"]) == (8, 5, 30.5)
+
+
+def test_whole_percents_have_halves_rounded_up() -> None:
+    assert [_whole(share) for share in (0.49, 0.5, 2.5, 33.3, 100)] == ["0", "1", "3", "33", "100"]
+
+
 def test_rates_by_hand() -> None:
     timing = summary(RECORDS, sessions=[ALONE])["timing"]
     assert timing["tokens_per_second"] == pytest.approx(6 / 24)  # 4 + 2 tokens after the first, in 8 + 16 s
@@ -141,6 +153,13 @@ def test_counts_and_sizes_by_hand() -> None:
 def test_what_one_record_does_not_say_is_not_averaged_over_the_others() -> None:
     found = summary([answered(), answered(kept_audio_tokens=None, kv_lengths=None, kv_bytes=None)])
     assert (found["kept_audio_tokens"], found["kv_lengths"], found["kv_bytes"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("costs", "total"), [([0.25, 0.5], 0.75), ([0.25, None], None), ([0.25, 0.0], 0.25), ([], None)]
+)
+def test_the_cost_of_all_replies_is_known_or_none(costs: list[float | None], total: float | None) -> None:
+    assert summary([answered(cost=cost) for cost in costs], len(costs))["cost"] == total
 
 
 def test_an_untimed_run_has_only_the_throughput_that_was_measured_outside() -> None:
@@ -179,3 +198,29 @@ def test_the_seed_of_the_intervals_is_the_runs() -> None:
         assert found["intervals"] == intervals.setdefault(seed, found["intervals"])
         assert found["intervals"] == figures_of(scorer, list(verdicts.values()), seed=seed)["intervals"]
     assert intervals[7] != intervals[8]
+
+
+@pytest.mark.parametrize(
+    ("foreign", "threads", "found"),
+    [(1.0, 2, True), (1.0, 1, False), (2.0, 1, True), (0.4, 2, False), (0.6, 2, True), (None, 2, False)],
+)
+def test_a_machine_is_busy_if_others_and_the_runs_threads_are_more_than_its_cores(
+    foreign: float | None, threads: int, found: bool
+) -> None:
+    assert is_busy({"foreign_processes": foreign, "cores": 2}, threads) is found
+
+
+def test_threads_count_on_a_cpu_only_and_those_of_all_workers_that_share_it() -> None:
+    session = a_session(threads=4) | {"workers_sharing": 2}
+    assert [threads_of(session, device) for device in ("a cpu", "a gpu", None)] == [8, 1, 1]
+
+
+def test_a_run_was_busy_if_a_session_that_timed_its_records_was() -> None:
+    loaded = a_session("busy", busy=1)
+    before, after = ({**loaded, name: a_session()["load_before"]} for name in ("load_after", "load_before"))
+    for session, found in ((loaded, True), (before, True), (after, True), (a_session("busy"), False)):
+        facts = {"identity": {"device": "a cpu"}, "sessions": [a_session("quiet"), session]}
+        asked = [typed(timed(1, 1, 1, 1, 1, session=f"{name} 17")) for name in ("quiet", "busy")]
+        assert busy(facts, asked) is found
+        assert busy(facts, asked[:1]) is False
+        assert busy(facts, [replace(asked[1], time=None)]) is False

@@ -607,3 +607,8 @@ def test_a_third_task_of_letters_needs_few_lines(tmp_path: Path) -> None:
     assert [(s.id, s.answer, s.stratum) for s in loaded.samples] == [("a.wav", "B", "robin")]
     file = tmp_path / "deep" / "birds.json"
     assert loaded.bad_rows == (BadRow(file, 2, "duplicate id 'a.wav', first used in row 1"),)
+
+
+def test_numbers_within_names_sort_by_value() -> None:
+    names = ["clip 10", "clip 9", "clip 002", "clip", "clip 2b", "clip 2"]
+    assert sorted(names, key=natural) == ["clip", "clip 002", "clip 2", "clip 2b", "clip 9", "clip 10"]

@@ -12,7 +12,9 @@ from task_folders import build_all
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.records import Record, Verdict
+from audiomarathon.scoring.choice import Choice
 from audiomarathon.scoring.scorer import figures_of
+from audiomarathon.scoring.transcript import Transcript
 
 
 def verdicts(root: Path, key: str, replies: list[str]) -> list[Verdict]:
@@ -98,3 +100,14 @@ def test_one_class_is_said(answers: str, said: bool) -> None:
     notes = summarise_choices(truth, truth, [True] * 4, list("wxyz"), seed=1)["notes"]
     assert bool(notes) is said
     assert all("one class (a)" in note for note in notes)
+
+
+def test_guessing_is_evenly_among_each_questions_own_options() -> None:
+    """Two options, then four: (1/2 + 1/4) / 2."""
+    records = [Record(str(count), reference={"options": ["x"] * count}) for count in (2, 4)]
+    assert Choice().chance([Verdict(one, {}) for one in records]) == pytest.approx(0.375)
+
+
+@pytest.mark.parametrize(("words", "errors", "score"), [(4, 1, 0.75), (2, 3, 0.0), (0, 0, 1.0), (0, 2, 0.0)])
+def test_a_transcripts_own_score(words: int, errors: int, score: float) -> None:
+    assert Transcript().own_score(Verdict(Record("a"), {"words": words, "errors": errors})) == score

@@ -16,7 +16,7 @@ from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.engine.evaluate import peak_memory
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.models.timing import Clock, CudaClock, Stages, make_clock
+from audiomarathon.models.timing import Clock, CudaClock, Stages, StageTimer, make_clock
 
 NAP = 0.12
 
@@ -162,6 +162,40 @@ class TestPeakMemory:
 class TestClocks:
     def test_a_cpu_model_reports_no_peak_memory(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         assert Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=1).peak_memory_bytes is None
+
+    def test_a_cuda_event_counts_milliseconds(self) -> None:
+        class Event:
+            def elapsed_time(self, end: float) -> float:
+                return end
+
+        assert CudaClock().seconds(Event(), 1500.0) == 1.5
+
+    def test_with_several_gpus_each_mark_waits_for_all_and_peaks_add_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        waited: list[str] = []
+        monkeypatch.setattr("torch.cuda.synchronize", waited.append)
+        monkeypatch.setattr("torch.cuda.max_memory_allocated", {"cuda:0": 30, "cuda:1": 12}.get)
+        clock = Clock(["cuda:0", "cuda:1"])  # type: ignore[list-item]
+        clock.mark()
+        assert waited == ["cuda:0", "cuda:1"]
+        assert clock.peak_memory_bytes() == 42
+
+    def test_what_runs_on_a_gpu_is_waited_for_before_the_start_and_after_the_end(self) -> None:
+        done: list[str] = []
+
+        class Noted(Clock):
+            def mark(self) -> None:
+                done.append("mark")
+
+            def synchronize(self) -> None:
+                done.append("wait")
+
+            def reset_peak_memory(self) -> None:
+                done.append("reset")
+
+        timer = StageTimer(Noted())
+        timer.start()
+        timer.stop()
+        assert done == ["wait", "reset", "mark", "mark", "wait"]
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
     def test_cuda_events_agree_with_the_wall(self) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audiomarathon.certify.oracles import Hidden
+from audiomarathon.compression.dropping import Drop
 from audiomarathon.compression.method import Base, Method, kept_count, plain
 from audiomarathon.compression.pruners.dart import Dart
 from audiomarathon.compression.pruners.fast_v import FastV
@@ -25,7 +26,7 @@ from audiomarathon.compression.token_pruner import Evidence, Scored
 from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
-from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.prompt import Inputs, Prompt
 
 STEPS = 24 if ALL else 8
 DROPPERS = [
@@ -166,6 +167,11 @@ class TestSelection:
     )
     def test_budget_by_hand(self, total: int, ratio: float, kept: int) -> None:
         assert kept_count(total, ratio) == kept
+
+    @pytest.mark.parametrize(("mask", "after"), [([0, 1, 1, 0, 0], 2), ([0, 1, 0, 1, 1], 0), ([0, 0, 0, 0, 0], 0)])
+    def test_text_after_the_audio_is_counted(self, mask: list[int], after: int) -> None:
+        inputs = Inputs({"attention_mask": torch.ones(1, 5)}, torch.tensor([mask]).bool(), (0,))
+        assert Drop.plan(inputs, [sum(mask)]).text_after == [after]
 
     @given(st.integers(1, 800), st.floats(0.001, 0.999), st.integers(0, 2**32 - 1))
     def test_exactly_k_distinct(self, total: int, ratio: float, seed: int) -> None:

@@ -9,15 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import task_folders
-from builders import records_in
+from builders import a_failed_record, a_record, a_verdict, records_in, typed
 from typer.testing import CliRunner
 
 from audiomarathon.benchmarks import get_task
@@ -26,10 +27,12 @@ from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import Result, run
 from audiomarathon.engine.sweep import sweep
 from audiomarathon.errors import SettingsError
+from audiomarathon.runs.folder import Job, RunFolder
 from audiomarathon.settings import RunSettings
 from audiomarathon.tracking import following, registry
+from audiomarathon.tracking.mlflow import MLflow
 from audiomarathon.tracking.registry import open_trackers
-from audiomarathon.tracking.tracker import Tracker
+from audiomarathon.tracking.tracker import Point, TrackedRun, Tracker
 
 
 class Noting(Tracker):
@@ -121,6 +124,21 @@ def test_a_resumed_run_begins_with_what_is_on_record(go) -> None:
     assert again.points("base-0")[-1].figures["score"] == noting.points("base-0")[-1].figures["score"]
 
 
+def test_failures_and_replies_to_other_clips_are_no_points(tmp_path: Path) -> None:
+    clips, noting = dict.fromkeys("abcd", "now"), Noting()
+    answered = {id_: typed(a_record(id_, **a_verdict("A", ["bus", "tram"], right=True), clips="now")) for id_ in "abd"}
+    with RunFolder(tmp_path, {"method": "base"}) as folder:
+        folder.write_run({})
+        folder.append(replace(answered["a"], clips="then"))
+        folder.append(answered["b"])
+        job = Job(get_method("base"), folder)
+        with following.following([noting], get_task("tau"), [job], "M", clips, print) as finished:
+            folder.append(typed(a_failed_record("c")))
+            folder.append(answered["d"])
+            finished(job, {"n": 2})
+    assert [point.samples for point in noting.points("base-0")] == [1, 2]
+
+
 @pytest.mark.parametrize("hook", ["started", "scored", "finished"])
 def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> None:
     lines: list[str] = []
@@ -187,6 +205,25 @@ def test_the_pages_tracker_writes_its_lines(go, tmp_path: Path, monkeypatch: pyt
     assert lines[0] == f"tau base-0: started in {result.folder}"
     assert lines[1].startswith("tau base-0: 3 samples, {")
     assert lines[2] == f"tau base-0: {result.summary['score']}"
+
+
+def test_mlflow_gets_new_points_only_and_how_a_run_ended(tmp_path: Path) -> None:
+    """Without a server: what a client would be told."""
+    ended, steps, place = list[str](), list[int](), str(tmp_path.resolve())
+    tracker: Any = MLflow()
+    tracker._runs, tracker._known = {place: "id"}, {place: 2}
+    tracker._log = lambda _id, logged: steps.extend(logged)
+    tracker._client = SimpleNamespace(
+        log_artifact=lambda *_: None, set_terminated=lambda _id, status: ended.append(status)
+    )
+    told = TrackedRun("tau", "M", "base", "base-0", 0.0, tmp_path, {}, False)
+    tracker.scored(told, [Point(samples, {}) for samples in (1, 2, 3, 4)])
+    tracker.scored(told, [Point(samples, {}) for samples in (4, 5)])
+    assert steps == [3, 4, 5]
+    whole = {"n": 5, "score": 0.5, "timing": {}, "complete": True}
+    for summary in (whole, whole | {"complete": False}, None):
+        tracker.finished(told, summary)
+    assert ended == ["FINISHED", "FAILED", "KILLED"]
 
 
 def test_mlflow_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
