@@ -126,7 +126,7 @@ def tau(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture
 def own_tau(tau: list[str], tmp_path: Path) -> list[str]:
     """A copy of it, to be changed."""
-    return [shutil.copytree(tau[0], tmp_path / "raw")]
+    return [str(shutil.copytree(tau[0], tmp_path / "raw"))]
 
 
 @pytest.fixture(scope="module")
