@@ -43,7 +43,8 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
     And leave out work that takes minutes of all tests: the command line is built once, not by each call; a config is
     not written as text, which transformers does whenever it reads one; nothing waits until a clip is on the disk; the
-    same checkpoint is loaded once, and the same spectrogram computed once (remembered.py).
+    same checkpoint is loaded once, and the same spectrogram computed once (remembered.py); a run looks for other
+    programs once, and not five times with a wait.
     """
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
@@ -56,6 +57,8 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
             # Not in a plain `pytest`, where importing transformers may take longer than the tests.
             patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)
             import_module("remembered").remember(patch)
+            patch.setattr("audiomarathon.engine.environment._LOOKS", 1)
+            patch.setattr("audiomarathon.engine.environment._LOOK_EVERY_S", 0)
         yield
 
 

@@ -1,6 +1,7 @@
 """A server process that speaks the OpenAI chat protocol with audio, and can misbehave in every way that servers do.
 
-Run: python endpoint_server.py [--faults SHARE] [--slow SECONDS] [--revoke N] [--hang N] [--port N]; prints its port.
+Run: python endpoint_server.py; prints its port. `GET /set?slow=SECONDS` changes how it behaves (`Server` lists what can
+be set), and `GET /new?faults=SHARE` opens another server in the same process and tells its port.
 Replies with the CRC-32 of the audio it was sent, so that each reply says which clip it belongs to; a question that is
 one of `WISHES`, a status and a message (`400 too long`) or a time to wait (`wait 3`) gets that instead, `echo` the
 request itself.
@@ -8,7 +9,6 @@ request itself.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import gzip
 import json
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 KEY = "sk-secret+0123/456789="
 FAULTS = (
@@ -93,7 +93,7 @@ WISHES = {
     "deep": b"data: " + b"[" * 200_000 + b"\n\n",
     "no choices": event(choices=[]) + DONE,
     "error inside": event({"content": "B"}) + b'data: {"error": {"message": "the engine died"}}\n\n',
-    "10 MB": whole("x" * 10_000_000),
+    "2 MB": whole("x" * 2_000_000),
     "the key": whole(f"Bearer {KEY}"),
     "a part of the key": whole(f"it ends in {KEY[8:]}"),
     "deep parts": whole(nested("B", 450)),
@@ -102,47 +102,71 @@ WISHES = {
 PACKED = {  # with what they claim to be packed by
     "gzip": ("gzip", gzip.compress(whole("Bé"))),
     "deflate": ("deflate", zlib.compress(whole("Bé"))),
-    "bomb": ("gzip", bomb(b":\n", 20_000_000)),
-    "bomb of events": ("gzip", bomb(b"data:\n\n", 2_000_000)),
-    "bomb in a bomb": ("gzip, gzip", gzip.compress(bomb(b":\n", 20_000_000), 1)),
+    "bomb": ("gzip", bomb(b":\n", 500_000)),
+    "bomb of events": ("gzip", bomb(b"data:\n\n", 100_000)),
+    "bomb in a bomb": ("gzip, gzip", gzip.compress(bomb(b":\n", 500_000), 1)),
     "no gzip": ("gzip", whole("Bé")),
 }
 
 
+class Server(ThreadingHTTPServer):
+    """A server on a port of its own: how it behaves, and what it has seen."""
+
+    daemon_threads = True
+    faults = slow = 0.0
+    revoke = hang = float("inf")
+    posts = answered = in_flight = most_in_flight = 0
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.rng = random.Random(0)
+        self.lock = threading.Lock()
+
+    def set(self, query: str) -> None:
+        for name, value in parse_qsl(query, strict_parsing=bool(query)):
+            assert name in ("faults", "slow", "revoke", "hang")
+            setattr(self, name, float(value))
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    faults, slow, revoke, hang = 0.0, 0.0, 1 << 30, 1 << 30
-    rng = random.Random(0)
-    lock = threading.Lock()
-    posts = answered = in_flight = most_in_flight = 0
+    server: Server
 
     def log_message(self, *_: Any) -> None:
         """Be quiet."""
 
     def do_GET(self) -> None:
-        """Tell how many requests came and were answered, and how many at once; or which models there are."""
+        """Tell how many requests came and were answered, and how many at once; or which models there are; or obey."""
         names = ("posts", "answered", "in_flight", "most_in_flight")
-        if not self.path.endswith("/models"):
-            self._json(200, {name: getattr(Handler, name) for name in names})
+        asked = urlsplit(self.path)
+        if asked.path == "/new":
+            other = Server()
+            other.set(asked.query)
+            threading.Thread(target=other.serve_forever, daemon=True).start()
+            self._json(200, {"port": other.server_port})
+        elif not asked.path.endswith("/models"):
+            if asked.path == "/set":
+                self.server.set(asked.query)
+            self._json(200, {name: getattr(self.server, name) for name in names})
         elif self._known():
             self._json(200, {"object": "list", "data": [{"id": "tiny"}, {"id": "other"}]})
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with self.lock:
-            Handler.posts += 1
-            Handler.in_flight += 1
-            Handler.most_in_flight = max(Handler.most_in_flight, Handler.in_flight)
-            fault = self.rng.choice(FAULTS) if self.rng.random() < self.faults else None
+        with self.server.lock:
+            self.server.posts += 1
+            self.server.in_flight += 1
+            self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
+            fault = self.server.rng.choice(FAULTS) if self.server.rng.random() < self.server.faults else None
         try:
             with suppress(OSError):  # the client may be gone
                 self._answer(request, fault)
         finally:
-            with self.lock:
-                Handler.in_flight -= 1
+            with self.server.lock:
+                self.server.in_flight -= 1
 
     def _known(self) -> bool:
-        known = self.headers.get("Authorization") == f"Bearer {KEY}" and Handler.answered < self.revoke
+        known = self.headers.get("Authorization") == f"Bearer {KEY}" and self.server.answered < self.server.revoke
         if not known:
             self._json(401, {"error": {"message": f"Incorrect API key: {self.headers.get('Authorization')}"}})
         return known
@@ -151,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
         wish = parts_of(request)[-1]["text"]
         if not self._known():
             return
-        if Handler.answered >= self.hang:
+        if self.server.answered >= self.server.hang:
             time.sleep(120)
         if request["model"] != "tiny":
             self._json(404, {"error": {"message": f"no model {request['model']}"}})
@@ -225,13 +249,13 @@ class Handler(BaseHTTPRequestHandler):
         assert all(data[:4] == b"RIFF" for data in heard)
         text = f"{zlib.crc32(b''.join(heard)):08x}"
         for place, piece in enumerate((text[:4], text[4:])):
-            time.sleep(self.slow)
+            time.sleep(self.server.slow)
             yield event({"content": piece})
             if fault == "break off" and place == 0:
                 return
         if fault != "no finish":
-            with self.lock:
-                Handler.answered += fault != "abort"
+            with self.server.lock:
+                self.server.answered += fault != "abort"
             yield event(finish="abort" if fault == "abort" else "stop") + event(choices=[], usage=USAGE) + DONE
 
     def _json(self, status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> None:
@@ -245,16 +269,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    for name in ("faults", "slow"):
-        parser.add_argument(f"--{name}", type=float, default=0.0)
-    for name, default in {"revoke": 1 << 30, "hang": 1 << 30, "port": 0}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    given = vars(parser.parse_args())
-    port = given.pop("port")
-    for name, value in given.items():
-        setattr(Handler, name, value)
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.daemon_threads = True
+    server = Server()
     print(server.server_port, flush=True)  # noqa: T201
     server.serve_forever()

@@ -1,8 +1,11 @@
 import contextlib
+import functools
+import io
 import os
 import struct
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +20,15 @@ from audiomarathon.errors import AudioError
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
+@functools.cache
 def sweep(seconds: float, rate: int, channels: int = 1) -> np.ndarray:
     """A rising tone with a little noise, different in each channel; shape (frames, channels)."""
     time = np.arange(round(seconds * rate)) / rate
     noise = np.random.default_rng(0).standard_normal((len(time), channels))
     tones = [np.sin(2 * np.pi * (200 + 100 * channel + 50 * time) * time) for channel in range(channels)]
-    return (0.3 * np.stack(tones, axis=1) + 0.02 * noise).astype(np.float32)
+    samples = (0.3 * np.stack(tones, axis=1) + 0.02 * noise).astype(np.float32)
+    samples.flags.writeable = False
+    return samples
 
 
 def write(path: Path, samples: np.ndarray, rate: int, **options: object) -> Path:
@@ -100,7 +106,7 @@ def test_the_result_is_bit_identical_to_librosa(
     tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int
 ) -> None:
     librosa = pytest.importorskip("librosa")
-    path = write(tmp_path / f"a.{ending}", sweep(3.3, rate, channels), rate, **options)
+    path = write(tmp_path / f"a.{ending}", sweep(1.5, rate, channels), rate, **options)
     for wanted in (16_000, 24_000, 44_100):
         np.testing.assert_array_equal(decode(path, wanted), librosa.load(path, sr=wanted)[0])
 
@@ -129,20 +135,17 @@ def test_any_rate_and_channel_count_keeps_the_duration_within_a_sample(
 
 
 def test_memory_follows_the_mono_output_not_the_source(tmp_path: Path) -> None:
-    """Four minutes of 8 channels at 48 kHz are 369 MB of float32; the 16 kHz mono result is 15 MB."""
+    """One minute of 8 channels at 48 kHz is 92 MB of float32; the 16 kHz mono result is 4 MB."""
     path = tmp_path / "a.wav"
     with soundfile.SoundFile(path, "w", 48_000, 8, subtype="PCM_16") as file:
-        for _ in range(24):
+        for _ in range(6):
             file.write(np.zeros((480_000, 8), np.int16))
-    program = (
-        "import resource, sys; from audiomarathon.audio.decode import decode\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "before = peak(); n = len(decode(sys.argv[1], 16_000)); print(n, peak() - before)"
-    )
-    answer = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
-    samples, kilobytes = map(int, answer.stdout.split())
-    assert samples == 240 * 16_000
-    assert kilobytes < 60_000
+    tracemalloc.start()
+    decoded = decode(path, 16_000)
+    _now, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(decoded) == 60 * 16_000
+    assert peak < 15_000_000
 
 
 def test_librosa_and_torch_stay_out() -> None:
@@ -179,18 +182,18 @@ def test_tags_around_an_mp3_do_not_change_it(tmp_path: Path) -> None:
 def test_an_mp3_of_constant_rate_without_a_length_header_is_probed_within_its_padding(tmp_path: Path) -> None:
     path = tmp_path / "a.mp3"
     options = {"bitrate_mode": "CONSTANT", "compression_level": 0.6}
-    without_xing_header(write(path, sweep(10.0, 44_100, 2), 44_100, **options))
-    assert probe(path).seconds == pytest.approx(10.0, abs=0.2)
-    assert len(decode(path, 16_000)) / 16_000 == pytest.approx(10.0, abs=0.2)
+    without_xing_header(write(path, sweep(4.0, 44_100, 2), 44_100, **options))
+    assert probe(path).seconds == pytest.approx(4.0, abs=0.2)
+    assert len(decode(path, 16_000)) / 16_000 == pytest.approx(4.0, abs=0.2)
 
 
 def test_an_mp3_of_variable_rate_without_a_length_header_is_never_cut_short(tmp_path: Path) -> None:
     """libsndfile takes the first frames' bit rate for all, so that silence after noise is lost without a word."""
     path = tmp_path / "a.mp3"
-    noise = 0.2 * np.random.default_rng(0).standard_normal((5 * 44_100, 2))
-    samples = np.concatenate([noise, np.zeros((20 * 44_100, 2))])
+    noise = 0.2 * np.random.default_rng(0).standard_normal((44_100, 2))
+    samples = np.concatenate([noise, np.zeros((5 * 44_100, 2))])
     without_xing_header(write(path, samples, 44_100, bitrate_mode="VARIABLE", compression_level=0.5))
-    assert soundfile.info(path).duration < 20
+    assert soundfile.info(path).duration < 4.8
     with pytest.raises(AudioError, match="without a Xing header"):
         decode(path, 16_000)
 
@@ -210,7 +213,7 @@ def test_chained_ogg_streams_are_not_cut_to_the_first(tmp_path: Path) -> None:
     assert_refused(first, "chain of OGG streams")
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.3, 7.77])
+@pytest.mark.parametrize("seconds", [0.01, 0.3, 2.77])
 @pytest.mark.parametrize("mode", ["CONSTANT", "VARIABLE", "AVERAGE"])
 @pytest.mark.parametrize("rate", [16_000, 44_100])
 def test_an_mp3_of_any_mode_and_length_is_whole(tmp_path: Path, rate: int, mode: str, seconds: float) -> None:
@@ -289,7 +292,7 @@ def test_text_is_not_audio(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_truncated(tmp_path: Path, ending: str, options: dict[str, str], shows_in_header: bool, keep: float) -> None:
-    path = cut(write(tmp_path / f"a.{ending}", sweep(6.0, 48_000, 2), 48_000, **options), keep)
+    path = cut(write(tmp_path / f"a.{ending}", sweep(2.0, 48_000, 2), 48_000, **options), keep)
     assert_refused(path, "truncated", also_by_probe=shows_in_header)
 
 
@@ -307,7 +310,7 @@ def test_a_flac_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_are_refused_and_located(tmp_path: Path, value: float) -> None:
-    samples = sweep(10.0, 16_000, 2)
+    samples = sweep(10.0, 16_000, 2).copy()
     samples[136_000, 1] = value
     path = write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT")
     assert_refused(path, r"NaN or infinite samples, the first at 8\.500 s", also_by_probe=False)
@@ -347,12 +350,20 @@ def test_random_bytes_raise_nothing_but_audio_errors(tmp_path: Path, header: byt
             read(path)
 
 
+@functools.cache
+def half_a_second(ending: str) -> bytes:
+    content = io.BytesIO()
+    soundfile.write(content, sweep(0.5, 16_000), 16_000, format=ending)
+    return content.getvalue()
+
+
 @same_folder
 @given(ending=st.sampled_from(["wav", "flac", "ogg", "mp3"]), where=st.floats(0, 1), junk=st.binary(max_size=64))
 def test_a_damaged_clip_raises_audio_errors_or_keeps_its_length(
     tmp_path: Path, ending: str, where: float, junk: bytes
 ) -> None:
-    path = write(tmp_path / f"a.{ending}", sweep(0.5, 16_000), 16_000)
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(half_a_second(ending))
     patch(path, int(where * max(0, path.stat().st_size - len(junk))), junk)
     try:
         promised = probe(path)

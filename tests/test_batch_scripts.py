@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from fnmatch import fnmatch
 from importlib.util import find_spec
@@ -48,13 +49,49 @@ def test_the_doors_are_the_same_everywhere() -> None:
     assert all(os.access(ROOT / folder / "batch_test.sh", os.X_OK) for folder in (*FOLDERS, "scripts"))
 
 
-def test_a_door_runs_what_can_run_and_says_what_could_not(data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_door_hands_all_it_is_given_to_python(folder: str, tmp_path: Path) -> None:
+    here = tmp_path / "my work"
+    here.mkdir()
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$2" = -c ] || { pwd; printf "%s\\n" "$@"; exit 7; }\n')
+    python.chmod(0o755)
+    done = call(folder, "-s", "1", "my task", "-o", "*", "", cwd=here, PYTHON=str(python))
+    assert done.returncode == 7, done.stderr
+    given = ["-P", "-m", "audiomarathon.cli.batch", folder, "-s", "1", "my task", "-o", "*", ""]
+    assert done.stdout.splitlines() == [str(here), *given]
+
+
+@pytest.fixture(params=["in this process", pytest.param("as users do", marks=pytest.mark.long)])
+def door(
+    request: pytest.FixtureRequest, no_env, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`call`, or what the door calls: Python takes seconds to start and to import PyTorch."""
+    if request.param == "as users do":
+        return call
+
+    def door(folder: str, *arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(os, "environ", os.environ | env)  # the door chooses a GPU there
+        code = 0
+        try:
+            cli_batch.batch(folder, arguments)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return subprocess.CompletedProcess([], code, *capsys.readouterr())
+
+    return door
+
+
+def test_a_door_runs_what_can_run_and_says_what_could_not(
+    door: Callable[..., subprocess.CompletedProcess[str]], data: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     """From a folder with spaces, tasks in any case, options before and after them, one task without data."""
     here = tmp_path / "my work"
     here.mkdir()
-    done = call(
+    done = door(
         "Qwen_2.5_Omni", "-s", "1", "tAu", "-r", "0.0,0.5", "-l", "1", "had", "-m", "fast_v,frame",
-        cwd=here, AUDIOMARATHON_DATA=str(data), MODEL_PATH=str(tiny_checkpoint), MAX_NEW_TOKENS="3",
+        cwd=here, AUDIOMARATHON_DATA=str(data), MODEL_PATH=str(tiny_checkpoint), MAX_NEW_TOKENS="3", DEVICE="cpu",
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     out = here / "Qwen_2.5_Omni_Results"
@@ -92,8 +129,8 @@ def test_env_vars_fill_what_options_leave_open(
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_help_teaches(folder: str, tmp_path: Path) -> None:
-    done = call(folder, "-h", cwd=tmp_path)
+def test_help_teaches(folder: str, door: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    done = door(folder, "-h", cwd=tmp_path)
     assert done.returncode == 0
     for word in ("-g, --gpu-id", "-s, --sample-limit", "-l, --pruned-layer", "-r, --ratios", "-m, --methods",
                  "-o, --output-dir", "-h, --help", f"{folder}_Results", "examples:", "Exit code"):  # fmt: skip

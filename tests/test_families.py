@@ -39,7 +39,7 @@ def copy_of(family: Family, family_checkpoint: Callable[[str], Path], tmp_path: 
 
 class TestPrompt:
     @pytest.mark.parametrize(
-        "seconds", [(1.3, 2.2), *(pytest.param(one, marks=LONG) for one in ((29.9,), (2.2, 33.0), (300.0,)))], ids=str
+        "seconds", [(1.3, 30.2), *(pytest.param(one, marks=LONG) for one in ((29.9,), (2.2, 33.0), (300.0,)))], ids=str
     )
     def test_tokens_are_the_processors_own(
         self,
@@ -52,17 +52,14 @@ class TestPrompt:
         inputs, _model = family.documented(family_checkpoint(family.key), prompt)
         assert family_lm.prepare([prompt]).tensors["input_ids"].tolist() == inputs["input_ids"].tolist()
 
-    def test_tokens_in_a_batch_are_those_of_each_alone(
-        self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path]
-    ) -> None:
-        prompts = [Prompt(QUESTION, (noise(seconds),)) for seconds in (30.1, 1.0, 4.0)]
+    def test_tokens_in_a_batch_are_those_of_each_alone(self, family_lm: AudioLM) -> None:
+        prompts = [Prompt(QUESTION, (noise(seconds),)) for seconds in (31.0, 1.0, 4.0)]
         batch = family_lm.prepare(prompts)
         for prompt, row, mask in zip(prompts, batch.tensors["input_ids"], batch.attention_mask, strict=True):
-            inputs, _model = family.documented(family_checkpoint(family.key), prompt)
-            assert row[mask.bool()].tolist() == inputs["input_ids"][0].tolist()
+            assert row[mask.bool()].tolist() == family_lm.prepare([prompt]).tensors["input_ids"][0].tolist()
 
     @pytest.mark.parametrize(
-        "seconds", [1, 30.01, *(pytest.param(one, marks=LONG) for one in (29.99, 30, 90, 300, 600))]
+        "seconds", [1, 31, *(pytest.param(one, marks=LONG) for one in (29.99, 30, 30.01, 90, 300, 600))]
     )
     def test_audio_tokens_are_as_the_familys_formula_says(
         self, family: Family, family_lm: AudioLM, seconds: float
@@ -90,11 +87,11 @@ class TestPrompt:
                 assert (got == token).sum() == (innocent == token).sum()
 
     def test_window_padding_is_counted_among_audio_tokens(self, family_lm: AudioLM) -> None:
-        inputs = family_lm.prepare([Prompt("?", (noise(31.0),)), Prompt("?", (noise(60.0),))])
+        inputs = family_lm.prepare([Prompt("?", (noise(31.0),)), Prompt("?", (noise(4.0),))])
         padding = inputs.window_padding or (0, 0)
         assert all(0 <= pad < audio for pad, audio in zip(padding, inputs.audio_tokens, strict=True))
         heard = [audio - pad for pad, audio in zip(padding, inputs.audio_tokens, strict=True)]
-        assert heard[0] / heard[1] == pytest.approx(31 / 60, abs=0.01)
+        assert heard[1] / heard[0] == pytest.approx(4 / 31, abs=0.01)
 
 
 class TestReplies:
@@ -106,13 +103,13 @@ class TestReplies:
         prompt = Prompt(QUESTION, (noise(seconds),))
         inputs, model = family.documented(family_checkpoint(family.key), prompt)
         with torch.no_grad():
-            plain = model.generate(**inputs, do_sample=False, max_new_tokens=16, eos_token_id=None, pad_token_id=1)
-        ours = Base().generate(family_lm, family_lm.prepare([prompt]), max_new_tokens=16, ignore_end=True)
+            plain = model.generate(**inputs, do_sample=False, max_new_tokens=6, eos_token_id=None, pad_token_id=1)
+        ours = Base().generate(family_lm, family_lm.prepare([prompt]), max_new_tokens=6, ignore_end=True)
         assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
 
     def test_are_the_same_each_time(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
         replies = {
-            Base().generate(family_lm, family_lm.prepare(prompts[:1]), max_new_tokens=12).replies[0].token_ids
+            Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=4).replies[0].token_ids
             for _ in range(2)
         }
         assert len(replies) == 1
@@ -142,12 +139,12 @@ class TestReplies:
     def test_only_the_last_position_meets_the_head(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
         positions: list[int] = []
         handle = family_lm.lm_head.register_forward_hook(lambda _m, args, _output: positions.append(args[0].shape[1]))
-        Base().generate(family_lm, family_lm.prepare(prompts[:1]), max_new_tokens=2, ignore_end=True)
+        Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=2, ignore_end=True)
         handle.remove()
         assert positions == [1, 1]
 
     def test_every_stage_is_measured(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
-        stages = Base().generate(family_lm, family_lm.prepare(prompts[:1]), max_new_tokens=4, ignore_end=True).stages
+        stages = Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=2, ignore_end=True).stages
         assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
 
 
@@ -174,7 +171,7 @@ class TestLoading:
             family_checkpoint(family.key), device="cuda", dtype="float32", attn_implementation="sdpa", device_map="auto"
         )
         own, other = (
-            Random(0.5).generate(one, one.prepare(prompts[:1]), max_new_tokens=3, keep_logits=True).logits
+            Random(0.5).generate(one, one.prepare(prompts[2:]), max_new_tokens=2, keep_logits=True).logits
             for one in (family_lm, lm)
         )
         assert torch.equal(own, other)

@@ -126,8 +126,8 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_checkp
     task_folders.build_gtzan(tmp_path / "data" / "GTZAN")
 
     def call(*arguments: object) -> tuple[int, str, str]:
-        settings = ["--data", "data", "--max-new-tokens", "3", "--limit", "3"]
-        result = CliRunner().invoke(app, ["sweep", *map(str, arguments), *settings])
+        settings = ["--data", "data", "--max-new-tokens", "2", "--limit", "2"]
+        result = CliRunner().invoke(app, ["sweep", *settings, *map(str, arguments)])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.stdout, result.stderr
 
@@ -164,7 +164,7 @@ class TestSweep:
         assert random["llm_prefill"]["ideal"] > random["first_token"]["ideal"] > 1.0
         assert snapkv["llm_prefill"]["ideal"] == snapkv["first_token"]["ideal"] == 1.0
         for saved in (random, snapkv):
-            assert saved["compared_samples"] == 3
+            assert saved["compared_samples"] == 2
             assert saved["llm_prefill"]["measured"] > 0
             assert saved["decode_per_token"]["measured"] > 0
             assert saved["kept_ratio"] == 12 / 25
@@ -296,7 +296,7 @@ class TestSecondSweep:
             ("tau", "base-0"), ("tau", "frame-0.5-layer2"), ("tau", "snapkv-0.5"), ("gtzan", "frame-0.5-layer2"),
         ]  # fmt: skip
         rows = csv_rows()
-        assert [row["against_base_samples"] for row in rows] == ["3", "3", "3", ""]
+        assert [row["against_base_samples"] for row in rows] == ["2", "2", "2", ""]
         assert "no base" in Path("results/summary.txt").read_text()
 
     def test_at_the_same_time_is_in_the_summary_too(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +352,9 @@ class TestPlan:
             monkeypatch.setattr(Qwen2_5Omni, "load", None)
 
     def test_says_what_it_rests_on_and_runs_nothing(self, command) -> None:
-        code, out, _err = command("tau", "gtzan", "--methods", "frame,snapkv", "--ratios", "0.3,0.5", "--plan")
+        code, out, _err = command(
+            "tau", "gtzan", "--methods", "frame,snapkv", "--ratios", "0.3,0.5", "--plan", "--limit", "3"
+        )
         assert code == 0
         assert "2 tasks x 5 settings" in out
         assert "tau: 3 samples" in out
@@ -382,10 +384,10 @@ class TestPlan:
         command("tau", "--methods", "base")
         before = {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")}
         _code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan")
-        assert re.search(r"tau: 3 samples .*0\.00 h .* x 2 settings, 3 replies on record, 3 to do", out)
-        assert "from 3 base samples on record in results/tau/tiny-omni/base-0" in out
+        assert re.search(r"tau: 2 samples .*0\.00 h .* x 2 settings, 2 replies on record, 2 to do", out)
+        assert "from 2 base samples on record in results/tau/tiny-omni/base-0" in out
         assert re.search(r"gtzan: 2 samples .* x 2 settings: .*from FLOPs", out)
-        assert "total: 7 replies" in out
+        assert "total: 6 replies" in out
         assert {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")} == before
 
     def test_what_is_on_record_of_another_run_is_a_clash(self, command) -> None:
@@ -429,8 +431,8 @@ class TestPlan:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         code, out, _err = command("tau", "--methods", "frame:0.5", "--plan", "--model-path", "nobody/nothing")
         assert code == 0
-        assert "total: 6 replies" in out
-        assert re.search(r"tau: 3 samples .* x 2 settings: time unknown", out)
+        assert "total: 4 replies" in out
+        assert re.search(r"tau: 2 samples .* x 2 settings: time unknown", out)
         assert "no estimate of memory" in out
         assert "No time estimate" in out
         assert "--tflops" in out
