@@ -40,7 +40,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Case:
-    """A run to judge: its folder, its records, the protocol, and whether only anchors are asked about."""
+    """A run to judge: its folder, its records, the protocol, and whether to ask about its anchors only."""
 
     folder: Path
     records: Sequence[Record]
@@ -62,8 +62,8 @@ class Plan:
     Attributes
     ----------
     on_file, cached, calls
-        Number of requests whose answer is in the run's folder; is in the cache, or stored by a replayed judge; is still
-        to be asked for. A second question counts only once the first is answered.
+        Number of requests with an answer in the run's folder, with one in the cache or a replayed file, and without an
+        answer. A second question counts only after the first is answered.
     characters, most_tokens
         Characters to send in all calls, and the most tokens to receive.
     """
