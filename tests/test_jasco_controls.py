@@ -234,7 +234,7 @@ class TestFinding:
         file = root / "dataset" / "v0" / "speech.csv"
         assert file.read_text() == "id,start,end\n1,0.250,0.500\n1,1.000,1.250\n10,0.000,2.000\n"
         assert read_speech(file) == {id_: spans for id_, spans in lengths.items() if spans}
-        assert "holds no clips" in call("jasco", "speech", "--data", varied(root, "text-both").folder)[1]
+        assert "contains no clips" in call("jasco", "speech", "--data", varied(root, "text-both").folder)[1]
 
     def test_what_is_not_installed_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "silero_vad", None)

@@ -552,7 +552,7 @@ def test_a_terminal_is_asked_before_many_calls(
     os.write(mine, f"{answer}\n".encode())
     with open(its) as terminal:  # noqa: PTH123
         monkeypatch.setattr(sys, "stdin", terminal)
-        assert judge_command([toy], "scripted") == code
+        assert judge_command(runs=[toy], with_="scripted") == code
     os.close(mine)
     assert (toy / "judgements-scripted.jsonl").exists() is (code == 0)
 

@@ -156,8 +156,8 @@ class TestAsking:
             ("text for choices", "malformed event"),
             ("null for choices", "malformed event"),
             ("a number", "malformed event: 5"),
-            ("deep", "no JSON"),
-            ("no choices", "no reply in the stream"),
+            ("deep", "not JSON"),
+            ("no choices", "the stream ended without a reply"),
             ("error inside", "the engine died"),
             ("hang up", "RemoteProtocolError"),
             ("deep parts", "a malformed event|nested too deep"),
@@ -793,8 +793,8 @@ class TestDoctor:
     @pytest.mark.parametrize(
         ("key", "model", "message", "fatal"),
         [
-            (KEY, "tiny", "it lists tiny", False),
-            (KEY, "huge", "does not list huge; it lists: tiny, other", False),
+            (KEY, "tiny", "the endpoint lists tiny", False),
+            (KEY, "huge", "huge is not listed; the endpoint lists: tiny, other", False),
             (KEY, "", "no model is named; the endpoint lists: tiny, other", False),
             ("wrong-key-987654", "tiny", "refuses OPENAI_API_KEY", True),
             ("", "tiny", "requires a key", True),

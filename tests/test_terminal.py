@@ -20,7 +20,7 @@ from rich.table import Table
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from audiomarathon.cli.app import CommandGroups, app
+from audiomarathon.cli.app import COMMANDS, app
 from audiomarathon.cli.output import reporting_errors
 from audiomarathon.errors import ModelError, OutputError
 from audiomarathon.models.loading import loading
@@ -101,9 +101,9 @@ def test_100_columns_keep_what_a_method_saves(tmp_path: Path) -> None:
 
 def test_help_lists_each_command_under_one_heading() -> None:
     text = CliRunner().invoke(app, ["--help"]).stdout
-    names = [name for listed in CommandGroups.headings.values() for name in listed.split()]
+    names = [name for listed in COMMANDS.values() for name in listed]
     assert sorted(names) == sorted(get_command(app).commands)  # type: ignore[attr-defined]
-    assert [line[:-1] for line in text.splitlines() if line[:1].isalpha()][1:] == ["Options", *CommandGroups.headings]
+    assert [line[:-1] for line in text.splitlines() if line[:1].isalpha()][1:] == ["Options", *COMMANDS]
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 samples"), (1, "1 sample"), (1145, "1,145 samples")])

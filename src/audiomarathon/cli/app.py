@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from audiomarathon.cli.attention import attention_app
 from audiomarathon.cli.certify import certify
-from audiomarathon.cli.command import Grouped, group
+from audiomarathon.cli.command import Command, Grouped, group
 from audiomarathon.cli.compare import compare
 from audiomarathon.cli.data import data_app
 from audiomarathon.cli.demo import demo
@@ -40,25 +40,14 @@ from audiomarathon.version import __version__
 
 
 class CommandGroups(TyperGroup):
-    """Group commands under headings in the help; a command without a heading stands under `Commands`."""
+    """Group commands under headings in the help."""
 
-    headings: ClassVar[Mapping[str, str]] = {
-        "First": "demo doctor list models data",
-        "Measure a model": "run sweep judge score certify",
-        "Look at results": "status compare report plot explain attention reproduce",
-        "Other benchmarks, and their files": "encoder jasco experiment import export",
-        "Build on it": "new",
-    }
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
         """Write the commands, heading by heading."""
-        left = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        width = formatter.width - 6 - max(map(len, left))
-        for heading, names in (*self.headings.items(), ("Commands", " ".join(left))):
-            found = [(name, left.pop(name)) for name in names.split() if name in left]
-            if lines := [(name, one.get_short_help_str(width)) for name, one in found if one and not one.hidden]:
-                with formatter.section(heading):
-                    formatter.write_dl(lines)
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for heading, names in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
 
 
 app = typer.Typer(
@@ -70,8 +59,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(given: bool) -> None:
+    if given:
         typer.echo(f"audiomarathon {__version__}")
         raise typer.Exit
 
@@ -108,11 +97,11 @@ def list_command(what: Annotated[str, argument("tasks, models, methods, judges o
 
 
 def download(
-    model: Annotated[str, argument("Model (audiomarathon list models), hub id, or fense.", complete=complete_models)],
+    model: Annotated[str, argument("Model (audiomarathon list models), hub id, or fense.", complete_models)],
 ) -> None:
     """Download a checkpoint into the hub's cache; the same command resumes an interrupted download.
 
-    fense stands for the two small models (about 700 MB) that the caption metric FENSE needs.
+    fense downloads the two small models (about 700 MB) that the caption metric FENSE needs.
     """
     from audiomarathon.models.checkpoint import find_checkpoint
 
@@ -135,23 +124,34 @@ def _download_fense() -> None:
     try:
         Echecker(file).error(["rain falls"])
     except AudioMarathonError:
-        file.unlink()  # else this file would be refused every time
+        file.unlink()  # so that the next call downloads it again
         raise
     say(f"{encoder.name} is in the hub's cache, the fluency checker in {file}")
 
 
-_COMMANDS = (run, score, judge, demo, certify, doctor, explain, plot, compare, reproduce, report, status, sweep, new)
-for _command in _COMMANDS:
-    app.command(cls=Grouped)(reporting_errors(_command))
-app.command("list", cls=Grouped)(reporting_errors(list_command))
-app.add_typer(group("Download checkpoints.", {"download": download}), name="models")
-app.add_typer(data_app, name="data")
-app.add_typer(jasco_app, name="jasco")
-app.add_typer(encoder_app, name="encoder")
-app.add_typer(attention_app, name="attention")
-app.add_typer(experiment_app, name="experiment")
-app.add_typer(group("Turn replies of other programs into runs.", {"lalm": import_lalm}), name="import")
-app.add_typer(group("Write runs as result files of other programs.", {"lalm": export_lalm}), name="export")
+models_app = group("Download checkpoints.", {"download": download})
+import_app = group("Turn replies of other programs into runs.", {"lalm": import_lalm})
+export_app = group("Write runs as result files of other programs.", {"lalm": export_lalm})
+#: Every command by name, under its heading in the help.
+COMMANDS: Mapping[str, Mapping[str, Command | typer.Typer]] = {
+    "First": {"demo": demo, "doctor": doctor, "list": list_command, "models": models_app, "data": data_app},
+    "Measure a model": {"run": run, "sweep": sweep, "judge": judge, "score": score, "certify": certify},
+    "Look at results": {
+        "status": status, "compare": compare, "report": report, "plot": plot, "explain": explain,
+        "attention": attention_app, "reproduce": reproduce,
+    },
+    "Other benchmarks, and their files": {
+        "encoder": encoder_app, "jasco": jasco_app, "experiment": experiment_app,
+        "import": import_app, "export": export_app,
+    },
+    "Build on it": {"new": new},
+}  # fmt: skip
+for _commands in COMMANDS.values():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name)
+        else:
+            app.command(_name, cls=Grouped)(reporting_errors(_command))
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def capture(
     ] = False,
     yes: Annotated[bool, option("Also write whole maps of prompts over 4,096 tokens.", "--yes", "-y")] = False,
 ) -> int:
-    """Capture what a model attends to, with any method. It takes one extra, untimed call per sample.
+    """Capture what a model attends to, with any method, in one extra, untimed call per sample.
 
     Examples:
     audiomarathon attention capture tau --model qwen2.5-omni --limit 20
@@ -52,7 +52,7 @@ def plot(
     output: Annotated[Path, output_option("Folder of the pictures.")] = Path("attention"),
     layer: Annotated[
         int,
-        option("Test layer K − 1, whose attention decides what is dropped at K; 0 = 2, or the lowest captured.", min=0),
+        option("Test this layer, whose attention decides what the next layer drops; 0 = 2, or the lowest.", min=0),
     ] = 0,
     sample: Annotated[str, option("Draw only this sample.")] = "",
 ) -> None:
@@ -84,7 +84,7 @@ def visualize(
     seed: Annotated[int, option("Seed of random methods.", min=0)] = 42,
     yes: Annotated[bool, option("Also draw prompts over 4,096 tokens.", "--yes", "-y")] = False,
     faithful: Annotated[
-        bool, option("Average unequal prompts as the original does: cut all to the shortest.", "--faithful")
+        bool, option("Average prompts of unequal length as the original does: cut all to the shortest.", "--faithful")
     ] = False,
 ) -> None:
     """Draw a model's whole attention maps on prompts; called like LALM Bench's script.
@@ -102,7 +102,7 @@ def visualize(
     from audiomarathon.models.prompt import Prompt
     from audiomarathon.report.attention_maps import Whole, draw_mean, draw_sample
 
-    asked = list(_prompts(prompt, input_jsonl).items())[: limit_samples or None]
+    prompts = list(_prompts(prompt, input_jsonl).items())[: limit_samples or None]
     flags = {"device": device, "dtype": dtype, "attn_layers": layers, "save_attn": True, "seed": seed}
     settings = own_settings(model_path=model_path or None, **flags)
     lm = open_local(next((one.key for one in all_models() if one.checkpoint == model), model), settings).lm
@@ -110,11 +110,11 @@ def visualize(
     check_layers(lm, settings.attn_layers)
     chosen, place = chosen[: max_layers or None], output_dir / file_name(run_name or utc_name())
     found, longest = [], sys.maxsize if yes else LONGEST_FULL
-    for name, (text, clips) in asked:
+    for name, (text, clips) in prompts:
         folder = place / file_name(name)
-        one = Prompt(text, tuple(decode(clip, lm.sampling_rate) for clip in clips), seed)
-        told = {"model": model, "run_name": place.name, "sample_id": name, "prompt": text}
-        seen = capture_whole(lm, lm.prepare([one]), Base(), one, folder, longest=longest, facts=told, layers=chosen)
+        read = Prompt(text, tuple(decode(clip, lm.sampling_rate) for clip in clips), seed)
+        meta = {"model": model, "run_name": place.name, "sample_id": name, "prompt": text}
+        seen = capture_whole(lm, lm.prepare([read]), Base(), read, folder, longest=longest, facts=meta, layers=chosen)
         found.append(Whole(name, np.load(folder / "attn.npy", mmap_mode="r"), seen.tokens, chosen))
         draw_sample(found[-1], folder)
     draw_mean(found, place, run=place.name, faithful=faithful)
@@ -148,8 +148,8 @@ def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]
                 found[name] = ("\n".join(texts), clips)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(
-                    f'{file}, line {number}: allowed: a text, {{"prompt": …}}, or {{"messages": …}} with one turn of '
-                    "the user, of text and audio; each id once"
+                    f'{file}, line {number}: allowed: a text, {{"prompt": …}}, or {{"messages": […]}} with a single '
+                    "user turn of text and audio; an id may occur only once"
                 ) from error
     if not found:
         raise SettingsError("no prompt: give --prompt or --input-jsonl")

@@ -43,7 +43,7 @@ Exit code: 0 success, 1 a task or a sample failed, 2 wrong command.
 
 
 def batch(folder: str, arguments: Sequence[str]) -> None:
-    """Run a folder's `batch_test.sh`, with tasks and options in any order; exit with its code unless 0."""
+    """Run a folder's `batch_test.sh`; tasks and options may come in any order. Exit with its code unless 0."""
     methods = "all presses" if folder == PRESSES else DEFAULT_METHOD
     about = (
         f"Run tasks at many pruning ratios ({folder}) and summarise accuracy and timing. Defaults: methods {methods}, "
@@ -85,8 +85,6 @@ def _batch(
     if gpus:  # set before CUDA is first used
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-
     names = dict(zip(("limit", "layer", "results"), flags, strict=True))
     try:
         usual = {"results": f"{folder}_Results"}
@@ -94,10 +92,10 @@ def _batch(
     except SettingsError as error:
         flag, equals, rest = str(error).partition("=")
         raise SettingsError(f"{names.get(flag[2:], flag)}{equals}{rest}") from None
-    if gpus and settings.device != "cpu" and not plan:  # plans are often made on machines without GPUs
+    if gpus and settings.device != "cpu" and not plan:  # a plan may be made on a machine without GPUs
         _check_seen(gpus)
     methods = methods or os.environ.get("PRUNE_METHOD") or (_all_presses() if folder == PRESSES else DEFAULT_METHOD)
-    chosen, model = tasks or [task.key for task in AUDIOMARATHON.tasks], model or _model_of(folder)
+    chosen, model = tasks or ["all"], model or _model_of(folder)
     ray = read_executor("ray", workers=len(gpus)) if len(gpus) > 1 else None
     return run_sweep(chosen, model, settings, methods, ratios, base=not no_base, plan=plan, logs=True, ray=ray)
 
@@ -111,21 +109,21 @@ def _gpus(given: str | None) -> list[str]:
 
 
 def _check_seen(gpus: list[str]) -> None:
-    """Refuse missing GPUs: else the sweep would run on the CPU for days."""
+    """Refuse GPUs that PyTorch does not see: else the sweep would run on the CPU for days."""
     import torch
 
     if (seen := torch.cuda.device_count()) < len(gpus):
         found = "none" if len(gpus) == 1 or not seen else f"only {seen}"
-        raise SettingsError(f"--gpu-id={','.join(gpus)}: PyTorch sees {found} of these GPUs here; name others or none")
+        raise SettingsError(
+            f"--gpu-id={','.join(gpus)}: PyTorch sees {found} of these GPUs here; name other GPUs, or leave it out"
+        )
 
 
 def _model_of(folder: str) -> str:
-    if folder == PRESSES:
-        return _DEFAULT_MODEL
-    for spec in all_models():
-        if spec.folder == folder:
-            return spec.key
-    raise SettingsError(f"{folder}: no model has this folder; name one with --model (audiomarathon list models)")
+    models = [_DEFAULT_MODEL] if folder == PRESSES else [spec.key for spec in all_models() if spec.folder == folder]
+    if not models:
+        raise SettingsError(f"{folder}: no model has this folder; name one with --model (audiomarathon list models)")
+    return models[0]
 
 
 def _all_presses() -> str:

@@ -46,13 +46,15 @@ def certify(
     from audiomarathon.engine.engine import open_local
     from audiomarathon.report.render import Table, show
 
-    own = [find_method(name, 0.0) for name in listed(methods)]
-    if foreign := [method.key for method in own if isinstance(method, Foreign)]:
-        raise SettingsError(f"--methods: {foreign[0]} does not say what it keeps; allowed: TokenPruner, KVPress")
-    for folder in (cache_folder(), output and output.absolute().parent):  # the certificate is written minutes later
-        if folder:
-            check_writable(folder)
-    certificate = make(open_local(model, settings, (), say=say), seconds, say, own)
+    added = [find_method(name, 0.0) for name in listed(methods)]
+    if foreign := [method.key for method in added if isinstance(method, Foreign)]:
+        raise SettingsError(
+            f"--methods: {foreign[0]} does not tell what it keeps; allowed: subclasses of TokenPruner or KVPress"
+        )
+    check_writable(cache_folder())  # now, and not after minutes of checks
+    if output is not None:
+        check_writable(output.absolute().parent)
+    certificate = make(open_local(model, settings, (), say=say), seconds, say, added)
     path = store(certificate)
     if output is not None:
         write_json(output, certificate.as_json())

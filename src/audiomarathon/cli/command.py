@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from audiomarathon.cli.options import complete_methods, option
 from audiomarathon.cli.output import reporting_errors
-from audiomarathon.engine.ray_options import EXECUTORS, read_executor
+from audiomarathon.engine.ray_options import EXECUTORS, Ray, read_executor
 from audiomarathon.errors import SettingsError
 from audiomarathon.settings import RunSettings, described, flag_of, settings_fields
 
@@ -35,8 +35,8 @@ class Grouped(TyperCommand):
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if (line := parameter.get_help_record(ctx)) is not None:
-                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(line)
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(line)
         for name, lines in groups.items():
             with formatter.section(name):
                 formatter.write_dl(lines)
@@ -51,30 +51,39 @@ def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
     return app
 
 
-def with_settings(
-    *names: str, but: Sequence[str] = (), read: Callable[..., Any] = RunSettings.read
+def with_group(
+    name: str, make: Callable[..., Any], options: Sequence[Parameter] = (), more: Sequence[str] = ()
 ) -> Callable[[Command], Command]:
-    """Add an option for each setting, or for the named ones; the command receives `settings`, which `read` makes."""
-    chosen = {one.name: one for one in settings_fields() if (one.name in names or not names) and one.name not in but}
+    """Add the options that `make` takes; the command receives the result of `make` as the parameter `name`.
+
+    A caller from Python may pass the parameter `name` instead of the options.
+
+    Parameters
+    ----------
+    options
+        The options; default the annotated parameters of `make`.
+    more
+        Further arguments of `make`, which an outer decorator may supply.
+    """
+    options = options or [*inspect.signature(make, eval_str=True).parameters.values()]
+    names = (*(option.name for option in options), *more)
 
     def add(command: Command) -> Command:
         def call(**given: Any) -> Any:
-            flags = {name: given.pop(name) for name in (*chosen, "file", "where") if name in given}
-            return command(settings=read(**flags), **given)
+            arguments = {one: given.pop(one) for one in names if one in given}
+            return command(**given) if name in given else command(**given, **{name: make(**arguments)})
 
-        return with_options(command, map(_option, chosen.values()), call, but="settings")
+        return with_options(command, options, call, but=name)
 
     return add
 
 
-def with_executor(command: Command) -> Command:
-    """Add the options that choose where samples run; the command receives `ray`."""
-    asked = inspect.signature(_executor, eval_str=True).parameters
-
-    def call(**given: Any) -> Any:
-        return command(ray=read_executor(**{name: given.pop(name) for name in asked}), **given)
-
-    return with_options(command, asked.values(), call, but="ray")
+def with_settings(
+    *names: str, but: Sequence[str] = (), read: Callable[..., Any] = RunSettings.read
+) -> Callable[[Command], Command]:
+    """Add an option for each setting, or for the named ones; the command receives `settings`, which `read` makes."""
+    options = [_option(one) for one in settings_fields() if (one.name in names or not names) and one.name not in but]
+    return with_group("settings", read, options, ("file", "where"))
 
 
 def with_options(command: Command, options: Iterable[Parameter], call: Command | None = None, but: str = "") -> Command:
@@ -89,8 +98,8 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
     but
         Parameter of the command that `call` fills in.
     """
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    kept = [one for one in own if one.kind is not Parameter.VAR_KEYWORD and one.name != but]
+    declared = inspect.signature(command, eval_str=True).parameters.values()
+    kept = [one for one in declared if one.kind is not Parameter.VAR_KEYWORD and one.name != but]
     parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*kept, *options)]
 
     @functools.wraps(command)
@@ -104,7 +113,7 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
 
 
 def run_script(command: Command, arguments: Sequence[str] | None = None, *, name: str = "", **how: Any) -> None:
-    """Run one command as a script; a wrong command line gives one line and exit code 2.
+    """Run one command as a script; after a wrong command line, print one line and exit with code 2.
 
     Parameters
     ----------
@@ -136,10 +145,10 @@ def run_script(command: Command, arguments: Sequence[str] | None = None, *, name
 
 def _option(setting: dataclasses.Field[Any]) -> Parameter:
     switch, default = isinstance(setting.default, bool), setting.default
-    told = f"default: {default:d}; " if switch else f"default: {default}; " if default not in ("", None, ()) else ""
+    usual = f"default: {default:d}; " if switch else f"default: {default}; " if default not in ("", None, ()) else ""
     values = setting.metadata["values"]
     shown = option(
-        f"{described(setting)} [{told}env: {setting.metadata['env']}]",
+        f"{described(setting)} [{usual}env: {setting.metadata['env']}]",
         *([f"{flag_of(setting)}/--no-{flag_of(setting)[2:]}"] if switch else []),
         rich_help_panel=setting.metadata["group"],
         complete=complete_methods if setting.name == "method" else (lambda: list(values)) if values else None,
@@ -156,5 +165,9 @@ def _executor(
     address: Annotated[str | None, _several("Ray cluster to join (default: start Ray here).")] = None,
     workers: Annotated[int | None, _several("Ray workers (default: one per GPU, or machine without GPUs).")] = None,
     gpus_per_worker: Annotated[float | None, _several("GPUs per worker (default 1; fractions share a GPU).")] = None,
-) -> None:
-    """Declare the options of :func:`with_executor`."""
+) -> Ray | None:
+    return read_executor(executor, address=address, workers=workers, gpus_per_worker=gpus_per_worker)
+
+
+#: Add the options that choose where samples run; the command receives `ray`.
+with_executor = with_group("ray", _executor)

@@ -16,7 +16,7 @@ from audiomarathon.text import plain
 def compare(
     runs: Runs,
     against: Annotated[
-        str | None, option("Setting to compare with, or its method (default: base, else the first).")
+        str | None, option("Setting to compare with, or its method (default: base, or else the first).")
     ] = None,
     at_latency: Annotated[
         float | None,
@@ -54,35 +54,36 @@ def compare(
     if output is not None and output.suffix not in (".json", ".csv", ".md"):
         raise SettingsError(f"-o {output}: allowed: a name that ends in .json, .csv or .md")
     systems = read_systems(runs)
-    # A tower's probes lie beside its model's runs; only runs of one kind have figures in common.
-    asked = [one for one in systems if not any(run.task and run.task.probed for run in one.runs.values())]
-    probed = len(systems) - len(asked) if asked else 0
-    compared = compare_with(systems := asked or systems, against, seed=seed)
+    # Probes of an encoder and replies of a model have no figures in common.
+    replying = [one for one in systems if not any(run.task and run.task.probed for run in one.runs.values())]
+    n_probes = len(systems) - len(replying) if replying else 0
+    compared = compare_with(systems := replying or systems, against, seed=seed)
     missing = missing_controls(systems)
     lines = notes(compared, missing)
-    lines += [f"left out {probed} probes of encoders: audiomarathon encoder compare"] * bool(probed)
+    lines += [f"left out {n_probes} probes of encoders: audiomarathon encoder compare"] * bool(n_probes)
+    limits = [{name: share} for name, share in (("latency", at_latency), ("score", at_score)) if share is not None]
     answers: list[dict[str, Any]] = []
-    if at_latency is not None or at_score is not None:
+    if limits:
         ranking = ranking_of(compared)
-        answers += [answer(ranking, latency=at_latency)] if at_latency is not None else []
-        answers += [answer(ranking, score=at_score)] if at_score is not None else []
+        answers = [answer(ranking, **limit) for limit in limits]
         lines += [*(str(one["text"]) for one in answers), ranked(ranking)]
     out, table = console(), tables.comparison(compared, list(missing))
     render.show(*([table] if render.fits(table, out.width) else tables.in_halves(table)))
     for line in lines:
         out.print(plain(line), markup=False, highlight=False, soft_wrap=True)
-    if output is not None:
-        if output.suffix == ".json":
-            content = {
-                "reference": compared.reference,
-                "rows": [asdict(row) for row in compared.rows],
-                "left_out": [asdict(one) for one in compared.left_out],
-                "controls_not_run": list(missing),
-                "answers": answers,
-                "notes": lines,
-            }
-            write_json(output, content)
-        elif output.suffix == ".md":
-            write_text(output, render.markdown(tables.comparison(compared, list(missing), lines)))
-        else:
-            write_text(output, render.csv(tables.comparison(compared)))
+    if output is None:
+        return
+    if output.suffix == ".json":
+        content = {
+            "reference": compared.reference,
+            "rows": [asdict(row) for row in compared.rows],
+            "left_out": [asdict(one) for one in compared.left_out],
+            "controls_not_run": list(missing),
+            "answers": answers,
+            "notes": lines,
+        }
+        write_json(output, content)
+    elif output.suffix == ".md":
+        write_text(output, render.markdown(tables.comparison(compared, list(missing), lines)))
+    else:
+        write_text(output, render.csv(tables.comparison(compared)))

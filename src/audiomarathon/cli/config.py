@@ -24,9 +24,10 @@ _SETTINGS = {setting.name: setting for setting in settings_fields()}
 
 
 def with_config(command: Command) -> Command:
-    """Add `--config` and `--save-config`; the command also receives `file` and `where`, as :func:`with_settings` reads.
+    """Add `--config` and `--save-config`.
 
-    Click fills the command's own arguments from its `default_map`, after flags and env vars.
+    The command also receives the file's settings as `file` and its name as `where`, for :func:`with_settings`. Click
+    fills the command's own arguments from its `default_map`, after flags and env vars.
     """
 
     def call(ctx: typer.Context, config: None, save_config: Path | None, **given: Any) -> Any:
@@ -81,8 +82,8 @@ def _root(path: Path) -> Any:
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        told = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
-        raise SettingsError(f"{path}{line}: cannot be read as YAML: {plain(str(told))}") from None
+        why = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
+        raise SettingsError(f"{path}{line}: cannot be read as YAML: {plain(str(why))}") from None
 
 
 def _pairs(path: Path, node: Any) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def _texts(place: str, node: Any) -> list[str]:
     """Return a value, or the values of a list, as text."""
     items = node.value if node.id == "sequence" else [node]
     if any(item.id != "scalar" for item in items):
-        raise SettingsError(f"{place}: expected a value or a list of values, found a {node.id} in its place")
+        raise SettingsError(f"{place}: expected a value or a list of values, found a {node.id}")
     # An unquoted null counts as not given.
     return ["" if item.style is None and item.value.lower() in ("~", "null") else item.value for item in items]
 
@@ -130,7 +131,7 @@ def _words(parameter: Any) -> list[str]:
 
 
 def _key(parameter: Any) -> str:
-    """Return a parameter's name in the file: its flag without dashes."""
+    """Return a parameter's name in the file: its flag without the leading dashes."""
     return str(parameter.opts[0].lstrip("-"))
 
 

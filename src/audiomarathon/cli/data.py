@@ -19,6 +19,7 @@ from audiomarathon.cli.options import (
     option,
     output_option,
     places,
+    tasks_named,
 )
 from audiomarathon.cli.output import say
 from audiomarathon.errors import MissingDataError, SettingsError
@@ -28,7 +29,7 @@ from audiomarathon.text import counted
 if TYPE_CHECKING:
     from audiomarathon.benchmarks import Loaded, Task
 
-SHOWN_PROBLEMS = 20
+_SHOWN_PROBLEMS = 20  # of each task
 
 Tasks = Annotated[list[str] | None, argument("Tasks, or 'all' (default: all tasks found).", complete=complete_tasks)]
 Jobs = Annotated[int, option("Threads; 0 = one per core.", min=0)]
@@ -51,8 +52,8 @@ def download(
 
     The same command resumes an interrupted download. Without --data or AUDIOMARATHON_DATA, the root is ./data.
 
-    lalm/clotho and lalm/mmau_pro get a folder each. Their archives are read on the hub, and none stays on disk: with a
-    limit, only its clips are read from a .zip. A folder after --from may also contain archives (.zip, .tar, .7z).
+    lalm/clotho and lalm/mmau_pro get a folder each. Their archives are read on the hub and not stored; with --limit,
+    only the needed clips of a .zip are read. A folder after --from may also contain archives (.zip, .tar, .7z).
     """
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.benchmarks.locate import HUB_DATASET, OWN_ARCHIVES
@@ -64,38 +65,36 @@ def download(
     if not tasks:
         raise SettingsError("name at least one task (smallest: vesus, under 1 GB) or 'all' (59 GB)")
     root = places(data)[0] or Path(os.environ.get("AUDIOMARATHON_DATA", "").strip() or "data").expanduser()
-    chosen = _named(tasks)
+    chosen = tasks_named(tasks)
     keys = sorted({benchmark_of(task.key) for task in chosen})
     if len(keys) > 1:
-        raise SettingsError(f"tasks of {' and '.join(keys)} come from different places; download them one by one")
-    own = next(one for one in all_benchmarks() if one.key == keys[0]) if keys != [OTHER] else AUDIOMARATHON
+        raise SettingsError(f"tasks of {' and '.join(keys)} come from different places; name tasks of one of them")
+    benchmark = next((one for one in all_benchmarks() if one.key == keys[0]), AUDIOMARATHON)
     for task in chosen:
         if split and split not in (allowed := getattr(task, "splits", ())):
             raise SettingsError(f"--split={split}: allowed for {task.key}: {', '.join(allowed) or 'none'}")
-        if source is None and (keys == [OTHER] or (own.hubs and task.key not in own.hubs)):
-            get = task.source or "no public copy to download"
-            raise SettingsError(f"{task.key}: {get}; name your copy: --from FOLDER or --from ARCHIVE")
-    if (source is None or own.archive) and not own.hubs:
-        say(f"the data of {own.key} has the licence {own.licence}: not for commercial use, credit its authors")
-    if source is None and own.archive:
-        say(f"{own.key}: {', '.join(OWN_ARCHIVES.get(own.key, ['size unknown']))}")
-        source = from_web(own.archive, root / f"{own.key}.zip", say)
-    for together in [[task] for task in chosen] if own.hubs else [chosen]:
+        if source is None and (keys == [OTHER] or (benchmark.hubs and task.key not in benchmark.hubs)):
+            how = task.source or "no public copy to download"
+            raise SettingsError(f"{task.key}: {how}; name your copy: --from FOLDER or --from ARCHIVE")
+    if (source is None or benchmark.archive) and not benchmark.hubs:
+        terms = f"the licence {benchmark.licence}: not for commercial use, credit its authors"
+        say(f"the data of {benchmark.key} has {terms}")
+    if source is None and benchmark.archive:
+        say(f"{benchmark.key}: {', '.join(OWN_ARCHIVES.get(benchmark.key, ['size unknown']))}")
+        source = from_web(benchmark.archive, root / f"{benchmark.key}.zip", say)
+    for together in [[task] for task in chosen] if benchmark.hubs else [chosen]:
         key, place, licence = together[0].key, root, ""
-        opened: Source = open_source(source.expanduser()) if source else HubSource(own.hubs.get(key, HUB_DATASET))
-        if own.hubs:
-            place, (_weight, licence) = root / key.rpartition("/")[2], OWN_ARCHIVES.get(key, ("", "not stated"))
+        opened: Source = open_source(source.expanduser()) if source else HubSource(benchmark.hubs.get(key, HUB_DATASET))
+        if benchmark.hubs:
+            place, (_size, licence) = root / key.rpartition("/")[2], OWN_ARCHIVES.get(key, ("", "not stated"))
             opened = UnpackedSource(opened) if isinstance(opened, OpenSource) else opened
-        for one in fetch(
+        for done in fetch(
             together, opened, place, limit=limit, seed=seed, split=split, licence=licence, dry_run=dry_run, say=say
         ):
-            size = sum(clip.size for clip in one.clips) / 1e9
-            done = "would be" if dry_run else "are"
-            say(
-                f"{one.task.key}: {len(one.chosen):,} of {counted(len(one.loaded.samples), 'sample')}, "
-                f"{counted(len(one.clips), 'clip')}, "
-                f"{size:.2f} GB {done} in {place / one.folder} (licence: {one.manifest.licence})"
-            )
+            samples, clips = counted(len(done.loaded.samples), "sample"), counted(len(done.clips), "clip")
+            size = f"{sum(clip.size for clip in done.clips) / 1e9:.2f} GB"
+            where = f"{'would be' if dry_run else 'are'} in {place / done.folder} (licence: {done.manifest.licence})"
+            say(f"{done.task.key}: {len(done.chosen):,} of {samples}, {clips}, {size} {where}")
     if not dry_run:
         say(f"export AUDIOMARATHON_DATA={root.absolute()}")
         say(f"next: audiomarathon data verify {' '.join(task.key for task in chosen)}")
@@ -109,25 +108,27 @@ def verify(
     tolerance: Annotated[float, option("Seconds by which a clip may miss the expected range.", min=0)] = 1.0,
     report: Annotated[Path | None, option("Write all results to this file.", "--json")] = None,
 ) -> int:
-    """Check each task's rows, clips, durations and counts against the expected ones.
+    """Check the rows, clips, durations and counts of tasks against the expected values.
 
     Example: audiomarathon data verify tau --deep
 
     Exit code 0: no problem; 1: problems found. A missing task is a problem if you name it ('all' names all ten).
-    Without names, at least one task must be found.
+    Without names, tasks without data are skipped, but at least one must be found.
     """
     from audiomarathon.data.verify import verify as verify_task
     from audiomarathon.report import tables
     from audiomarathon.report.render import show
 
-    reports = [verify_task(task, *places(data), deep=deep, jobs=jobs, tolerance=tolerance) for task in _named(tasks)]
+    reports = [
+        verify_task(task, *places(data), deep=deep, jobs=jobs, tolerance=tolerance) for task in tasks_named(tasks)
+    ]
     show(tables.verification(reports))
     wrong = [one for one in reports if one.state == "wrong"]
     missing = [one for one in reports if one.state == "missing"]
     for one in wrong:
-        for problem in one.problems[:SHOWN_PROBLEMS]:
+        for problem in one.problems[:_SHOWN_PROBLEMS]:
             say(f"{one.task}: {problem.kind}: {problem.text.removeprefix(f'{one.task}: ')}")
-        if (more := len(one.problems) - SHOWN_PROBLEMS) > 0:
+        if (more := len(one.problems) - _SHOWN_PROBLEMS) > 0:
             say(f"{one.task}: {counted(more, 'more problem')}; --json FILE lists all")
     for one in reports:
         for note in one.notes:
@@ -162,8 +163,8 @@ def durations(
         for clip, reason in one.broken:
             say(f"{one.task.key}: broken: {clip}: {reason}")
         if one.bad_rows:
-            rows = counted(one.bad_rows, "bad row")
-            say(f"{one.task.key}: {rows} left out (audiomarathon data verify {one.task.key})")
+            bad = counted(one.bad_rows, "bad row")
+            say(f"{one.task.key}: {bad} left out; to list them: audiomarathon data verify {one.task.key}")
     for path in [*write_durations(found, output), *plot_durations(found, output)] if output else ():
         say(f"wrote {path}")
     return 1 if any(one.broken for one in found) else 0
@@ -200,7 +201,7 @@ def controls(
     if not all(length and 1 <= length <= 3600 for length in lengths):
         raise SettingsError(f"--durations={durations}: not allowed; allowed: seconds from 1 to 3600, joined by commas")
     kinds = list(dict.fromkeys(listed(control)))
-    for task in _named(tasks):
+    for task in tasks_named(tasks):
         if unknown := [kind for kind in kinds if kind not in (*KINDS, *task.own_controls)]:
             more = [f"{one.key} also {', '.join(one.own_controls)}" for one in all_tasks() if one.own_controls]
             raise SettingsError(
@@ -208,9 +209,9 @@ def controls(
                 f"{'; '.join([', '.join(KINDS), *more])}"
             )
     if lengths and (own := [kind for kind in kinds if kind not in KINDS]):
-        raise SettingsError(f"--durations={durations}: not allowed with --control {own[0]}, which keeps clips' lengths")
+        raise SettingsError(f"--durations={durations}: not allowed with --control {own[0]}, which keeps the lengths")
     if not lengths and "audio" in kinds:
-        raise SettingsError("--control audio needs --durations: without it nothing changes")
+        raise SettingsError("--control audio changes nothing without --durations; add it, or name another control")
     loaded = _present(tasks, data)
     for length in lengths or [None]:
         for kind in kinds:
@@ -262,11 +263,11 @@ def card(
 
 
 def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loaded]]:
-    """Return the named tasks, or without names the tasks found; raise if none is found."""
+    """Return the named tasks, or without names every task whose data is found; raise if there is none."""
     from audiomarathon.benchmarks import task_folder
 
     found = []
-    for task in _named(tasks):
+    for task in tasks_named(tasks):
         try:
             folder = task_folder(task, *places(data))
         except MissingDataError as error:
@@ -278,16 +279,6 @@ def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loa
     if not found:
         raise missing
     return found
-
-
-def _named(names: list[str] | None) -> list[Task]:
-    """Return the named tasks; no name means every task, 'all' AudioMarathon's ten."""
-    from audiomarathon.benchmarks import all_tasks, get_task
-    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-
-    if not names:
-        return list(all_tasks())
-    return list(AUDIOMARATHON.tasks) if names == ["all"] else [get_task(name) for name in dict.fromkeys(names)]
 
 
 data_app = group(

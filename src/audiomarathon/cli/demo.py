@@ -36,9 +36,9 @@ def demo(
         data = mini_benchmark()
     say(f"mini benchmark: {data}")
     here = results / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    # The longest transcript has 20 words; without a limit, a tiny model that loops would reply for minutes.
+    # The longest transcript has 20 words; without a limit, a tiny model might repeat itself for minutes.
     settings = RunSettings.read({}, data=str(data), results=here, limit=limit, max_new_tokens=64)
-    # At the input the model has read nothing yet: a dropped event is lost. By layer 2 it has read every event.
+    # At the input the model has not read the tokens yet, so a dropped event is lost. At layer 2 it has read them.
     methods = [get_method("base"), get_method("frame", 0.5, at="input"), get_method("random", 0.9, at="input")]
     finished = list(run(AUDIOMARATHON.tasks, "embedded", settings, methods, say=say))
     title = "AudioMarathon demo: embedded tiny model, synthetic audio of 90–120 s"
@@ -46,7 +46,7 @@ def demo(
     try:
         picture = plot_settings([one.folder for one in finished], here / "demo.png", f"{title}, n = {limit} a task")
         say(f"picture: {picture}")
-    except AudioMarathonError as error:  # records are saved; a missing picture is no failure
+    except AudioMarathonError as error:  # the records are saved; only the picture is missing
         say(f"no picture: {error}")
     say(f"records of all runs: {here}")
     prefix = Path(sys.prefix)

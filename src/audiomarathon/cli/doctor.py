@@ -36,10 +36,10 @@ def doctor(
     if model is None:
         if settings["model_path"] is not None:
             raise SettingsError(f"--model-path {settings['model_path']}: name the checkpoint's model with --model")
-        return _tell(examine())
+        return _report(examine())
     spec, read = get_model(model), RunSettings.read(**settings)
     if spec.remote:
-        return _tell([*examine_endpoint(read.model_path)])
+        return _report([*examine_endpoint(read.model_path)])
     from audiomarathon.costs.config_facts import LENGTHS, plan_memory
     from audiomarathon.report.render import show
 
@@ -51,11 +51,11 @@ def doctor(
     return 1 if plan.fits(LENGTHS[-1]) is False else 0
 
 
-def _tell(checks: list[Check]) -> int:
+def _report(checks: list[Check]) -> int:
     from rich.console import Console
     from rich.markup import escape
 
-    console = Console(soft_wrap=True, highlight=False, emoji=False)  # a path may hold [brackets] or :b:
+    console = Console(soft_wrap=True, highlight=False, emoji=False)  # a path may contain :b:
     for check in checks:
         mark = "[green]ok[/]" if check.good else "[yellow]--[/]"
         console.print(f"{mark} {escape(check.text)}")
@@ -72,16 +72,10 @@ def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
     rows = []
     for seconds in lengths:
         (tokens, parts), card = plan.need(seconds), plan.card(seconds)
-        would_do = f"{card} GB" if card else "several, DEVICE_MAP=auto"
-        rows.append(
-            {
-                "audio": f"{seconds} s",
-                "tokens": tokens,
-                **{part: size / 1e9 for part, size in parts.items()},
-                "sum": sum(parts.values()) / 1e9,
-                last: {True: "yes", False: "no", None: would_do}[plan.fits(seconds)],
-            }
-        )
+        needed = f"{card} GB" if card else "several, DEVICE_MAP=auto"
+        sizes = {part: size / 1e9 for part, size in parts.items()}
+        fits = {True: "yes", False: "no", None: needed}[plan.fits(seconds)]
+        rows.append({"audio": f"{seconds} s", "tokens": tokens, **sizes, "sum": sum(parts.values()) / 1e9, last: fits})
     kinds = {"audio": Kind("audio"), "tokens": Kind(form=","), "sum": Kind(form=".1f"), last: Kind(last)}
     return Table.of(rows, title=title, kinds=kinds | dict.fromkeys(plan.need(0)[1], Kind(form=".2f")))
 

@@ -22,7 +22,7 @@ from audiomarathon.errors import (
     WeightsError,
 )
 from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
-from audiomarathon.models.registry import EMBEDDED, all_models
+from audiomarathon.models.registry import EMBEDDED, ModelSpec, all_models
 from audiomarathon.text import counted
 
 _LIMIT_S = 20.0  # for an endpoint to answer
@@ -41,7 +41,7 @@ class Check:
 
 def examine() -> list[Check]:
     """Check versions, devices, checkpoints, data and disk."""
-    return [*_versions(), *_devices(), *_checkpoints(), *_data(), _disk()]
+    return [*_versions(), *_devices(), *map(_checkpoint, all_models()), *_data(), _disk()]
 
 
 def _versions() -> list[Check]:
@@ -52,16 +52,16 @@ def _versions() -> list[Check]:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
+        name, install = requirement.name, f"pip install '{requirement}'"
         try:
-            version = importlib.metadata.version(requirement.name)
+            version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found.append(Check(False, f"{requirement.name} is missing", f"pip install '{requirement}'", fatal=True))
+            found.append(Check(False, f"{name} is missing", install, fatal=True))
             continue
         if requirement.specifier.contains(version, prereleases=True):
-            found.append(Check(True, f"{requirement.name} {version}"))
+            found.append(Check(True, f"{name} {version}"))
         else:
-            seen = f"{requirement.name} {version} is outside {requirement.specifier}"
-            found.append(Check(False, seen, f"pip install '{requirement}'", fatal=True))
+            found.append(Check(False, f"{name} {version} is outside {requirement.specifier}", install, fatal=True))
     return found
 
 
@@ -79,55 +79,46 @@ def _devices() -> list[Check]:
     return found
 
 
-def _checkpoints() -> list[Check]:
-    found = []
-    for model in all_models():
-        if model.remote:
-            text = f"model {model.key}: behind an endpoint; check it with: audiomarathon doctor --model {model.key}"
-            found.append(Check(True, text))
-            continue
-        again = f"delete that file, and the one it links to; then: audiomarathon models download {model.key}"
-        try:
-            checkpoint = find_checkpoint(model.checkpoint, download=False)
-        except (ConfigError, WeightsError) as error:
-            found.append(Check(False, f"model {model.key} is damaged: {error}", again))
-        except AudioMarathonError:
-            text = f"model {model.key}: {model.checkpoint} is not in {hub_cache()}"
-            found.append(Check(False, text, f"audiomarathon models download {model.key}  ({model.download_gb:g} GB)"))
-        else:
-            text, remedy = f"model {model.key}: {checkpoint.path}", ""
-            if damage := _damage(checkpoint.path):
-                text += f" is damaged: {damage}"
-                remedy = f"audiomarathon models download {model.key}  (resumes the download)"
-                if model.checkpoint == EMBEDDED:
-                    remedy = "reinstall audiomarathon"
-                elif "cut short" in damage:
-                    remedy = again
-            found.append(Check(not damage, text, remedy))
-    return found
+def _checkpoint(model: ModelSpec) -> Check:
+    if model.remote:
+        text = f"model {model.key}: behind an endpoint; check it with: audiomarathon doctor --model {model.key}"
+        return Check(True, text)
+    download = f"audiomarathon models download {model.key}"
+    replace = f"delete that file, and the file it links to; then: {download}"
+    try:
+        checkpoint = find_checkpoint(model.checkpoint, download=False)
+    except (ConfigError, WeightsError) as error:
+        return Check(False, f"model {model.key} is damaged: {error}", replace)
+    except AudioMarathonError:
+        text = f"model {model.key}: {model.checkpoint} is not in {hub_cache()}"
+        return Check(False, text, f"{download}  ({model.download_gb:g} GB)")
+    text = f"model {model.key}: {checkpoint.path}"
+    if not (damage := _damage(checkpoint.path)):
+        return Check(True, text)
+    remedy = replace if "cut short" in damage else f"{download}  (resumes the download)"
+    remedy = "reinstall audiomarathon" if model.checkpoint == EMBEDDED else remedy
+    return Check(False, f"{text} is damaged: {damage}", remedy)
 
 
 def _damage(folder: Path) -> str:
-    """Return what a checkpoint's folder lacks, such as after half a download; "" if its weights are whole."""
+    """Say what is missing or broken in a checkpoint's folder, as after half a download; "" if it is complete."""
     from safetensors import SafetensorError, safe_open
 
     if not (folder / "config.json").is_file():
         return "no config.json"
     named: set[str] = set()
-    for index in sorted(folder.glob("*.index.json")):
+    for index in folder.glob("*.index.json"):
         named |= set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     if missing := sorted(name for name in named if not (folder / name).is_file()):
         return f"{len(missing)} of {counted(len(named), 'weight file')} missing ({missing[0]} …)"
-    weights = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin") and file.is_file())
-    if not weights:
+    weights = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
+    if not weights and not any(file.is_file() for file in folder.glob("*.bin")):
         return "no weights"
     for file in weights:
-        if file.suffix == ".safetensors":
-            try:
-                with safe_open(file, framework="numpy"):
-                    pass
-            except (OSError, SafetensorError):
-                return f"{file.name} is cut short"
+        try:
+            safe_open(file, framework="numpy")
+        except (OSError, SafetensorError):
+            return f"{file.name} is cut short"
     return ""
 
 
@@ -138,24 +129,23 @@ def _data() -> list[Check]:
         try:
             folder = task_folder(task, None, os.environ)
             loaded = task.load(folder)
-        except MissingDataError as error:
-            text, _, remedy = str(error).partition(". ")
-            missing[task.key] = text.removeprefix(f"{task.key}: "), remedy
-            continue
         except AudioMarathonError as error:
             text, _, remedy = str(error).partition(". ")
-            found.append(Check(False, f"data {text}", remedy))
+            if isinstance(error, MissingDataError):
+                missing[task.key] = text.removeprefix(f"{task.key}: "), remedy
+            else:
+                found.append(Check(False, f"data {text}", remedy))
             continue
         bad = f", {counted(len(loaded.bad_rows), 'bad row')}: {loaded.bad_rows[0]}" if loaded.bad_rows else ""
         licence = next((one.licence for one in all_benchmarks() if one.archive and task in one.tasks), "")
-        under = f" ({licence}: not for commercial use)" if licence else ""
-        there = f"{counted(len(loaded.samples), 'sample')} in {folder}{under}"
-        found.append(Check(not bad, f"data {task.key}: {there}{bad}"))
+        terms = f" ({licence}: not for commercial use)" if licence else ""
+        text = f"data {task.key}: {counted(len(loaded.samples), 'sample')} in {folder}{terms}{bad}"
+        found.append(Check(not bad, text))
     return [*found, *_missing(missing)]
 
 
 def _missing(tasks: Mapping[str, tuple[str, str]]) -> list[Check]:
-    """Return a check per missing task; shared reasons and the remedy are given once."""
+    """Return the checks of missing tasks; a reason that all share, and the remedy, are given once."""
     if len(tasks) < 2:
         return [Check(False, f"data {key}: {text}", remedy) for key, (text, remedy) in tasks.items()]
     lines = [f"data {key}: {text}" for key, (text, _) in tasks.items()]
@@ -174,7 +164,7 @@ def _disk() -> Check:
 
 
 def examine_endpoint(model: str, env: Mapping[str, str] | None = None) -> Iterator[Check]:
-    """Check the address, the key and the list of models. No model is called, so this costs nothing."""
+    """Check the address, the key and the list of models. Call no model, so the check costs nothing."""
     from audiomarathon.endpoint.client import Endpoint, EndpointError
 
     env = os.environ if env is None else env
@@ -201,12 +191,9 @@ def examine_endpoint(model: str, env: Mapping[str, str] | None = None) -> Iterat
 
 def _named(model: str, names: list[str]) -> Check:
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    if not model:
-        return Check(
-            False, f"no model is named; the endpoint lists: {shown or 'none'}", "--model-path NAME (MODEL_PATH)"
-        )
     if model in names:
-        return Check(True, f"it lists {model}; only a run shows whether that model accepts audio")
-    return Check(
-        False, f"it does not list {model}; it lists: {shown or 'none'}", "some endpoints accept unlisted names"
-    )
+        return Check(True, f"the endpoint lists {model}; only a run shows whether that model accepts audio")
+    text, remedy = f"{model} is not listed", "some endpoints accept unlisted names"
+    if not model:
+        text, remedy = "no model is named", "name one with --model-path NAME (MODEL_PATH)"
+    return Check(False, f"{text}; the endpoint lists: {shown or 'none'}", remedy)

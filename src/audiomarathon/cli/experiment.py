@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from audiomarathon.cli.command import group, run_script
-from audiomarathon.cli.judge import ask
-from audiomarathon.cli.options import BatchSize, Cache, Data, Plan, Yes, argument, option, output_option, places
+from audiomarathon.cli.judge import Asking, with_asking
+from audiomarathon.cli.options import BatchSize, Data, Yes, argument, option, output_option, places
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import check_writable, write_json, write_lines, write_text
@@ -19,7 +19,6 @@ from audiomarathon.records import Record, Verdict
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
-    from audiomarathon.judges.judge import Judge
     from audiomarathon.judges.protocol import Protocol
     from audiomarathon.metrics.statistics import Estimate
     from audiomarathon.runs.read import Run
@@ -32,7 +31,6 @@ _NEXT = "run the same command again to retry failed requests, or use --with anot
 Captions = Annotated[str, argument("clotho, audiocaps, or a CSV file with the columns caption_1, caption_2, ….")]
 Split = Annotated[str, option("Split of clotho or audiocaps, or all (default: the test split).")]
 Encoder = Annotated[str, option("Sentence encoder: a folder or hub id.", envvar="TEXT_ENCODER")]
-With = Annotated[str, option("Models, as for audiomarathon judge; `write` takes one, `judge` A,B,C.", "--with")]
 
 
 def similarity(
@@ -42,7 +40,7 @@ def similarity(
     output: Annotated[Path, output_option("JSON file or its folder; a CSV goes beside it.")] = Path("similarity.json"),
     batch_size: BatchSize = 32,
 ) -> None:
-    """Measure how similar two runs' replies to the same samples are, and to different samples as a floor.
+    """Measure how similar two runs' replies are: to the same samples, and to different samples as a lower bound.
 
     Example: audiomarathon experiment similarity results/lalm/mmau_pro/m/base-0 results-noise/lalm/mmau_pro/m/base-0
     """
@@ -54,14 +52,13 @@ def similarity(
     runs, opened = (_run(run_a), _run(run_b)), SentenceEncoder(encoder, window=None, batch_size=batch_size)
     frame, rows = compare(runs[0], runs[1], opened)
     a, b = ({**one.records, **one.failed} for one in runs)
-    left = {"only_a": len(a.keys() - b.keys()), "only_b": len(b.keys() - a.keys())}
-    left["failed"] = sum(not (a[id_].answered and b[id_].answered) for id_ in a.keys() & b.keys())
-    own = {"encoder": opened.name, "encoder_hash": opened.hash, "runs": [str(run_a), str(run_b)], **left, "rows": rows}
+    unused = {"only_a": len(a.keys() - b.keys()), "only_b": len(b.keys() - a.keys())}
+    unused["failed"] = sum(not (a[id_].answered and b[id_].answered) for id_ in a.keys() & b.keys())
+    facts = {"encoder": opened.name, "encoder_hash": opened.hash, "runs": [str(run_a), str(run_b)]}
     file = output if output.suffix == ".json" else output / "similarity.json"
-    write_json(file, as_published(frame, rows) | {"audiomarathon": own})
+    write_json(file, as_published(frame, rows) | {"audiomarathon": {**facts, **unused, "rows": rows}})
     write_text(file.with_suffix(".csv"), render.csv(render.Table(frame)))
-    notes = [f"by {opened.name}; floor: replies to different samples of a category"]
-    notes.append(", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in left.items()))
+    notes = [f"by {opened.name}; floor: replies to different samples of a category", _counts(unused)]
     # With a single category, show one row.
     render.show(render.Table.of(rows[len(rows) == 2 :], title="Similarity", notes=notes).without_empty("category"))
     say(f"wrote {file} and {file.with_suffix('.csv').name}")
@@ -76,7 +73,7 @@ def references(
     output: Annotated[Path, output_option("Output folder.")] = Path("references"),
     batch_size: BatchSize = 32,
 ) -> None:
-    """Find captions unlike the other captions of their clip, and score without them. No audio is read.
+    """Find captions that differ from the other captions of their clip, and score without them. No audio is read.
 
     Example: audiomarathon experiment references clotho --data data --run results/lalm/clotho/m/base-0
 
@@ -93,15 +90,15 @@ def references(
     if run:
         replies = {id_: record.text for id_, record in _run(run).records.items()}
         if not replies.keys() & dict(clips):
-            raise DataError(f"{run}: holds no reply to a clip of {captions}")
+            raise DataError(f"{run}: has no reply to a clip of {captions}; name a run on these clips")
     opened = SentenceEncoder(encoder, window=None, batch_size=batch_size)
     pairs, compared = compare_captions(clips, opened)
     outliers = [one for one in compared if abs(one["z"]) >= OUTLIER]
     named = "sbert_sim" if opened.name == ENCODER else f"sbert_sim[{opened.name}]"
     scores = scores_without(outliers, clips, replies, opened, named)
     rows = [
-        {"figure": key, "n": own["all"].clusters, "n_cleaned": own["cleaned"].clusters, **_cells(own)}
-        for key, own in scores.items()
+        {"figure": key, "n": both["all"].clusters, "n_cleaned": both["cleaned"].clusters, **_cells(both)}
+        for key, both in scores.items()
     ]
     counts = {"captions": len(compared), "far": sum(one["z"] < 0 for one in outliers)}
     counts["close"] = len(outliers) - counts["far"]
@@ -112,26 +109,23 @@ def references(
     for kind, listed in (("pairs", pairs), ("outliers", outliers)):
         frame = pd.DataFrame(list(listed), columns=columns[kind].split(), dtype=object)
         write_text(output / (name % kind), render.csv(render.Table(frame)))
-    counts |= {f"{kind}s": len(own) for kind, own in same.items()}
+    counts |= {f"{kind}s": len(found) for kind, found in same.items()}
     notes = [", ".join(f"{key.replace('_', '-')} {count:,}" for key, count in counts.items())]
     notes.append("far, close: outliers; people: each caption against its clip's others; words weighed by all captions")
     render.show(render.Table.of(rows, title="Scores with all captions, and without the outliers", notes=notes))
     say(f"wrote {', '.join(name % kind for kind in columns)} and a summary to {output}")
 
 
+@with_asking
 def write(
+    asking: Asking,
     captions: Captions = "clotho",
-    with_: With = "",
     output: Annotated[Path, output_option("JSONL file, one line per clip.")] = Path("rubrics.jsonl"),
     data: Data = None,
     split: Split = "",
     limit: Annotated[int, option("Use the first N clips; 0 = all.", min=0)] = 0,
-    plan: Plan = False,
-    yes: Yes = False,
-    batch_size: BatchSize = 8,
-    cache: Cache = True,
 ) -> int:
-    """Let a model write criteria for each clip from its captions, and merge equal criteria.
+    """Let one model write criteria for each clip from its captions, and merge equal criteria.
 
     Example: audiomarathon experiment rubrics write clotho --data data --with qwen2.5-7b
 
@@ -139,20 +133,18 @@ def write(
     another model can fill in clips whose first answer was unreadable.
     """
     from audiomarathon.benchmarks.lalm_bench.rubrics import MergeRubric, WriteRubric, read_rubrics, with_criteria
-    from audiomarathon.judges.registry import open_judges
 
-    judges = open_judges(with_, batch_size=batch_size, download=not plan)
-    if len(judges) > 1:
-        raise SettingsError(f"--with {with_}: name one model; a rubric has one author")
-    asked = {id_: [*filter(None, own)] for id_, own in _captions(captions, data, split)[1][: limit or None] if any(own)}
-    known, (author,), dropped = read_rubrics(output) if output.exists() else {}, judges, 0
+    if len(asking.judges) > 1:
+        raise SettingsError(f"--with {asking.with_}: name only one model; it writes all rubrics")
+    _pattern, clips, _replies = _captions(captions, data, split)
+    asked = {id_: [*filter(None, texts)] for id_, texts in clips[: limit or None] if any(texts)}
+    known, (author,), dropped = read_rubrics(output) if output.exists() else {}, asking.judges, 0
     check_writable(output.parent)
     new = [(id_, texts) for id_, texts in asked.items() if id_ not in known]
     records = [Record(id_, id_, reply="\n".join(texts), reference={"references": texts}) for id_, texts in new]
     for protocol in (WriteRubric(), MergeRubric()):
-        answers = _answers(Path(f"{output}.run"), records, protocol, judges, plan=plan, cache=cache, yes=yes)
-        if answers is None:
-            return 0 if plan else 2
+        if (answers := _answers(Path(f"{output}.run"), records, protocol, asking)) is None:
+            return 0 if asking.plan else 2
         readings = [(one, reading_of(protocol, one, one.judgements.get(author, {})).values) for one in answers[1]]
         dropped += sum(values.get("dropped", 0) for _record, values in readings if values)
         records = [with_criteria(one, values["criteria"]) for one, values in readings if values and values["criteria"]]
@@ -166,49 +158,44 @@ def write(
     return 1 if missing else 0
 
 
+@with_asking
 def judge(
     run: Annotated[Path, argument(_RUN)],
     rubrics: Annotated[Path, option("JSONL file from `rubrics write`.")],
-    with_: With,
+    asking: Asking,
     output: Annotated[Path | None, output_option("JSON file (default: rubrics/rubrics.json in the run).")] = None,
-    plan: Plan = False,
-    yes: Yes = False,
-    batch_size: BatchSize = 8,
-    cache: Cache = True,
 ) -> int:
-    """Let judges check which criteria each reply meets, and score it by their weight.
+    """Let judges check which criteria each reply meets, and score the reply by the weight of these criteria.
 
     Example: audiomarathon experiment rubrics judge results/lalm/clotho/m/base-0 --rubrics rubrics.jsonl --with A,B
 
     Answers are kept in the run's folder; the same command asks only for missing ones.
     """
     from audiomarathon.benchmarks.lalm_bench.rubrics import RubricScore, read_rubrics, with_criteria
-    from audiomarathon.judges.registry import open_judges
     from audiomarathon.metrics.statistics import Resampler
     from audiomarathon.report import render
 
     read, known, scorer = _run(run), read_rubrics(rubrics), RubricScore()
     records = [with_criteria(one, known[id_]["criteria"]) for id_, one in read.records.items() if id_ in known]
     if not records:
-        raise DataError(f"{rubrics}: has no rubric for a reply of {run}")
+        raise DataError(f"{rubrics}: has no rubric for a clip of {run}; write them with `rubrics write`")
     place = (read.folder or run.with_name(f"{run.name}.run")) / "rubrics"
-    judges = open_judges(with_, batch_size=batch_size, download=not plan)
-    if (answers := _answers(place, records, scorer.protocol, judges, plan=plan, cache=cache, yes=yes)) is None:
-        return 0 if plan else 2
+    if (answers := _answers(place, records, scorer.protocol, asking)) is None:
+        return 0 if asking.plan else 2
     verdicts = [Verdict(one, scorer.judge(one)) for one in answers[1]]
     figures, summary = Resampler(_SEED).of_sums(scorer.sums(verdicts)), scorer.summary(verdicts)["judged"]
-    told = {name: (own["n"], sum(own["missing"].values())) for name, own in summary["judges"].items()}
     rows = [
-        {"judge": key, "n": n, **_cells({"score": figures[key]}), "missing": lost} for key, (n, lost) in told.items()
+        {"judge": name, "n": facts["n"], **_cells({"score": figures[name]}), "missing": sum(facts["missing"].values())}
+        for name, facts in summary["judges"].items()
     ]
-    left = {"without_rubric": len(read.records) - len(records), "failed": len(read.failed)}
-    notes = [*scorer.notes(verdicts), ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in left.items())]
+    unused = {"without_rubric": len(read.records) - len(records), "failed": len(read.failed)}
+    notes = [*scorer.notes(verdicts), _counts(unused)]
     render.show(render.Table.of(rows, title="Share of the rubric's weight that replies meet", notes=notes))
     detailed = [{"id": one.record.id, "readings": one.values["readings"]} for one in verdicts]
-    content = {"rows": rows, **_cells({"rubric_score": figures["rubric_score"]}), **left, **summary}
+    content = {"rows": rows, **_cells({"rubric_score": figures["rubric_score"]}), **unused, **summary}
     write_json(file := output or place / "rubrics.json", content | {"detailed": detailed})
     say(f"wrote {file}")
-    if silent := [name for name in judges if not told[name][0]]:
+    if silent := [name for name in asking.judges if not summary["judges"][name]["n"]]:
         say(f"error: no judgement by {', '.join(silent)}: {_NEXT}")
     return 1 if answers[0] or silent else 0
 
@@ -221,7 +208,7 @@ def _run(path: Path) -> Run:
     if path.suffix in (".json", ".parquet") and not path.is_dir():
         task, read = ("lalm/clotho", read_captions) if path.suffix == ".json" else ("lalm/mmau_pro", read_answers)
         records = read(path)
-        answered, failed = ({one.id: one for one in records if one.answered is fine} for fine in (True, False))
+        answered, failed = ({one.id: one for one in records if one.answered is wanted} for wanted in (True, False))
         return Run({"task": task}, answered, failed)
     if len(found := read_runs([path])) > 1:
         raise SettingsError(f"{path}: contains {len(found)} runs; name one, such as {found[0].folder}")
@@ -231,7 +218,7 @@ def _run(path: Path) -> Run:
 def _captions(
     captions: str, data: Path | None, split: str
 ) -> tuple[str, list[tuple[str, Sequence[str]]], dict[str, str]]:
-    """Return a pattern for file names, the clips with their captions, and the replies in a CSV file."""
+    """Return a pattern for the names of written files, the clips' ids and captions, and the replies in a CSV file."""
     from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.lalm_bench.captions import ALL, Captioning
     from audiomarathon.benchmarks.lalm_bench.references import read_captions_table
@@ -241,38 +228,39 @@ def _captions(
         if split or data:
             raise SettingsError(f"{captions}: --split and --data do not apply to a file; leave them out")
         stem = Path(captions).stem.replace("%", "_")
-        who = "clotho" if stem.startswith(_CLOTHO) else "captions"
-        return f"{who}_%s_{stem.removeprefix(_CLOTHO)}.csv", *read_captions_table(Path(captions))
+        prefix = "clotho" if stem.startswith(_CLOTHO) else "captions"
+        return f"{prefix}_%s_{stem.removeprefix(_CLOTHO)}.csv", *read_captions_table(Path(captions))
     task = get_task(captions)
     if not isinstance(task, Captioning) or split not in ("", *task.splits, ALL):
         allowed = f"{', '.join(task.splits)}, {ALL}" if isinstance(task, Captioning) else "clotho, audiocaps, FILE.csv"
         raise SettingsError(f"{captions} {split}: allowed: {allowed}")
     split = split or next(iter(task.splits))
     tables = task.tables(task_folder(task, *places(data)), split)
-    clips: list[tuple[str, Sequence[str]]] = [(storable(one[0]), one[2]) for own in tables.values() for one in own]
+    clips: list[tuple[str, Sequence[str]]] = [(storable(row[0]), row[2]) for rows in tables.values() for row in rows]
     return f"{task.aliases[0]}_%s_{split}.csv", clips, {}
 
 
 def _answers(
-    folder: Path, records: Sequence[Record], protocol: Protocol, judges: Mapping[str, Judge], **how: bool
+    folder: Path, records: Sequence[Record], protocol: Protocol, asking: Asking
 ) -> tuple[int, list[Record]] | None:
     """Ask judges; return the number of failed requests and the answered records, or None if nothing was asked."""
     from audiomarathon.judges.room import Case
     from audiomarathon.runs.folder import with_context
 
-    failed = ask([Case(folder, records, protocol)], judges, **how) if records else 0
+    failed = asking.ask([Case(folder, records, protocol)]) if records else 0
     found = with_context(folder, {one.id: one for one in records}).values()
     return None if failed is None else (failed, list(found))
 
 
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
+
+
 def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
     """Return figures with their intervals as columns."""
-    from audiomarathon.report.render import with_interval
+    from audiomarathon.report.render import estimated
 
-    cells: dict[str, Any] = {}
-    for name, one in figures.items():
-        cells |= with_interval(name, one.value, one.interval)
-    return cells
+    return {name: value for key, figure in figures.items() for name, value in estimated(key, figure).items()}
 
 
 experiment_app = group(
@@ -312,9 +300,9 @@ def judge_door() -> None:
         use_vllm: Annotated[bool, typer.Option("--use_vllm", hidden=True)] = False,
         yes: Yes = False,
     ) -> int:
-        """Let judges check which criteria of its clip's rubric each reply meets."""
+        """Let judges check which criteria each reply meets, of the rubric of its clip."""
         if use_vllm:
             raise SettingsError("--use_vllm: start vllm serve, set OPENAI_BASE_URL, and give --model endpoint:NAME")
-        return judge(run, rubrics, model, output, yes=yes)
+        return int(judge(run=run, rubrics=rubrics, output=output, asking=Asking(model, yes=yes)))
 
     run_script(check)

@@ -26,7 +26,15 @@ _PLACES = {"input": "\nat input"}
 
 @dataclass(frozen=True)
 class _Question:
-    """A question, its clips, and how to score the reply."""
+    """A question about clips, and how to score the reply.
+
+    Attributes
+    ----------
+    events
+        Start and end in seconds of the sounds to mark in the first clip.
+    judge
+        Returns the text to show for a reply, and whether the reply is right (None if unknown).
+    """
 
     title: str
     prompt: str
@@ -67,8 +75,8 @@ def explain(
     from audiomarathon.report.explain import Clip, Strip, draw, shares_kept
 
     names = ["base", *(name for name in listed(methods) if name != "base")]
-    if pathless := [name for name in names[1:] if ":" not in name]:
-        raise SettingsError(f"--methods {pathless[0]}: name its ratio too, such as {pathless[0]}:0.5")
+    if no_ratio := [name for name in names[1:] if ":" not in name]:
+        raise SettingsError(f"--methods {no_ratio[0]}: add a ratio, such as {no_ratio[0]}:0.5")
     question = _question(sample, task, prompt, model, settings)
     chosen = [as_method(name, settings) for name in names]
     for path in question.clips:
@@ -120,17 +128,17 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
     from audiomarathon.embedded.without_data import MINI, data_root
 
     task = get_task(name)
-    named = settings.data
-    if not named and model == "embedded" and not os.environ.get(path_variable(task)):
-        named = MINI
-    folder = task_folder(task, data_root(named), os.environ)
+    root = settings.data
+    if not root and model == "embedded" and not os.environ.get(path_variable(task)):
+        root = MINI
+    folder = task_folder(task, data_root(root), os.environ)
     samples = {sample.id: sample for sample in task.load(folder).samples}
     if id_ not in samples:
         shown = ", ".join(list(samples)[:3])
         raise DataError(f"{task.key}: no sample {id_!r}{did_you_mean(id_, samples)}; of {len(samples)}: {shown}, …")
     sample = samples[id_]
     if not sample.clips:
-        raise DataError(f"{task.key}: {id_}: has no clip to draw")
+        raise DataError(f"{task.key}: {id_}: has no clip to draw; name another sample")
     events = (sample.event,) if sample.event else ()
     title = f"{task.key}:{sample.id}\n{sample.question or task.title}\nright answer: {sample.right}"
     judge, limit = _judge(task, sample), task.max_new_tokens
@@ -143,8 +151,8 @@ def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None
         if not task.scorer.instant:
             return reply.strip(), None
         (verdict,) = task.scorer.verdicts([record])
-        shown = task.scorer.shown(verdict)
-        says_all = task.scorer.right(verdict) is not None and not task.scorer.unparsed(verdict)
-        return shown if says_all else f"{shown}: {reply.strip()}", task.scorer.right(verdict)
+        shown, right = task.scorer.shown(verdict), task.scorer.right(verdict)
+        is_clear = right is not None and not task.scorer.unparsed(verdict)
+        return shown if is_clear else f"{shown}: {reply.strip()}", right
 
     return judge

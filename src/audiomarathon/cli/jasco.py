@@ -1,4 +1,4 @@
-"""`audiomarathon jasco …`: import replies, judge CSV files like the original, and print its tables."""
+"""`audiomarathon jasco …`: import replies, judge CSV files as the original program does, and print its tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from audiomarathon.cli.command import group, run_script
-from audiomarathon.cli.judge import ask
+from audiomarathon.cli.judge import Asking
 from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
     BatchSize,
@@ -66,21 +66,21 @@ def speech(
     _task, loaded = load_task("jasco", data)
     clips = {sample.cluster: clip for sample in loaded.samples for clip in sample.clips}
     if not clips:
-        raise DataError(f"{loaded.folder}: holds no clips")
-    found, seconds = {}, 0.0
+        raise DataError(f"{loaded.folder}: contains no clips; name another folder with --data")
+    rows, without, total, spoken = [], [], 0.0, 0.0
     with progress_of(len(clips), "speech", "clip") as step:
         for id_, clip in clips.items():
             info = probe(clip)
-            found[id_] = find_speech(decode(clip, info.sampling_rate), info.sampling_rate)
-            seconds += info.seconds
+            spans = find_speech(decode(clip, info.sampling_rate), info.sampling_rate)
+            rows += [{"id": id_, "start": f"{start:.3f}", "end": f"{end:.3f}"} for start, end in spans]
+            without += [] if spans else [id_]
+            total += info.seconds
+            spoken += sum(end - start for start, end in spans)
             step(1)
-    spans = [(id_, start, end) for id_, own in found.items() for start, end in own]
     file = output or loaded.folder / SPEECH_FILE
-    rows = [{"id": id_, "start": f"{start:.3f}", "end": f"{end:.3f}"} for id_, start, end in spans]
     write_text(file, as_csv(rows, ("id", "start", "end")))
-    share = sum(end - start for _id, start, end in spans) / seconds
-    without = ", ".join(id_ for id_, own in found.items() if not own)
-    say(f"wrote {file}: speech in {share:.1%} of the audio; clips without speech: {without or 'none'}")
+    silent = ", ".join(without) or "none"
+    say(f"wrote {file}: speech in {spoken / total:.1%} of the audio; clips without speech: {silent}")
 
 
 def import_(
@@ -130,27 +130,27 @@ def evaluate(
     if rows and JUDGEMENT in rows[0][0][1]:
         records = []
         for (_line, row), record in rows:
-            told: dict[str, str | None] = {}
+            answers: dict[str, str | None] = {}
             if row[JUDGEMENT].strip() and (request := request_of(protocols[0], record)):
-                told[request.hash] = row[JUDGEMENT]
-                if again := second_of(protocols[0], row[JUDGEMENT], record):
-                    told[again.hash] = ""  # what one answer leaves unread stays so
-            records.append(replace(record, judgements={judge: told}))
+                answers[request.hash] = row[JUDGEMENT]
+                if second := second_of(protocols[0], row[JUDGEMENT], record):
+                    answers[second.hash] = ""  # the file has no answer to a second question
+            records.append(replace(record, judgements={judge: answers}))
     else:
         folder = output_file.with_name(f"{output_file.name}.run")
-        judge, records = _judged(folder, input_file, judge, [one for _, one in rows], protocols, batch_size)
+        judge, records = _judged(folder, input_file, judge, [record for _, record in rows], protocols, batch_size)
     verdicts = [Verdict(record, scorer.judge(record)) for record in records]
     written = []
     for ((_line, row), record), verdict in zip(rows, verdicts, strict=True):
         request = request_of(protocols[0], record)
         raw = (verdict.record.judgements.get(judge) or {}).get(request.hash) if request else ""
-        own = judged_columns(verdict, judge, parser) | {"judge": judge, "judge_prompt": judge_prompt}
-        written.append({**row, JUDGEMENT: raw or "", **own})
+        added = judged_columns(verdict, judge, parser) | {"judge": judge, "judge_prompt": judge_prompt}
+        written.append({**row, JUDGEMENT: raw or "", **added})
     names = dict.fromkeys([*(rows[0][0][1] if rows else ()), JUDGEMENT, *_ADDED])
     write_text(output_file, as_csv(written, names))
     _print_figures(scorer, verdicts)
     if missing := sum(bool({"absent", "failed"} & {*one.values["missing"].values()}) for one in verdicts):
-        say(f"error: {missing} of {counted(len(rows), 'row')} without a judgement, not in the figures")
+        say(f"error: {missing} of {counted(len(rows), 'row')} without a judgement, and not in the figures")
     return 1 if missing else 0
 
 
@@ -162,22 +162,22 @@ def table(
     from audiomarathon.report import render, tables
     from audiomarathon.scoring.judged import judges_of
 
-    read = {one.name(with_checkpoint=True): list(one.runs["jasco"].verdicts.values()) for one in _systems(runs)}
+    systems = {one.name(with_checkpoint=True): list(one.runs["jasco"].verdicts.values()) for one in _systems(runs)}
     task = get_task("jasco")
-    told: dict[str, list[str]] = {}
-    for name, own in read.items():
-        for note in task.scorer.notes(own):
-            told.setdefault(note, []).append(name)
-    notes = [f"{note} ({', '.join(own) if len(own) < 3 else f'{len(own)} rows'})" for note, own in told.items()]
-    shown = tables.of_task(task, read)[:2]
-    if len({tuple(judges_of(own)) for own in read.values()} - {()}) > 1:
+    names_of: dict[str, list[str]] = {}  # by note
+    for name, verdicts in systems.items():
+        for note in task.scorer.notes(verdicts):
+            names_of.setdefault(note, []).append(name)
+    rows_of = {note: ", ".join(names) if len(names) < 3 else f"{len(names)} rows" for note, names in names_of.items()}
+    notes = [f"{note} ({rows})" for note, rows in rows_of.items()]
+    if len({tuple(judges_of(verdicts)) for verdicts in systems.values()} - {()}) > 1:
         notes.append("not all rows have the same judges: best_mean and mean of different judges are not comparable")
+    shown = tables.of_task(task, systems)[:2]
     shown[0] = replace(shown[0], notes=notes)
-    for one in shown:
-        render.show(one)
+    render.show(*shown)
     if output:
-        both = replace(shown[0], frame=shown[0].frame.merge(shown[1].frame, on="setting"), shown=())
-        write_text(output, render.csv(both))
+        both = shown[0].frame.merge(shown[1].frame, on="setting")
+        write_text(output, render.csv(replace(shown[0], frame=both)))
         say(f"wrote {output}")
 
 
@@ -188,7 +188,7 @@ def survival(
     ] = None,
     output: Annotated[Path | None, output_option("Folder for survival.json, .csv and .png.")] = None,
 ) -> None:
-    """Measure what pruning removes first, a clip's sound or its speech. No judge is needed.
+    """Measure whether pruning first removes a clip's sound or its speech. No judge is needed.
 
     Examples:
     audiomarathon sweep jasco --model qwen2-audio --methods random,fast_v --ratios 0.5,0.7
@@ -216,7 +216,7 @@ def survival(
         write_text(output / "survival.csv", render.csv(render.Table.of(shown.long_rows(found))))
         if drawn := shown.panels(found):
             charts.save(charts.side_by_side(drawn, title="What pruning removes first"), output / "survival.png")
-        say(f"wrote {output}" + ("" if drawn else "; no picture: nothing can be measured"))
+        say(f"wrote {output}" + ("" if drawn else "; no picture, because there is nothing to draw"))
 
 
 def beside_published(runs: Sequence[Path], model: str) -> None:
@@ -225,30 +225,27 @@ def beside_published(runs: Sequence[Path], model: str) -> None:
     from audiomarathon.judges.registry import KNOWN
     from audiomarathon.report import render
 
-    theirs = JASCO.models.get(model, "")
-    panel, llama = DEPENDENCE.get(theirs, ((), ()))
+    published = JASCO.models.get(model, "")
+    panel, llama = DEPENDENCE.get(published, ((), ()))
     for run in _runs(runs):
         summary = run.summary
         if summary is None:
             raise DataError(f"{run.folder}: not finished; run the same command again")
-        judges, asked = sorted(summary["judged"]["judges"]), read_judgements(run.folder) if run.folder else {}
-        models = {_model_of(asked[name]) for name in judges if name in asked}
+        judges, judgements = sorted(summary["judged"]["judges"]), read_judgements(run.folder) if run.folder else {}
+        models = {_model_of(judgements[name]) for name in judges if name in judgements}
         same = models == {KNOWN[name].rpartition("/")[2].lower() for name in JUDGES}
-        whose = "the paper's judges" if same else f"other judges ({', '.join(judges) or 'none yet'})"
+        by_whom = "the paper's judges" if same else f"other judges ({', '.join(judges) or 'none yet'})"
         readings = [one for verdict in run.verdicts.values() for one in verdict.values["readings"].values()]
-        whose += ", asked with prompt v1" if any("prompt" in one for one in readings) else ""
-        names = ("best_mean", *_LEANINGS)
+        by_whom += ", asked with prompt v1" if any("prompt" in one for one in readings) else ""
         rows = []
-        for name, three, one in zip_longest(names, panel, llama):
+        for name, of_panel, of_llama in zip_longest(("best_mean", *_LEANINGS), panel, llama):
             ours = render.with_interval("ours", summary[name], summary["intervals"].get(name))
-            read = {"ours, read as published": summary["as_published"].get(name)}
-            rows.append({"figure": name, **ours, **read, "three judges": three, "Llama alone, prompt v1": one})
-        title = f"{run.checkpoint}, {run.method}: {whose}, beside {theirs or 'no published row'}"
-        two = {name: render.Kind(name, ".2f") for name in rows[0] if name != "figure"}
-        notes = list(summary.get("notes") or ())
-        render.show(
-            render.Table.of(rows, title=title, kinds=two | {"ours": render.Kind("ours [95 %]", ".2f")}, notes=notes)
-        )
+            ours["ours, read as published"] = summary["as_published"].get(name)
+            rows.append({"figure": name, **ours, "three judges": of_panel, "Llama alone, prompt v1": of_llama})
+        title = f"{run.checkpoint}, {run.method}: {by_whom}, beside {published or 'no published row'}"
+        kinds = {name: render.Kind(name, ".2f") for name in rows[0] if name != "figure"}
+        kinds["ours"] = render.Kind("ours [95 %]", ".2f")
+        render.show(render.Table.of(rows, title=title, kinds=kinds, notes=list(summary.get("notes") or ())))
         if not judges:
             say(f"next: audiomarathon judge {run.folder} --with {','.join(JUDGES)}; then this command again")
 
@@ -262,32 +259,32 @@ def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
 def _judged(
     folder: Path, file: Path, judge: str, records: Sequence[Record], protocols: Sequence[Any], batch_size: int
 ) -> tuple[str, list[Record]]:
-    """Let a judge answer the questions of both protocols; return its name, and the records with its answers."""
+    """Let a judge answer the questions of both protocols; return the judge's name, and the records with its answers."""
     from audiomarathon.engine.run import as_run
-    from audiomarathon.judges.registry import open_judges
     from audiomarathon.judges.room import Case
     from audiomarathon.runs.folder import read_records
 
     if "," in judge:
         raise SettingsError(f"{judge}: name one judge; several judge a run: audiomarathon judge RUN --with A,B,C")
-    judges = open_judges(judge, batch_size=batch_size)
+    asking = Asking(judge, batch_size=batch_size, yes=True)
+    (name,) = asking.judges
     as_run(folder, "jasco", file, file.stem, records)
-    ask([Case(folder, records, protocol) for protocol in protocols], judges, yes=True)
+    asking.ask([Case(folder, records, protocol) for protocol in protocols])
     known = read_records(folder)
-    return next(iter(judges)), [known[one.id] for one in records]
+    return name, [known[record.id] for record in records]
 
 
 def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
-    """Print the original's four lines, read as it reads, then the strict reading's figures."""
-    own, published = scorer.sums(verdicts).figures, scorer.published(verdicts).figures
+    """Print the four lines of the original, from judgements read as the original does, then our strict figures."""
+    strict, published = scorer.sums(verdicts).figures, scorer.published(verdicts).figures
     typer.echo(f"best-mean :  {published['best_mean']}")
     for name in _LEANINGS[:3]:
         typer.echo(f"{name.capitalize()}-Oriented % :  {published[name]}")
-    shares = ", ".join(f"{name} {_percent(own[name])} %" for name in _LEANINGS)
+    shares = ", ".join(f"{name} {_percent(strict[name])} %" for name in _LEANINGS)
     judged = sum(not any(scorer.lacks(one, judge) for judge in one.record.judgements) for one in verdicts)
-    if open_ := sum(one["unanswered"] for verdict in verdicts for one in verdict.values["as_published"].values()):
-        say(f"{open_} judgements need the original's second question, which was not asked here: counted as '?'")
-    best = "–" if own["best_mean"] is None else f"{own['best_mean']:.2f}"
+    if unasked := sum(one["unanswered"] for verdict in verdicts for one in verdict.values["as_published"].values()):
+        say(f"{unasked} judgements need the original's second question, which was not asked here: counted as '?'")
+    best = "–" if strict["best_mean"] is None else f"{strict['best_mean']:.2f}"
     say(f"strict reading: best-mean {best}, {shares}; {judged} of {len(verdicts)} rows read")
 
 

@@ -73,18 +73,18 @@ def import_(
     file: Annotated[Path, argument("predictions.json (Clotho) or predictions.parquet (MMAU-Pro).")],
     model_name: Annotated[str, option("Name of the model in tables.", "--model-name")],
     results: Results = DEFAULT_RESULTS,
-    control: Annotated[Literal["noise", "silence"] | None, option("What the model heard instead of the clips.")] = None,
+    control: Annotated[Literal["noise", "silence"] | None, option("Audio that replaced the clips, if any.")] = None,
     data: Annotated[
-        Path | None, option("Folder of Clotho: take word weights from its whole split, not from the file.")
+        Path | None, option("Folder of Clotho: take word weights from its whole split, not only from the file.")
     ] = None,
     column: Annotated[str, option("Column of the parquet file with the replies.")] = "",
     faithful: Annotated[bool, option("Score the reply ERROR as text, not as a failed sample.", "--faithful")] = False,
 ) -> int:
-    """Turn replies that LALM Bench's scripts, or yours, wrote into a run.
+    """Turn a file of replies, from LALM Bench's scripts or your own, into a run.
 
     Example: audiomarathon import lalm predictions.parquet --model-name gemma3n --control noise
 
-    The run can be judged, scored and compared like any run.
+    The run can be judged, scored and compared like any other run.
     """
     folder = results / _TASKS[_bench_of(file)] / file_name(model_name)
     place = folder / ("imported" + (f"-{control}" if control else ""))
@@ -107,10 +107,11 @@ def export(
             model = file_name(run.checkpoint) + _suffix(run.control)
             place = _place_of(run, output / model / _BENCHES[run.key])
             if place in targets:
-                raise RecordError(f"{run.folder}: its files would overwrite {targets[place].folder}'s; name one")
+                other = targets[place].folder
+                raise RecordError(f"{run.folder}: its files would overwrite those of {other}; export one of the two")
             targets[place] = run
     if not targets:
-        raise DataError(f"{', '.join(map(str, runs))}: no run of {' or '.join(_TASKS.values())} there")
+        raise DataError(f"{', '.join(map(str, runs))}: no run of {' or '.join(_TASKS.values())} found")
     for place, run in targets.items():
         written = _write_predictions(run, place)
         for file in [written, *_write_scores(run, place, written)]:
@@ -169,15 +170,15 @@ def bench(
 
     root = Path(os.environ.get("LALM_BENCH_ROOT", "")).absolute() / output_root.expanduser()
     captions, predictions = Path(data).expanduser() if data else None, input_json or file
-    kept = file_name(attn_run_name or utc_name()) if save_attn or attn_full else ""
+    attention = file_name(attn_run_name or utc_name()) if save_attn or attn_full else ""
     names = list(dict.fromkeys(model or _MODELS))
-    unread = {"--split": split, "--limit": limit, "--sample_size": sample_size, "--prompt": prompt, "--input": input_}
-    unread |= {"--methods": methods, "--ratios": ratios, "--batch-size": batch_size, "--verbose": verbose}
-    unread |= {"--save-attn": save_attn, "--attn-full": attn_full, "--data": benchmark == "mmau-pro" and data}
-    given = ", ".join(name for name, value in unread.items() if value)
+    unused = {"--split": split, "--limit": limit, "--sample_size": sample_size, "--prompt": prompt, "--input": input_}
+    unused |= {"--methods": methods, "--ratios": ratios, "--batch-size": batch_size, "--verbose": verbose}
+    unused |= {"--save-attn": save_attn, "--attn-full": attn_full, "--data": benchmark == "mmau-pro" and data}
+    given = ", ".join(name for name, value in unused.items() if value)
     is_test = benchmark == "mmau-pro" and input_ and input_.name == "test.parquet" and input_.is_file()
     refused = {
-        "--attn-…: attention is not saved; add --save-attn": not kept
+        "--attn-…: attention is not saved; add --save-attn": not attention
         and (attn_layers or attn_run_name or attn_plot_now),
         "--judge: captions need no judge; leave it out": judge and benchmark == "clotho",
         "--sample_size and --limit: give only one": sample_size and limit,
@@ -186,27 +187,27 @@ def bench(
         f"{predictions}: a file of predictions is only for eval": phase != "eval" and predictions,
         "--output needs a single model; name it with --model": output and len(names) > 1 and not predictions,
     }
-    if why := next((text for text, holds in refused.items() if holds), ""):
-        raise SettingsError(why)
+    if reasons := [text for text, applies in refused.items() if applies]:
+        raise SettingsError(reasons[0])
     if judge:
         open_judges(judge, download=False)  # refuse unknown judges before hours of inference
-    asked = _Door(benchmark, root, output, judge, captions, faithful, use_white_noise, kept, attn_plot_now)
+    shared = _Options(benchmark, root, output, judge, captions, faithful, use_white_noise, attention, attn_plot_now)
     if predictions:
-        return asked.eval_file(predictions, column)
+        return shared.eval_file(predictions, column)
     for name in names:
         get_model(_OUR_NAMES.get(name, name))
     chosen = None
     if phase != "eval":
         flags: dict[str, Any] = {"split": split, "prompt": prompt, "batch_size": batch_size or 1}
         flags |= {"data": str(input_.parent) if input_ else data, "timing": False if (batch_size or 1) > 1 else None}
-        flags |= {"save_attn": bool(kept) or None, "attn_layers": ",".join(attn_layers or ()) or None}
+        flags |= {"save_attn": bool(attention) or None, "attn_layers": ",".join(attn_layers or ()) or None}
         if faithful:
-            form = prompt or "as_published" * (benchmark == "mmau-pro")
-            flags |= {"max_new_tokens": _FAITHFUL_TOKENS, "prompt": form}
-        chosen = asked.choose(flags, sample_size, limit, whole=attn_full)
+            published = "as_published" if benchmark == "mmau-pro" else ""
+            flags |= {"max_new_tokens": _FAITHFUL_TOKENS, "prompt": prompt or published}
+        chosen = shared.choose(flags, sample_size, limit, whole=attn_full)
     code = 0
     for name in names:
-        code |= asked.one_model(phase, name, chosen, methods, ratios or "0.5", verbose_n * verbose)
+        code |= shared.one_model(phase, name, chosen, methods, ratios or "0.5", verbose_n * verbose)
         gc.collect()  # frees the last model's weights
     return code
 
@@ -221,8 +222,8 @@ _Chosen = tuple[RunSettings, str]  # settings with their samples, and the folder
 
 
 @dataclass(frozen=True)
-class _Door:
-    """The options that apply to every model.
+class _Options:
+    """The options of :func:`bench` that apply to every model.
 
     Attributes
     ----------
@@ -236,8 +237,8 @@ class _Door:
         Folder of Clotho whose captions give the word weights.
     faithful, noise
         Whether to print figures as published, and whether models hear noise.
-    kept, drawn
-        Folder name for captured attention ("" for none), and whether to draw it.
+    attention, draw
+        Folder name for saved attention ("" saves none), and whether to draw it.
     """
 
     bench: str
@@ -247,8 +248,8 @@ class _Door:
     captions: Path | None
     faithful: bool
     noise: bool
-    kept: str
-    drawn: bool
+    attention: str
+    draw: bool
 
     def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int, *, whole: bool) -> _Chosen:
         """Find the data, choose samples in file order without bad rows, and make their noise clips if asked.
@@ -275,29 +276,29 @@ class _Door:
             tables = task.tables(loaded.folder, split)
             ids = [storable(item[0]) for items in tables.values() for item in items]
         else:
-            written = read_parquet(loaded.folder / METADATA, ["id"])["id"].to_pylist()
-            split, ids = "test", [str(one).strip() for one in written]
+            rows = read_parquet(loaded.folder / METADATA, ["id"])["id"].to_pylist()
+            split, ids = "test", [str(id_).strip() for id_ in rows]
         if sample_size:
             ids = random.Random(_SEED).sample(ids, min(sample_size, len(ids)))
-        chosen, good = dict.fromkeys(ids[:limit] if limit else ids), {one.id for one in loaded.samples}
-        ids = [one for one in chosen if one in good]
-        if bad := [one for one in chosen if one not in good]:
-            told = f"{loaded.folder}: {len(bad)} of {len(chosen)} chosen samples are bad rows: {shown(bad)}"
+        chosen, good = dict.fromkeys(ids[:limit] if limit else ids), {sample.id for sample in loaded.samples}
+        ids = [id_ for id_ in chosen if id_ in good]
+        if bad := [id_ for id_ in chosen if id_ not in good]:
+            message = f"{loaded.folder}: {len(bad)} of {len(chosen)} chosen samples are bad rows: {shown(bad)}"
             if not ids:
-                raise DataError(told)
-            say(f"{told}; left out")
+                raise DataError(message)
+            say(f"{message}; left out")
         settings = replace(settings, samples=tuple(ids), attn_full=whole * LONGEST_FULL)
-        part = [split, settings.prompt, "faithful" * self.faithful, "untimed" * (not settings.timing)]
+        name = [split, settings.prompt, "faithful" * self.faithful, "untimed" * (not settings.timing)]
         if self.noise:
-            heard = set(ids)
-            some = replace(loaded, samples=tuple(one for one in loaded.samples if one.id in heard))
-            content = fingerprint(some), sorted(clip_hashes(some.samples).items())
-            part.append(hashed := hashlib.sha256(repr(content).encode()).hexdigest()[:8])
+            chosen_ids = set(ids)
+            subset = replace(loaded, samples=tuple(one for one in loaded.samples if one.id in chosen_ids))
+            content = fingerprint(subset), sorted(clip_hashes(subset.samples).items())
+            name.append(hashed := hashlib.sha256(repr(content).encode()).hexdigest()[:8])
             out = self.root / f"noise-{self.bench}-{hashed}"
             if not (out / "noise").is_dir():
-                build_controls([(task, some)], out, seconds=None, kind="noise")
+                build_controls([(task, subset)], out, seconds=None, kind="noise")
             settings = replace(settings, data=str(out / "noise"), data_paths=())
-        return settings, file_name("-".join(filter(None, part)))
+        return settings, file_name("-".join(filter(None, name)))
 
     def one_model(self, phase: str, model: str, chosen: _Chosen | None, methods: str, ratios: str, replies: int) -> int:
         """Run the phases for one model and write its files; return 1 if a phase or a sample failed."""
@@ -345,8 +346,8 @@ class _Door:
         for one in found:
             done = _read(one.folder)
             _write_predictions(done, place := _place_of(done, target))
-            if self.kept:
-                self._write_attention(done, settings.samples, place / "attn" / self.kept)
+            if self.attention:
+                self._write_attention(done, settings.samples, place / "attn" / self.attention)
             for record in list(done.records.values())[:replies]:
                 say(f"{record.id}: {record.text}")
             if errors := one.summary["errors"]:
@@ -360,15 +361,16 @@ class _Door:
 
         assert run.folder is not None
         rows = index_of(run.folder)
-        for number, id_ in ((number, id_) for number, id_ in enumerate(samples) if id_ in rows):
-            file, target = run.folder / FOLDER / rows[id_]["file"], place / f"sample_{number:04d}"
-            one = Attention.read(file)
-            replace(one, meta={**one.meta, "attn_run_name": self.kept}).write_texts(target)
-            for source, name in ((file, "attention.npz"), (file.with_suffix(WHOLE) / "attn.npy", "attn.npy")):
-                if name != "attn.npy" or rows[id_]["full"]:
-                    link(source, target / name)
+        for number, id_ in enumerate(samples):
+            if id_ in rows:
+                file, target = run.folder / FOLDER / rows[id_]["file"], place / f"sample_{number:04d}"
+                attention = Attention.read(file)
+                replace(attention, meta={**attention.meta, "attn_run_name": self.attention}).write_texts(target)
+                link(file, target / "attention.npz")
+                if rows[id_]["full"]:
+                    link(file.with_suffix(WHOLE) / "attn.npy", target / "attn.npy")
         say(f"attention: {place}")
-        if self.drawn and rows:
+        if self.draw and rows:
             try:
                 draw([run], place)
             except AudioMarathonError as error:  # the captured attention is saved already
@@ -376,8 +378,8 @@ class _Door:
 
     def _evaluate(self, model: str, found: Sequence[Path], runs: Path, target: Path) -> tuple[list[Path], int]:
         """Score the latest runs of inference, or else the file of predictions in the folder."""
-        if not found and (own := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
-            last = max(own, key=lambda file: file.stat().st_mtime)
+        if not found and (earlier := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
+            last = max(earlier, key=lambda file: file.stat().st_mtime)
             found = sorted(file.parent for file in last.parent.parent.glob("*/run.json"))
         if not found:
             if not (file := target / _PREDICTIONS[self.bench]).is_file():
@@ -396,17 +398,19 @@ class _Door:
         if (bench := _bench_of(file)) != self.bench:
             allowed = f"{_TITLES[self.bench]} has {_PREDICTIONS[self.bench]}"
             raise SettingsError(f"{file}: is a file of {_TITLES[bench]}; {allowed}")
-        heard, data = "noise" if self.noise else None, self.captions and self.captions.absolute()
-        how: dict[str, Any] = {"control": heard, "data": data, "column": column, "faithful": self.faithful}
-        read_as = hashlib.sha256(_content(file) + repr(how).encode())
-        folder = _imported(file, runs / f"imported-{read_as.hexdigest()[:12]}", name, **how).folder
+        control, data = "noise" if self.noise else None, self.captions and self.captions.absolute()
+        options: dict[str, Any] = {"control": control, "data": data, "column": column, "faithful": self.faithful}
+        hashed = hashlib.sha256(_content(file) + repr(options).encode()).hexdigest()[:12]
+        folder = _imported(file, runs / f"imported-{hashed}", name, **options).folder
         return folder, self._score([folder])
 
     def _score(self, folders: Sequence[Path]) -> int:
-        from audiomarathon.cli.judge import judge
+        from audiomarathon.cli.judge import Asking, judge
         from audiomarathon.engine.run import score
 
-        return judge(list(folders), self.judge, yes=True) if self.judge else show([score(one) for one in folders])
+        if self.judge:
+            return int(judge(runs=folders, asking=Asking(self.judge, yes=True)))
+        return show([score(folder) for folder in folders])
 
     def _score_lines(self, folders: Sequence[Path]) -> list[str]:
         """Return the figures of runs, one line each; as published with `faithful`."""
@@ -433,26 +437,26 @@ def _add(file: Path, *lines: str) -> None:
 def _phase(
     file: Path, name: str, log: Path, work: Callable[[], tuple[list[Path], int]]
 ) -> tuple[list[Path], int | None]:
-    """Run one phase with stderr copied to a log; the code is None if it failed."""
+    """Run one phase with stderr copied to a log; return its run folders and exit code, which is None if it failed."""
     _add(file, f"[{name}] Started at {_now()}")
     begun = time.monotonic()
-    found: tuple[list[Path], int | None] = [], None
+    result: tuple[list[Path], int | None] = [], None
     with writing(log):
         stream = log.open("w", encoding="utf-8", errors="backslashreplace")
     with stream, redirect_stderr(_Both(sys.stderr, stream)):
         try:
-            found = work()
+            result = work()
         except AudioMarathonError as error:
             say(f"error: {error}")
         except Exception:  # a failing model must not stop the others
             traceback.print_exc()
     phase, took = name.rpartition(" ")[2], f"({time.monotonic() - begun:.0f}s)"
-    if found[1] is not None:
+    if result[1] is not None:
         _add(file, f"✅ {phase} completed {took}")
     else:
         tail = log.read_text(encoding="utf-8").splitlines()[-_TAIL:]
         _add(file, f"❌ {phase} failed {took}. See {log}", "--- stderr (tail) ---", *tail)
-    return found
+    return result
 
 
 class _Both(io.TextIOBase):
@@ -485,15 +489,15 @@ def _imported(
     from audiomarathon.benchmarks.lalm_bench.exchange import REPLY, corpus_of, read_answers, read_captions
     from audiomarathon.engine.run import as_run
 
-    task, corpus = _TASKS[_bench_of(file)], list[list[str]]()
-    if task == _TASKS["clotho"]:
+    bench, corpus = _bench_of(file), list[list[str]]()
+    if bench == "clotho":
         records = read_captions(file, data, faithful=faithful)
-        corpus, whose = corpus_of(records, data)
-        say(f"word weights come from the captions of {whose}")
+        corpus, source = corpus_of(records, data)
+        say(f"word weights come from the captions of {source}")
     else:
         records = read_answers(file, column or REPLY, faithful=faithful)
-    records = [replace(one, control=control) for one in records]
-    return as_run(place, task, file, name, records, control=control, corpus=corpus)
+    records = [replace(record, control=control) for record in records]
+    return as_run(place, _TASKS[bench], file, name, records, control=control, corpus=corpus)
 
 
 def _write_predictions(run: Run, target: Path) -> Path:
@@ -510,7 +514,7 @@ def _write_predictions(run: Run, target: Path) -> Path:
         place = run.facts.get("data_folder")
         parquet.write_table(answers(records, Path(place) if place else None), out := io.BytesIO())
         content = out.getvalue()
-    if file.is_file() and _content(file) != content:  # the scores beside it are of other replies
+    if file.is_file() and _content(file) != content:  # the scores beside it belong to the old replies
         for name in (_SCORES, f"{file.stem}{_RESULTS}", _DEBUG):
             (target / name).unlink(missing_ok=True)
     write_bytes(file, content)
@@ -522,16 +526,16 @@ def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES
     from audiomarathon.benchmarks.lalm_bench.exchange import comprehensive, debug_info, scores
 
     summary = _summary(run)
-    own = {"audiomarathon": {"version": __version__, "run": str(run.folder), "summary": summary}}
+    ours = {"audiomarathon": {"version": __version__, "run": str(run.folder), "summary": summary}}
     if _BENCHES[run.key] == "clotho":
-        found = {name: scores(summary, datetime.datetime.now().isoformat()) | own}
+        contents = {name: scores(summary, datetime.datetime.now().isoformat()) | ours}
     else:
         verdicts = list(run.verdicts.values())
-        whole = comprehensive(verdicts, run.expected, predictions, summary.get("as_published")) | own
-        found = {f"{predictions.stem}{_RESULTS}": whole, _DEBUG: debug_info(summary, verdicts)}
-    for file, content in found.items():
+        results = comprehensive(verdicts, run.expected, predictions, summary.get("as_published")) | ours
+        contents = {f"{predictions.stem}{_RESULTS}": results, _DEBUG: debug_info(summary, verdicts)}
+    for file, content in contents.items():
         write_json(target / file, content)
-    return [target / file for file in found]
+    return [target / file for file in contents]
 
 
 def _check_finished(run: Run) -> None:

@@ -42,7 +42,6 @@ def new(
 
     Example: audiomarathon new method my_pruner
     """
-
     folder = into / name
     if kind not in KINDS:
         raise SettingsError(f"new {kind}: not allowed; allowed: {', '.join(KINDS)}")
@@ -71,7 +70,7 @@ def _taken(kind: str) -> set[str]:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether pip knows a package of this name (`_` equals `-`); installing ours would replace it."""
+    """Whether a package of this name is installed (`_` equals `-`); installing the new one would replace it."""
     try:
         return bool(distribution(name))
     except PackageNotFoundError:
@@ -79,8 +78,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _write(template: Path, folder: Path, name: str) -> None:
-    """Copy a template under a name, all of it or nothing."""
-
+    """Copy a template and put the name into it; after an error, no folder of that name exists."""
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     unfinished = folder.with_name(f".{folder.name}.new")
     with writing(folder):

@@ -35,7 +35,7 @@ def output_option(text: str) -> Any:
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:
-    """Return a function that completes names. It reads plug-ins' names without loading their code."""
+    """Return a function that completes names of tasks, models or methods; it does not load plug-ins' code."""
 
     def complete(incomplete: str) -> list[str]:
         from importlib.metadata import entry_points
@@ -43,16 +43,16 @@ def _names(kind: str) -> Callable[[str], list[str]]:
         if kind == "tasks":
             from audiomarathon.benchmarks.registry import BUILT_IN as BENCHMARKS
 
-            own = ["all", *(task.key for one in BENCHMARKS for task in one.tasks if not task.probed)]
+            built_in = ["all", *(task.key for one in BENCHMARKS for task in one.tasks if not task.probed)]
         elif kind == "models":
-            own = [name for model in MODELS for name in (model.key, *model.aliases)]
+            built_in = [name for model in MODELS for name in (model.key, *model.aliases)]
         else:
             from audiomarathon.compression.registry import BUILT_IN as METHODS
 
-            own = [method.key for method in METHODS]
+            built_in = [method.key for method in METHODS]
         before = re.sub(r"[^,+]*$", "", incomplete)  # complete the last of several names
-        others = [entry.name for entry in entry_points(group=f"audiomarathon.{kind}")]
-        return [before + name for name in own + others]
+        plugged_in = [entry.name for entry in entry_points(group=f"audiomarathon.{kind}")]
+        return [before + name for name in built_in + plugged_in]
 
     return complete
 
@@ -71,16 +71,14 @@ ModelOrNone = Annotated[str | None, _MODEL]
 
 Runs = Annotated[list[Path], argument("Run folders, or folders that contain run folders.")]
 Data = Annotated[Path | None, option("Data root [env: AUDIOMARATHON_DATA].", "--data")]
-Results = Annotated[Path, option("Results folder [env: RESULTS_DIR].", envvar="RESULTS_DIR")]
+Results = Annotated[Path, option("Results folder.", envvar="RESULTS_DIR")]
 DEFAULT_RESULTS = Path("results")
 PlanRuns = Annotated[bool, option("Print runs, samples, estimated hours and memory, and stop.", "--plan")]
-Seed = Annotated[int, option("Seed of intervals and tests.", min=0)]
+Seed = Annotated[int, option("Seed of intervals and significance tests.", min=0)]
 DeviceName = Annotated[str, option("auto, cpu, cuda or cuda:N.")]
-Plan = Annotated[bool, option("Print calls, tokens and price, and stop.", "--plan")]
-MOST_CALLS = 1_000  # made without asking
+MOST_CALLS = 1_000  # more calls need the user's consent
 Yes = Annotated[bool, option(f"Make more than {MOST_CALLS:,} calls without asking.", "--yes", "-y")]
-BatchSize = Annotated[int, option("Texts or requests in a batch, or in flight.", min=1)]
-Cache = Annotated[bool, option("Reuse answers that this judge gave before, and store new ones.")]
+BatchSize = Annotated[int, option("Texts per batch, or requests sent at the same time.", min=1)]
 Track = Annotated[
     str,
     option("Log runs to a tracker while they run: mlflow (docs/tracking.md).", "--track", rich_help_panel="Tracking"),
@@ -88,13 +86,24 @@ Track = Annotated[
 
 
 def listed(text: str) -> list[str]:
-    """Return the parts of a list joined by commas."""
+    """Split a text at commas; empty parts are left out."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def places(data: Path | None) -> tuple[Path | None, Mapping[str, str]]:
-    """Return the data root and the env vars in which to find tasks; --data overrides all of them."""
+    """Return the data root and the env vars that locate tasks' data; --data overrides every env var."""
     return (named_folder(data), {}) if data else (None, os.environ)
+
+
+def tasks_named(names: list[str] | None) -> list[Task]:
+    """Return the named tasks, each once: `all` is AudioMarathon's ten, and no names are every task."""
+    from audiomarathon.benchmarks import all_tasks, get_task
+    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+
+    if not names:
+        return list(all_tasks())
+    found = AUDIOMARATHON.tasks if names == ["all"] else map(get_task, names)
+    return list({task.key: task for task in found}.values())
 
 
 def load_task(name: str, data: Path | None) -> tuple[Task, Loaded]:

@@ -25,8 +25,11 @@ def say(line: str) -> None:
         print(plain(line), file=sys.stderr, flush=True)  # noqa: T201
 
 
-def one_by_one(items: Sequence[T], work: Callable[[T], R], said: str = "error") -> list[R]:
-    """Do the work on each item; print the error of an item that fails, but raise that of the only item."""
+def one_by_one(items: Sequence[T], work: Callable[[T], R], label: str = "error") -> list[R]:
+    """Do the work on each item, and return the results.
+
+    Print the error of an item that fails, after `label`, and continue; raise the error of the only item.
+    """
     done = []
     for item in items:
         try:
@@ -34,14 +37,14 @@ def one_by_one(items: Sequence[T], work: Callable[[T], R], said: str = "error") 
         except AudioMarathonError as error:
             if len(items) == 1:
                 raise
-            say(f"{said}: {error}")
+            say(f"{label}: {error}")
     return done
 
 
 def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
-    """Turn expected errors into one line and an exit code: 2 for errors, 130 for Ctrl-C, 1 if samples failed."""
+    """Turn expected errors into one line and an exit code: 2 for errors, 130 for Ctrl-C, else the command's own."""
 
-    # Click reflows paragraphs, except those under a backspace.
+    # Click keeps the line breaks only of paragraphs that begin with \b.
     command.__doc__ = re.sub(r"(?m)^( *)(?=Examples?:)", "\\1\b\n\\1", command.__doc__ or "")
 
     @functools.wraps(command)
@@ -67,7 +70,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def _showing_warnings() -> Callable[..., None]:
-    """Return a function that prints each warning once; Python repeats them when a library resets the filters."""
+    """Return a function that prints each warning once; Python repeats warnings when a library resets the filters."""
     shown = set[str]()
 
     def show(message: Warning | str, category: type[Warning], *_where: object, **_more: object) -> None:
@@ -79,7 +82,7 @@ def _showing_warnings() -> Callable[..., None]:
 
 
 def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
-    """Print results and, unless `folders` is False, their folders; return the exit code: 1 if samples failed."""
+    """Print results and, unless `folders` is False, their folders; return 1 if samples failed or are missing."""
     from audiomarathon.report import render, tables
     from audiomarathon.runs.folder import what_failed
 
@@ -91,8 +94,8 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     for result in incomplete:
         errors = result.summary["errors"]
         missing = result.summary["expected"] - result.summary["n"] - errors
-        what = [what_failed(result.folder, errors)] * bool(errors) + [f"{missing} not run yet"] * bool(missing)
-        say(f"error: {result.folder}: {', '.join(what)}; run the same command again to continue")
+        reasons = [what_failed(result.folder, errors)] * bool(errors) + [f"{missing} not run yet"] * bool(missing)
+        say(f"error: {result.folder}: {', '.join(reasons)}; run the same command again to continue")
     unseen = [result for result in results if result.without_attention]
     for result in unseen:
         number = counted(result.without_attention, "sample")

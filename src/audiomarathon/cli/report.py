@@ -14,7 +14,7 @@ def report(
     runs: Runs,
     output: Annotated[Path, output_option("HTML file to write.")] = Path("report.html"),
     title: Annotated[str, option("Heading of the page.")] = "AudioMarathon report",
-    samples: Annotated[int, option("Most samples to browse; samples on which settings disagree come first.")] = 500,
+    samples: Annotated[int, option("Number of samples to browse; those on which settings disagree come first.")] = 500,
     audio: Annotated[
         str, option("link (play clips from their files), embed (store them in the page) or none.")
     ] = "link",
@@ -49,4 +49,4 @@ def report(
         from audiomarathon.report.paper import write_paper
 
         for path in write_paper(data_of_page, figures):
-            say(f"written: {path}")
+            say(f"wrote {path}")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from audiomarathon.cli.command import with_executor, with_settings
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, Tasks, Track
+from audiomarathon.cli.options import ModelOrNone, Tasks, Track, tasks_named
 from audiomarathon.cli.output import say, show
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.settings import RunSettings
@@ -38,11 +36,10 @@ def evaluate(
     track
         Names of trackers, joined by commas.
     """
-    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run as run_tasks
 
-    names: list[Any] = list(AUDIOMARATHON.tasks) if tasks == ["all"] else list(tasks)
-    model, settings = toy_or_real(model, names, settings, say)
+    chosen = tasks_named(tasks)
+    model, settings = toy_or_real(model, chosen, settings, say)
     trackers = open_trackers(track)
-    return show(list(run_tasks(names, model, settings, ray=ray, say=say, trackers=trackers)))
+    return show(list(run_tasks(chosen, model, settings, ray=ray, say=say, trackers=trackers)))

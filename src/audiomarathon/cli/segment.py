@@ -50,9 +50,9 @@ def corpus_class(task: str) -> type[Corpus]:
 
 
 def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Build the task's folder with the command line's options, and exit with 0, or 2 on an error.
+    """Build the task's folder with the command line's options; exit with 0, or 2 after an error.
 
-    A corpus adds options as attributes annotated with typer's `Option`.
+    Attributes of the corpus that are annotated with typer's `Option` are further options.
     """
     corpus = corpus_class(task)
 
@@ -67,14 +67,14 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
         seed: Annotated[int, option("Seed of lengths, order and options.")] = 42,
         limit: Annotated[int, option("Number of clips to make, spread over all groups; 0 = all.", min=0)] = 0,
         jobs: Annotated[int, option("Groups to build at the same time.", min=0)] = 1,
-        **own: Any,
+        **of_corpus: Any,
     ) -> None:
         from audiomarathon.segment.building import build as build_folder
         from audiomarathon.segment.joining import Joining
 
         with _reading():
             gap = gap if gap is not None else 0.0 if crossfade else corpus.gap
-            joining, reader = Joining(low, high, gap, crossfade, rate), corpus(raw, seed, **own)
+            joining, reader = Joining(low, high, gap, crossfade, rate), corpus(raw, seed, **of_corpus)
             typer.echo(build_folder(reader, joining, output, limit=limit, jobs=max(1, jobs)))
 
     low, high = corpus.seconds
@@ -93,7 +93,7 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Cut recordings with the command line's options, and exit with 0, or 2 on an error."""
+    """Cut recordings with the command line's options; exit with 0, or 2 after an error."""
     from audiomarathon.segment.cutting import Cutting
     from audiomarathon.segment.cutting import cut as cut_recordings
 

@@ -45,45 +45,44 @@ def status(
 
     if not every >= 0.1:
         raise SettingsError(f"--every={every:g}: not allowed; allowed: seconds from 0.1")
-    paths = runs or [RunSettings.read().results]
-    found = read_status(paths)
+    paths, show = runs or [RunSettings.read().results], _print_json if as_json else _print
     if not watch:
-        _print(found, as_json=as_json)
+        show(found := read_status(paths))
     elif as_json or not sys.stdout.isatty():
-        found = _watch(paths, every, lambda shown: _print(shown, as_json=as_json))
+        found = _watch(paths, every, show)
     else:
         from rich.console import Console
         from rich.live import Live
 
         with Live(console=Console(), auto_refresh=False) as live:
-            found = _watch(paths, every, lambda shown: live.update(_rendered(shown, live.console.width), refresh=True))
-    return 0 if all(one.complete for one in found) else 1
+            found = _watch(paths, every, lambda runs: live.update(_rendered(runs, live.console.width), refresh=True))
+    return 0 if all(run.complete for run in found) else 1
 
 
 def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
-    """Refresh until no process was active twice in a row: a sweep pauses between its tasks."""
+    """Show the runs until no process was active in two refreshes in a row: a sweep pauses between its tasks."""
     from audiomarathon.results.status import read_status
 
     idle = 0
     while True:
         show(found := read_status(paths))
-        idle = 0 if any(one.alive for one in found) else idle + 1
+        idle = 0 if any(run.alive for run in found) else idle + 1
         if idle > 1:
             return found
         time.sleep(every)
 
 
-def _print(found: Sequence[RunStatus], *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps([one.as_json() for one in found]))
-        return
+def _print_json(found: Sequence[RunStatus]) -> None:
+    typer.echo(json.dumps([run.as_json() for run in found]))
 
+
+def _print(found: Sequence[RunStatus]) -> None:
     out = console()
     out.print(_rendered(found, out.width))
 
 
 def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
-    """Return two tables per checkpoint, of its runs and of its running tasks, then a line per unreadable run."""
+    """Return a table of each checkpoint's runs and one of its active runs, then lines on unreadable and new runs."""
     import datetime
 
     from rich.console import Group
@@ -93,12 +92,13 @@ def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
     from audiomarathon.report.render import for_width
 
     now = datetime.datetime.now().astimezone()
-    readable = [one for one in found if one.task and one.problem is None]
+    readable = [run for run in found if run.task and run.problem is None]
     shown = []
-    for checkpoint in sorted({one.checkpoint for one in readable}):
-        runs = [one for one in readable if one.checkpoint == checkpoint]
-        both = [tables.status(runs), *([tables.running(runs, now)] if any(one.alive for one in runs) else [])]
-        shown += [for_width(table, width) for table in both]
-    lines = (Text(plain(f"unreadable: {one.problem}")) for one in found if one.problem is not None)
-    begun = (Text(plain(f"{one.folder}: starting, no run yet")) for one in found if one.state == "starting")
-    return Group(*shown, *lines, *begun)
+    for checkpoint in sorted({run.checkpoint for run in readable}):
+        runs = [run for run in readable if run.checkpoint == checkpoint]
+        shown.append(for_width(tables.status(runs), width))
+        if any(run.alive for run in runs):
+            shown.append(for_width(tables.running(runs, now), width))
+    lines = [f"unreadable: {run.problem}" for run in found if run.problem is not None]
+    lines += [f"{run.folder}: starting, no run yet" for run in found if run.state == "starting"]
+    return Group(*shown, *(Text(plain(line)) for line in lines))

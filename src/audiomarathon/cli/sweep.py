@@ -10,7 +10,7 @@ import typer
 
 from audiomarathon.cli.command import with_executor, with_settings
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, PlanRuns, Tasks, Track, complete_methods, listed, option
+from audiomarathon.cli.options import ModelOrNone, PlanRuns, Tasks, Track, complete_methods, listed, option, tasks_named
 from audiomarathon.cli.output import say
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.models.registry import get_local_model
@@ -71,7 +71,7 @@ def run_sweep(
     tasks: list[str], model: str | None, settings: RunSettings, methods: str, ratios: str, *, base: bool, plan: bool,
     logs: bool, ray: Ray | None, tflops: float | None = None, track: str = "",
 ) -> int:  # fmt: skip
-    """Sweep, then print and write the summary; return the exit code: 1 if a task or a sample failed.
+    """Run a sweep, then print and write its summary; return 1 if a task or a sample failed, else 0.
 
     Parameters
     ----------
@@ -84,8 +84,6 @@ def run_sweep(
     track
         Names of trackers, joined by commas.
     """
-    from audiomarathon.benchmarks import get_task
-    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.plan import plan_sweep
     from audiomarathon.engine.sweep import grid, parse_ratios
@@ -93,10 +91,9 @@ def run_sweep(
     from audiomarathon.report.sweep_report import print_outcome, write_outcome
     from audiomarathon.results.sweep_summary import read_outcome
 
-    chosen = list(AUDIOMARATHON.tasks) if tasks == ["all"] else [get_task(name) for name in tasks]
+    chosen = tasks_named(tasks)
     model, settings = toy_or_real(model, chosen, settings, say)
     spec = get_local_model(model)
-    chosen = list({task.key: task for task in chosen}.values())
     names = listed(methods.strip() or DEFAULT_METHOD)
     settings_to_run = grid(names, parse_ratios(ratios), base=base, **settings.places)
     if os.environ.get("PRUNE_RATIO"):

@@ -88,11 +88,11 @@ class XaresTask:
         pairs: list[Scored] = []
         for probe, name in zip(PUBLISHED, ("mlp", "knn"), strict=True):
             found = score.by_probe.get(probe)
-            # X-ARES reports 0 for a probe that it does not run.
-            left_out = float("nan") if self.task.lacking and probe == PUBLISHED[0] else 0
-            pairs.append((float(found.value), self.config.eval_weight) if found else (left_out, 0))
             if found:
+                pairs.append((float(found.value), self.config.eval_weight))
                 write_text(files / f"{name}_score.txt", "{}\n{}".format(*pairs[-1]))
+            else:  # X-ARES reports 0 for a probe that it does not run
+                pairs.append((float("nan") if self.task.lacking and probe == PUBLISHED[0] else 0, 0))
         return score, (pairs[0], pairs[1])
 
 
@@ -118,15 +118,15 @@ def run(
             job.download_audio_tar()
     if encoder is None:
         return int(bool(failed))
-    left = {word: job for word, job in jobs.items() if word not in failed}
+    ready_jobs = {word: job for word, job in jobs.items() if word not in failed}
     if max_jobs:
-        failed |= _side_by_side(max_jobs, [*left], (encoder_py, to_stage, results))
-    for word, job in left.items():
+        failed |= _side_by_side(max_jobs, [*ready_jobs], (encoder_py, to_stage, results))
+    for word, job in ready_jobs.items():
         job.encoder = encoder
-        with _trying(word, failed):
-            if not max_jobs:
+        if not max_jobs:
+            with _trying(word, failed):
                 job.work(to_stage)
-    done = [job for word, job in left.items() if word not in failed]
+    done = [job for word, job in ready_jobs.items() if word not in failed]
     if to_stage == 1 or not done:
         return int(bool(failed))
     _show(done)
@@ -134,7 +134,7 @@ def run(
 
 
 def _jobs(words: Sequence[str], results: Path, failed: set[str], encoder: Encoder | None) -> dict[str, XaresTask]:
-    """Return the tasks that can run, by file or name; print a line for each other task."""
+    """Return the tasks that can run, by file or name; print a line for each task that cannot."""
     jobs: dict[str, XaresTask] = {}
     for word in words:
         with _trying(word, failed, left_out=(MissingDataError,)):
@@ -159,7 +159,7 @@ def _config(word: str, encoder: Encoder | None) -> TaskConfig:
 
 @contextmanager
 def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError], ...] = ()) -> Iterator[None]:
-    """Print an error as one line and continue."""
+    """Print an error as one line and continue; add `word` to `failed` unless the error is one of `left_out`."""
     try:
         yield
     except left_out as error:
@@ -170,10 +170,10 @@ def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError
 
 
 def _side_by_side(many: int, words: Sequence[str], how: tuple[str, int, Path]) -> set[str]:
-    """Run each task in a process, `many` at a time; return the failed ones."""
+    """Run each task in a process, `many` at a time; return the tasks that failed."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     gpus, start = torch.cuda.device_count(), multiprocessing.get_context("spawn").Process
-    devices = [f"cuda:{place % gpus}" if gpus else "cpu" for place in range(len(words))]
+    devices = [f"cuda:{index % gpus}" if gpus else "cpu" for index in range(len(words))]
 
     def run_one(word: str, device: str) -> int | None:
         child = start(target=_child, name=word, args=(word, device, *how), daemon=True)

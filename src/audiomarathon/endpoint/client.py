@@ -1,7 +1,7 @@
-"""Chat with a model behind an OpenAI-compatible endpoint: closed models, and served ones (vLLM).
+"""Chat with a model behind an OpenAI-compatible endpoint: a closed model, or one that vLLM serves.
 
-From top to bottom: answers and prices, the client (settings, retries, one request), streamed replies, the address and
-its proxy, and the key, which is removed from every text.
+In this order: answers and prices; the client with its settings, retries and requests; streamed replies; the address
+and its proxy; removal of the key from every text.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds between attempts
 _LIMIT_S, _CONNECT_S = 600.0, 10.0  # for one attempt, and for its connection
 _AFTERWARDS_S = 5.0  # wait for the token counts after a finished reply
-_BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # limits of an answer; a token comes in an event of its own
-_KEY_SHOWN = 5  # this many characters of the key are not secret: services themselves show as many
+_BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # limits of an answer's size; each token arrives in its own event
+_KEY_SHOWN = 5  # this many characters of the key are not secret, since services show as many
 
-_AGAIN = (408, 409, 425, 429)  # worth a retry, like every status from 500
-_HOPELESS = (401, 402, 403, 404, 405)  # every request would fail
+_AGAIN = (408, 409, 425, 429)  # statuses worth a retry, like every status from 500
+_HOPELESS = (401, 402, 403, 404, 405)  # statuses after which every request would fail
 _HOPELESS_CODES = ("insufficient_quota", "unsupported_parameter", "unsupported_value")
 _GONE_WRONG = ("abort", "error")  # finish_reason values that mean a server error
 _LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
@@ -63,13 +63,13 @@ class Answer:
     finish
         The server's reason: `stop`, `length` at the token limit, `content_filter`, …
     first_token, total
-        Seconds from the start of the successful attempt to its first and last piece of text.
+        Seconds from the start of the successful attempt to the first and the last piece of text.
     prompt_tokens, audio_tokens, new_tokens
         The server's counts; None if it does not send them.
     attempts
-        Number of requests.
+        Number of requests sent.
     cost
-        In the currency of the prices; None if prices or counts are unknown.
+        Cost in the currency of the prices; None if prices or counts are unknown.
     masked
         True if the reply contained the key or a part of it.
     """
@@ -88,7 +88,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices per million tokens: text in the prompt, the reply, audio in the prompt (None: as text)."""
+    """Prices per million tokens of text in the prompt, of the reply, and of audio in the prompt (None: as of text)."""
 
     prompt: float
     reply: float
@@ -111,25 +111,30 @@ class Prices:
             if None not in prices[:2] and all(price is None or 0 <= price < inf for price in prices):
                 return cls(*prices)  # type: ignore[arg-type]
         shown = ", ".join(f"{name}={env.get(name, '')}" for name in _PRICES)
-        raise SettingsError(f"{shown}: allowed are prices of a million tokens, the first two together, from 0")
+        raise SettingsError(f"{shown}: allowed: prices per million tokens, from 0; set the first two together")
 
     def cost(self, prompt_tokens: int | None, audio_tokens: int | None, new_tokens: int | None) -> float | None:
         """Return the cost of a reply; None if a required count is unknown."""
-        heard = 0 if self.audio is None else audio_tokens
-        if prompt_tokens is None or new_tokens is None or heard is None:
+        audio = 0 if self.audio is None else audio_tokens
+        if prompt_tokens is None or new_tokens is None or audio is None:
             return None
-        text = (prompt_tokens - heard) * self.prompt
-        return (text + heard * (self.audio or 0.0) + new_tokens * self.reply) / 1e6
+        text = (prompt_tokens - audio) * self.prompt
+        return (text + audio * (self.audio or 0.0) + new_tokens * self.reply) / 1e6
 
 
 class EndpointError(Exception):
-    """One request failed for good; the message contains no secret."""
+    """A request failed and will not be retried; the message contains no secret."""
 
 
 class _BadReplyError(Exception):
-    """An answer without a reply: an HTTP status (else 0), or a stream that breaks off, is invalid or does not end.
+    """The server's answer contains no complete reply.
 
-    `code` is the protocol's error code, such as `insufficient_quota`, or "".
+    Attributes
+    ----------
+    status
+        The HTTP status; 0 for a stream that breaks off, is invalid or does not end.
+    code
+        The protocol's error code, such as `insufficient_quota`, or "".
     """
 
     def __init__(self, text: str, status: int = 0, code: str = "", headers: Mapping[str, str] | None = None) -> None:
@@ -138,15 +143,15 @@ class _BadReplyError(Exception):
 
 
 _FAULTS = (_BadReplyError, httpx2.HTTPError, OSError, ValueError)
-"""Errors worth a retry, unless `_raise_if_final` knows better."""
+"""Errors worth a retry, unless `_raise_if_final` raises."""
 
 
 @dataclass
 class Endpoint:
     """A client of one model behind one endpoint; several threads may use it at once.
 
-    If the server asks to wait (`Retry-After`), the requests of all threads wait. As a context manager it cancels the
-    requests in flight at the end of the block, and refuses new ones until it is entered again.
+    If the server asks to wait (`Retry-After`), the requests of all threads wait. At the end of a `with` block, the
+    client cancels the requests in flight, and refuses new requests until the next `with` block.
 
     Attributes
     ----------
@@ -155,11 +160,11 @@ class Endpoint:
     attempts
         Most requests for one reply.
     limit_s
-        Time limit of a whole attempt in seconds, even if data keeps arriving.
+        Time limit in seconds of an attempt, from connecting to the end of the reply.
     prices
         None if unknown; then answers have no cost.
     sleep
-        Waits a number of seconds before an attempt.
+        Function that waits a number of seconds before an attempt.
     given_up
         Number of chats in a row that failed after all attempts.
     trouble
@@ -191,7 +196,7 @@ class Endpoint:
         headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "audiomarathon"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        # One client per request: latencies include the connection, and no cookie or stale connection is reused.
+        # A new client for each request: latencies include the connection; no cookie or stale connection is reused.
         self._client = partial(
             httpx2.AsyncClient,
             headers=headers,
@@ -217,9 +222,9 @@ class Endpoint:
         if not model or not model.isprintable():
             raise SettingsError("openai: say which model: --model-path gpt-4o-audio-preview (MODEL_PATH=…)")
         if not key.isascii() or not key.isprintable():
-            raise SettingsError("OPENAI_API_KEY holds a character that no key has; it is not shown")
+            raise SettingsError("OPENAI_API_KEY holds a character that no key has; the key is not shown")
         if not key and url == DEFAULT_URL:
-            raise SettingsError("OPENAI_API_KEY is not set; OPENAI_BASE_URL names an endpoint of your own")
+            raise SettingsError("OPENAI_API_KEY is not set; set it, or set OPENAI_BASE_URL to your own endpoint")
         return cls(model, url, key, prices=Prices.from_env(env))
 
     @property
@@ -249,8 +254,8 @@ class Endpoint:
         max_new_tokens
             Sent as `max_tokens`; it also limits the reply's bytes.
         extra
-            Further fields of the request, such as `response_format` or `top_p`, or another `temperature` than 0. A
-            field that is None is left out. Replies are always streamed.
+            Further fields of the request, such as `response_format`, `top_p` or `temperature` (0 if not given). Fields
+            that are None are left out. Replies are always streamed.
 
         Raises
         ------
@@ -270,7 +275,7 @@ class Endpoint:
         Raises
         ------
         EndpointError, ModelError
-            When it does not.
+            The endpoint does not return such a list.
         """
         return self._run(self._models())
 
@@ -279,7 +284,7 @@ class Endpoint:
         future = asyncio.run_coroutine_threadsafe(request, self._loop)
         self._running.add(future)
         try:
-            if self._stopped:  # checked after adding the request, so that either this or `__exit__` cancels it
+            if self._stopped:  # after adding the request: else neither this line nor `__exit__` might cancel it
                 future.cancel()
             return future.result()
         except CancelledError:
@@ -288,12 +293,12 @@ class Endpoint:
             self._running.discard(future)
             future.cancel()  # Ctrl-C may have ended the wait
 
-    async def _chat(self, body: bytes, most: int) -> Answer:
+    async def _chat(self, body: bytes, most_bytes: int) -> Answer:
         reason = ""
         for attempt in range(1, self.attempts + 1):
             await self._wait(attempt)
             try:
-                reply = await self._reply(body, most)
+                reply = await self._reply(body, most_bytes)
             except _FAULTS as error:
                 self._raise_if_final(error, f"{self.host} refuses {self.model}")
                 self.trouble = reason = self.clean(error)
@@ -306,9 +311,9 @@ class Endpoint:
         raise EndpointError(f"{reason} ({self.attempts} attempts)")
 
     async def _wait(self, attempt: int) -> None:
-        """Wait before an attempt: longer after each failure, and at least as long as the server asked any thread to."""
+        """Wait before an attempt: longer after each failure, and at least as long as the server asked any thread."""
         backoff = 0.0 if attempt == 1 else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 2)) * random.uniform(0.5, 1)
-        asked = (self._not_before - time.monotonic()) * random.uniform(1.0, 1.25)  # not all at the same moment
+        asked = (self._not_before - time.monotonic()) * random.uniform(1.0, 1.25)  # spreads the threads' requests
         if max(backoff, asked) > 0:
             await self.sleep(max(backoff, asked))
 
@@ -320,8 +325,8 @@ class Endpoint:
             return
         status = error.status
         if status == 401:  # the server's message often quotes the key
-            what = "refuses OPENAI_API_KEY" if self.key else "requires a key, and OPENAI_API_KEY is not set"
-            raise ModelError(f"{self.host} {what} (401)") from None
+            reason = "refuses OPENAI_API_KEY" if self.key else "requires a key, and OPENAI_API_KEY is not set"
+            raise ModelError(f"{self.host} {reason} (401)") from None
         if 300 <= status < 400:
             to = self.clean(error.headers.get("Location", "").partition("?")[0])
             raise ModelError(f"{self.host} redirects to {to[:99]!r}, which is not followed: {_URL_HINT}") from None
@@ -334,26 +339,26 @@ class Endpoint:
     def _answer(self, reply: _Reply, attempt: int) -> Answer:
         text = without_key(reply.text, self.key)
         prompt, new = _count(reply.usage, "prompt_tokens"), _count(reply.usage, "completion_tokens")
-        heard = _count(reply.usage.get("prompt_tokens_details"), "audio_tokens")
+        audio = _count(reply.usage.get("prompt_tokens_details"), "audio_tokens")
         return Answer(
             text=text,
             finish=self.clean(reply.finish),
             first_token=reply.last if reply.first is None else reply.first,
             total=reply.last,
             prompt_tokens=prompt,
-            audio_tokens=heard,
+            audio_tokens=audio,
             new_tokens=new,
             attempts=attempt,
-            cost=self.prices.cost(prompt, heard, new) if self.prices else None,
+            cost=self.prices.cost(prompt, audio, new) if self.prices else None,
             masked=text != reply.text,
         )
 
-    async def _reply(self, body: bytes, most: int) -> _Reply:
-        """Make one attempt. Errors of the stream after the end of the reply are ignored."""
+    async def _reply(self, body: bytes, most_bytes: int) -> _Reply:
+        """Make one attempt; ignore errors of the stream after the end of the reply."""
         begin, reply = time.perf_counter(), _Reply()
         try:
             async with self._response("POST", "/chat/completions", body) as (response, limit):
-                async for data in _events(response, most):
+                async for data in _events(response, most_bytes):
                     reply.take(data, time.perf_counter() - begin)
                     if reply.finish:
                         limit.reschedule(min(limit.when() or 0.0, self._loop.time() + _AFTERWARDS_S))
@@ -361,7 +366,7 @@ class Endpoint:
             if not reply.finish:
                 raise
         if not reply.finish:
-            raise _BadReplyError("the reply broke off" if reply.last else "no reply in the stream")
+            raise _BadReplyError("the reply broke off" if reply.last else "the stream ended without a reply")
         return reply
 
     async def _models(self) -> list[str]:
@@ -389,7 +394,7 @@ class Endpoint:
                 client.stream(method, self.url + path, content=body) as response,
             ):
                 if response.status_code != 200:
-                    text, code = _told((await _beginning(response)).decode(errors="replace"))
+                    text, code = _message_and_code((await _beginning(response)).decode(errors="replace"))
                     text = text.strip() or httpx2.codes.get_reason_phrase(response.status_code)
                     raise _BadReplyError(text, response.status_code, code, response.headers)
                 yield response, limit
@@ -408,7 +413,7 @@ class Endpoint:
 
 @cache
 def _trusted(*_places: str | None) -> ssl.SSLContext:
-    """Return the certificates that servers are checked by, which lie in these places. Reading them takes 30 ms."""
+    """Return the certificates that servers are checked with, from these places. Reading them takes 30 ms."""
     return ssl.create_default_context()
 
 
@@ -442,10 +447,10 @@ class _Reply:
         _BadReplyError
             The event reports an error, or is invalid.
         """
-        event = _json(data, f"an event that is no JSON: {data[:100]!r}")
+        event = _json(data, f"an event is not JSON: {data[:100]!r}")
         try:
             if event.get("error"):
-                raise _BadReplyError(f"the server reports {_told(data)[0]}")
+                raise _BadReplyError(f"the server reports {_message_and_code(data)[0]}")
             if isinstance(event.get("usage"), dict):
                 self.usage = event["usage"]
             for choice in event.get("choices") or ():
@@ -463,14 +468,14 @@ class _Reply:
             raise _BadReplyError(f"a malformed event: {data[:100]}") from None
 
 
-async def _events(response: httpx2.Response, most: int) -> AsyncIterator[str]:
-    """Yield the data of server-sent events, up to their `[DONE]`."""
+async def _events(response: httpx2.Response, most_bytes: int) -> AsyncIterator[str]:
+    """Yield the data of server-sent events, up to the event `[DONE]`."""
     kind = response.headers.get("Content-Type", "")
     if not kind.lower().startswith("text/event-stream"):
         kind = kind[:50] or "no content type"
         raise _BadReplyError(f"{kind} where a stream of events was asked for; does the server stream replies?")
     bounded = httpx2.Response(
-        200, headers={"Content-Type": kind}, content=_bounded(response, most), request=response.request
+        200, headers={"Content-Type": kind}, content=_bounded(response, most_bytes), request=response.request
     )
     bounded.encoding = "utf-8-sig"  # some servers send a byte order mark
     async for event in httpx2.EventSource(bounded, max_event_size=None):
@@ -489,10 +494,10 @@ async def _beginning(response: httpx2.Response) -> bytes:
     return bytes(content)
 
 
-async def _bounded(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
-    """Yield a response's unpacked bytes; the limit applies to packed and unpacked bytes.
+async def _bounded(response: httpx2.Response, most_bytes: int) -> AsyncIterator[bytes]:
+    """Yield a response's unpacked bytes; the limit applies to packed and to unpacked bytes.
 
-    httpx2 unpacks in limited pieces too, but does not report bytes that unpack to nothing, and stacks codings.
+    httpx2 could unpack too, but it accepts several codings at once, and does not count bytes that unpack to nothing.
 
     Raises
     ------
@@ -501,18 +506,18 @@ async def _bounded(response: httpx2.Response, most: int) -> AsyncIterator[bytes]
     """
     coding = response.headers.get("Content-Encoding", "").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise _BadReplyError(f"Content-Encoding {coding[:50]!r}, where none was asked for; gzip and deflate are read")
+        raise _BadReplyError(f"Content-Encoding {coding[:50]!r}; allowed: none, gzip or deflate")
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if coding not in ("", "identity") else None
     unpacked = 0
     async for piece in response.aiter_raw():
         try:
-            content = unpack.decompress(piece, most + 1 - unpacked) if unpack else piece
+            content = unpack.decompress(piece, most_bytes + 1 - unpacked) if unpack else piece
         except zlib.error as error:
             raise _BadReplyError(f"Content-Encoding {coding}: {error}") from None
         unpacked += len(content)
         yield content
-        if max(response.num_bytes_downloaded, unpacked) > most:
-            raise _BadReplyError(f"more than {most:,} bytes, which no reply of the length asked for takes")
+        if max(response.num_bytes_downloaded, unpacked) > most_bytes:
+            raise _BadReplyError(f"more than {most_bytes:,} bytes, which is too long for the requested reply")
 
 
 def _json(text: str, complaint: str) -> Any:
@@ -523,7 +528,7 @@ def _json(text: str, complaint: str) -> Any:
 
 
 def _text(content: Any) -> str:
-    """Return a piece of text, which some servers send as a list of parts."""
+    """Return a piece of text; some servers send it as a list of parts."""
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if part.get("type") == "text")
     if content is not None and not isinstance(content, str):
@@ -531,8 +536,8 @@ def _text(content: Any) -> str:
     return content or ""
 
 
-def _told(body: str) -> tuple[str, str]:
-    """Return message and code of an error, in any server's format."""
+def _message_and_code(body: str) -> tuple[str, str]:
+    """Return the message and the code of an error, in the formats of all known servers."""
     try:
         content = json.loads(body)
         error = content.get("error") or content if isinstance(content, dict) else content
@@ -561,12 +566,12 @@ def _seconds(retry_after: str | None) -> float:
 
 
 def _is_certificate(error: BaseException | None) -> bool:
-    """Tell whether a request failed because the server's certificate is not trusted here, as every request would."""
+    """Whether a request failed because this machine does not trust the server's certificate."""
     return error is not None and (isinstance(error, ssl.SSLCertVerificationError) or _is_certificate(error.__context__))
 
 
 def _read_url(env: Mapping[str, str]) -> str:
-    """Return the endpoint's address after checking it and its proxy; messages show no part that may be secret."""
+    """Return the endpoint's address after checking it and its proxy; error messages show no part that may be secret."""
     url = (env.get("OPENAI_BASE_URL") or DEFAULT_URL).strip().rstrip("/")
     parts = _parts(url)
     if parts is None or parts.scheme not in ("http", "https"):
@@ -576,9 +581,9 @@ def _read_url(env: Mapping[str, str]) -> str:
     if parts.query or parts.fragment:
         raise SettingsError(f"OPENAI_BASE_URL holds a query: allowed is an address such as {DEFAULT_URL}")
     proxy = proxy_of(url)
-    via = _parts(proxy) if proxy else None
-    if proxy and (via is None or via.scheme != "http"):
-        kind = f" names a proxy of the kind {via.scheme!r}" if via else ""
+    proxy_parts = _parts(proxy) if proxy else None
+    if proxy and (proxy_parts is None or proxy_parts.scheme != "http"):
+        kind = f" names a proxy of the kind {proxy_parts.scheme!r}" if proxy_parts else ""
         raise SettingsError(f"{parts.scheme}_proxy{kind}: allowed is an address such as http://proxy:3128")
     return url
 
@@ -605,7 +610,7 @@ def proxy_of(url: str) -> str | None:
 
 
 def _is_this_machine(host: str) -> bool:
-    """Tell whether a host is this machine, in any spelling, without asking a name server, which may be unreachable."""
+    """Whether a host is this machine, in any spelling; asks no name server, since it may be unreachable."""
     name = host.rstrip(".").lower()
     if name in (*_LOCAL, socket.gethostname().lower()) or name.endswith(".localhost"):
         return True
@@ -615,15 +620,15 @@ def _is_this_machine(host: str) -> bool:
         address = getattr(address, "ipv4_mapped", None) or address
         if address.is_loopback or address.is_unspecified:
             return True
-        with socket.socket(kind, socket.SOCK_DGRAM) as way:
-            way.connect(place)  # sends nothing; a route to this machine's address starts at that address
-            return bool(way.getsockname()[0] == place[0])
+        with socket.socket(kind, socket.SOCK_DGRAM) as route:
+            route.connect(place)  # sends nothing; a route to this machine's own address starts at that address
+            return bool(route.getsockname()[0] == place[0])
     except (OSError, ValueError):  # a name, or an address without a route
         return False
 
 
 def without_key(text: str, key: str) -> str:
-    """Replace every part of a key in a text that is long enough to be secret."""
+    """Replace every part of the key in a text by `***`, if the part is long enough to be secret."""
     size = min(_KEY_SHOWN + 1, len(key))
     parts = {key[start : start + size] for start in range(len(key) - size + 1)} - {""}
     hidden = {at + place for at in range(len(text)) if text[at : at + size] in parts for place in range(size)}

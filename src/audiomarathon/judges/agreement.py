@@ -27,27 +27,27 @@ def agreement(values: Mapping[str, Sequence[Any]], scale: Scale) -> dict[str, An
         `n` (items with two or more judges), `alpha`, and for each pair `A / B` its `n`, `agree` (share) and `kappa`. An
         undefined figure is None, such as kappa if each judge always gives the same value.
     """
-    table = [row for row in zip(*values.values(), strict=True) if sum(one is not None for one in row) > 1]
+    items = [item for item in zip(*values.values(), strict=True) if sum(value is not None for value in item) > 1]
     pairs = {}
-    for (own, first), (other, second) in itertools.combinations(values.items(), 2):
-        both = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-        pairs[f"{own} / {other}"] = {
+    for (judge_a, values_a), (judge_b, values_b) in itertools.combinations(values.items(), 2):
+        both = [(a, b) for a, b in zip(values_a, values_b, strict=True) if a is not None and b is not None]
+        pairs[f"{judge_a} / {judge_b}"] = {
             "n": len(both),
             "agree": float(np.mean([a == b for a, b in both])) if both else None,
             "kappa": cohen_kappa([a for a, _ in both], [b for _, b in both], scale),
         }
-    return {"n": len(table), "alpha": krippendorff_alpha(table, scale), "pairs": pairs}
+    return {"n": len(items), "alpha": krippendorff_alpha(items, scale), "pairs": pairs}
 
 
 def krippendorff_alpha(items: Sequence[Sequence[Any]], scale: Scale) -> float | None:
     """Return Krippendorff's alpha of rows of items with one value per judge; None if all values are equal."""
-    levels = sorted({one for row in items for one in row if one is not None})
+    levels = sorted({value for item in items for value in item if value is not None})
     if len(levels) < 2:
         return None
     import krippendorff
 
     places = {level: place for place, level in enumerate(levels)}
-    data = [[places.get(one, np.nan) for one in row] for row in items]
+    data = [[places.get(value, np.nan) for value in item] for item in items]
     return float(krippendorff.alpha(np.array(data, float).T, level_of_measurement=scale))
 
 
@@ -60,11 +60,12 @@ def cohen_kappa(first: Sequence[Any], second: Sequence[Any], scale: Scale = "nom
     if len(levels) < 2:
         return None
     places = {level: place for place, level in enumerate(levels)}
-    seen = np.zeros((len(levels), len(levels)))
-    np.add.at(seen, ([places[one] for one in first], [places[one] for one in second]), 1)
-    numbers = np.array(levels if all(isinstance(one, (int, float)) for one in levels) else range(len(levels)), float)
+    counts = np.zeros((len(levels), len(levels)))
+    np.add.at(counts, ([places[value] for value in first], [places[value] for value in second]), 1)
+    are_numbers = all(isinstance(level, (int, float)) for level in levels)
+    numbers = np.array(levels if are_numbers else range(len(levels)), float)
     apart = numbers[:, None] - numbers[None, :]
     weights = (apart != 0).astype(float) if scale == "nominal" else apart**2
-    chance = np.outer(seen.sum(1), seen.sum(0)) / seen.sum()
+    chance = np.outer(counts.sum(1), counts.sum(0)) / counts.sum()
     expected = (weights * chance).sum()
-    return float(1 - (weights * seen).sum() / expected) if expected else None
+    return float(1 - (weights * counts).sum() / expected) if expected else None

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 _WEAK, _UNKNOWN = "weak, it misreads known answers", "not certified: it has judged no anchors"
-#: Prefix of the mark for judges whose scores should not be trusted alone.
+#: Beginnings of the marks for judges whose scores should not be trusted alone.
 MARKS = (_WEAK, _UNKNOWN)
-WEAK = 0.8  # below this share on any kind of anchor, every table marks the judge
+WEAK = 0.8  # tables mark a judge that reads a smaller share of any kind of anchor correctly
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Certificate:
 
 
 def certificate_of(rows: Iterable[Sequence[Any]]) -> Certificate:
-    """Count anchors, given as a kind and whether it was read correctly, into a certificate."""
+    """Return the certificate for anchors, each given as its kind and whether the judge read it correctly."""
     right, count = Counter[str](), Counter[str]()
     for kind, good in rows:
         right[kind] += bool(good)

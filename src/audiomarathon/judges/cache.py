@@ -32,8 +32,10 @@ class Cache:
         self._root, self._identity = root / "judgements", dict(identity)
 
     def get(self, request: Request) -> Reply | None:
-        """Return the cached answer to a request; None if there is none, or its file is damaged or belongs to another
-        request."""
+        """Return the cached answer to a request.
+
+        None if there is no answer, or its file is damaged or belongs to another request.
+        """
         try:
             content = unsealed(read_plain(self._file(request)), always=True) or {}
         except OSError:

@@ -27,8 +27,8 @@ class EndpointJudge(Judge):
 
     def identity(self) -> Mapping[str, Any]:
         """See :meth:`Judge.identity`."""
-        own = {"model": self.endpoint.model, "host": self.endpoint.host, "temperature": 0, "seed": _SEED}
-        return {"backend": "endpoint", **own}
+        server = {"model": self.endpoint.model, "host": self.endpoint.host}
+        return {"backend": "endpoint", **server, "temperature": 0, "seed": _SEED}
 
     def prices(self) -> Prices | None:
         """See :meth:`Judge.prices`."""
@@ -36,23 +36,25 @@ class EndpointJudge(Judge):
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
         """See :meth:`Judge.ask`."""
-        left, running = iter(requests), set[Future[tuple[Request, Reply]]]()
+        waiting, running = iter(requests), set[Future[tuple[Request, Reply]]]()
         with ThreadPoolExecutor(self.at_once, "judge") as pool, self.endpoint:
             while True:
-                running.update(pool.submit(self._answer, one) for one in islice(left, self.at_once - len(running)))
+                free = self.at_once - len(running)
+                running.update(pool.submit(self._answer, request) for request in islice(waiting, free))
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=lambda one: one.exception() is not None):  # answers so far are kept
+                for future in sorted(done, key=lambda one: one.exception() is not None):  # answers first, to keep them
                     yield future.result()
                 if self.endpoint.given_up >= _GIVE_UP + self.at_once:
-                    raise ModelError(f"{self.endpoint.host} answers nothing any more: {self.endpoint.trouble}")
+                    raise ModelError(f"{self.endpoint.host} stopped answering: {self.endpoint.trouble}")
 
     def _answer(self, request: Request) -> tuple[Request, Reply]:
         try:
-            said = self.endpoint.chat(request.messages, max_new_tokens=request.max_new_tokens, seed=_SEED)
+            answer = self.endpoint.chat(request.messages, max_new_tokens=request.max_new_tokens, seed=_SEED)
         except EndpointError as error:
             return request, Reply(error=str(error))
-        if said.masked:
-            return request, Reply(error="the API key stands in the answer, which is kept masked: take a longer key")
-        return request, Reply(said.text, said.finish, None, said.prompt_tokens, said.new_tokens, said.total, said.cost)
+        if answer.masked:
+            return request, Reply(error="the answer contains a part of the API key, and is not kept; use a longer key")
+        tokens = (answer.prompt_tokens, answer.new_tokens)
+        return request, Reply(answer.text, answer.finish, None, *tokens, answer.total, answer.cost)

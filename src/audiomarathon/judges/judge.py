@@ -1,4 +1,4 @@
-"""The judge interface: answer requests, and state an exact identity."""
+"""The interface of a judge: it answers requests, and states an identity."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Judge(ABC):
     aliases
         Other names after `--with`.
     stored
-        True if answers are stored already, so that no cache is needed.
+        Whether all its answers are in a file, so that no cache is needed.
     """
 
     key: str
@@ -43,9 +43,9 @@ class Judge(ABC):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Return everything that its answers depend on, JSON-compatible: back-end, model, fingerprint, sampling.
+        """Return everything that the answers depend on, as JSON values: back-end, model, fingerprint, sampling.
 
-        It is stored with each judgement, and is part of the cache's key.
+        The identity is stored with each judgement, and is part of the cache's key.
         """
 
     @abstractmethod
@@ -59,5 +59,5 @@ class Judge(ABC):
         """
 
     def prices(self) -> Prices | None:
-        """Return its prices; None if unknown or free."""
+        """Return the prices of tokens; None if they are unknown, or the judge costs nothing."""
         return None

@@ -25,16 +25,13 @@ class LocalJudge(Judge):
         A folder or a hub id.
     batch_size
         Requests per `generate` call; answers depend on it only through rounding.
-    dtype
-        `auto` is bfloat16 on a GPU, else float32.
     download
-        Allow downloads from the hub.
+        Whether missing files are downloaded from the hub.
     """
 
     key: str
     source: str
     batch_size: int = 8
-    dtype: str = "auto"
     download: bool = True
 
     @cached_property
@@ -43,19 +40,19 @@ class LocalJudge(Judge):
         return find_checkpoint(self.source, download=self.download)
 
     @cached_property
-    def _identity(self) -> Mapping[str, Any]:
-        own = {"model": self.checkpoint.name, "fingerprint": self.checkpoint.fingerprint(), "dtype": self._dtype}
-        return {"backend": "local", **own, "temperature": 0}
-
-    def identity(self) -> Mapping[str, Any]:
-        """See :meth:`Judge.identity`; the fingerprint covers the chat template."""
-        return self._identity
-
-    @property
     def _dtype(self) -> str:
         import torch
 
-        return self.dtype if self.dtype != "auto" else "bfloat16" if torch.cuda.is_available() else "float32"
+        return "bfloat16" if torch.cuda.is_available() else "float32"
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return self.checkpoint.fingerprint()
+
+    def identity(self) -> Mapping[str, Any]:
+        """See :meth:`Judge.identity`; the fingerprint covers the chat template."""
+        model = {"model": self.checkpoint.name, "fingerprint": self._fingerprint, "dtype": self._dtype}
+        return {"backend": "local", **model, "temperature": 0}
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
@@ -68,7 +65,7 @@ class LocalJudge(Judge):
         path = self.checkpoint.path
         model, tokenizer = causal_lm(path, dtype=self._dtype, device_map="auto" if torch.cuda.is_available() else "")
         if not tokenizer.chat_template:
-            raise ModelError(f"{path}: has no chat template, so it cannot be asked as a judge; take an instruct model")
+            raise ModelError(f"{path}: has no chat template, so it cannot judge; name an instruct model")
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
         ends = model.generation_config.eos_token_id or tokenizer.eos_token_id
         model.generation_config = GenerationConfig(
@@ -78,21 +75,21 @@ class LocalJudge(Judge):
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
         """See :meth:`Judge.ask`; requests of similar length share a batch. A prompt that is too long is an error."""
-        model, tokenizer = self._loaded
+        model, _tokenizer = self._loaded
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         fitting = []
         for request in requests:
             tokens = self._tokens(request)
             room = most - request.max_new_tokens if most else len(tokens)
             if len(tokens) > room:
-                said = f"too long: {len(tokens):,} tokens of prompt and {request.max_new_tokens:,} of answer"
-                yield request, Reply(error=f"{said}, {self.checkpoint.name} takes {most:,}")
+                asked = f"{len(tokens):,} tokens of prompt and {request.max_new_tokens:,} of answer"
+                yield request, Reply(error=f"too long: {asked}; {self.checkpoint.name} takes {most:,}")
             else:
                 fitting.append((request, tokens))
         fitting.sort(key=lambda one: (one[0].max_new_tokens, -len(one[1])))
         for start in range(0, len(fitting), self.batch_size):
             batch = fitting[start : start + self.batch_size]
-            yield from zip((request for request, _tokens in batch), self._answers(model, tokenizer, batch), strict=True)
+            yield from zip((request for request, _tokens in batch), self._answers(batch), strict=True)
 
     def _tokens(self, request: Request) -> list[int]:
         """Return a request's prompt in the model's chat template.
@@ -120,9 +117,10 @@ class LocalJudge(Judge):
             found = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
         return list(found["input_ids"])
 
-    def _answers(self, model: Any, tokenizer: Any, batch: Sequence[tuple[Request, list[int]]]) -> list[Reply]:
+    def _answers(self, batch: Sequence[tuple[Request, list[int]]]) -> list[Reply]:
         import torch
 
+        model, tokenizer = self._loaded
         begin = time.perf_counter()
         inputs = tokenizer.pad({"input_ids": [tokens for _request, tokens in batch]}, return_tensors="pt")
         limit = max(request.max_new_tokens for request, _tokens in batch)
@@ -130,9 +128,8 @@ class LocalJudge(Judge):
             with torch.inference_mode():
                 output = model.generate(**inputs.to(model.device), max_new_tokens=limit)
         except torch.OutOfMemoryError as error:
-            raise ModelError(
-                f"{self.key}: the GPU's memory does not hold {len(batch)} requests: --batch-size"
-            ) from error
+            text = f"{self.key}: a batch of {len(batch)} requests does not fit into GPU memory; lower --batch-size"
+            raise ModelError(text) from error
         seconds = (time.perf_counter() - begin) / len(batch)
         ends = model.generation_config.eos_token_id
         ends = set(ends if isinstance(ends, list) else [ends])

@@ -50,14 +50,14 @@ def open_judges(given: str, *, batch_size: int = 8, download: bool = True) -> di
     for one in filter(None, map(str.strip, given.split(","))):
         named = re.fullmatch(rf"({NAME.pattern})=(.+)", one)
         if not named and "=" in one.partition(":")[0] and not Path(one).is_dir():
-            raise SettingsError(f"--with {one}: NAME= takes 1 to 80 letters, digits, '.', '_' and '-'")
+            raise SettingsError(f"--with {one}: NAME= takes a name of 1 to 80 letters, digits, '.', '_' or '-'")
         judge = _open(named[2] if named else one, batch_size, download)
         name = named[1] if named else _name(judge.key)
         if name in found:
-            raise SettingsError(f"--with: two judges are called {name!r}; rename one: NAME={one}")
+            raise SettingsError(f"--with: two judges have the name {name!r}; rename one of them: NAME={one}")
         found[name] = judge
     if not found:
-        raise SettingsError(f"--with: name a judge: {_FORMS}")
+        raise SettingsError(f"--with is empty; name a judge: {', '.join(KNOWN)}, {_FORMS}")
     return found
 
 
@@ -65,16 +65,16 @@ def _open(text: str, batch_size: int, download: bool) -> Judge:
     kind, _, where = text.partition(":")
     if kind == "replay":
         if not (file := Path(where).expanduser()).is_file():
-            raise SettingsError(f"--with {text}: no such file of judgements")
+            raise SettingsError(f"--with {text}: no such file; allowed: a judgements-NAME.jsonl of a run")
         return ReplayJudge(file)
     if kind in ("endpoint", "openai"):
         if not where:
-            raise SettingsError(f"--with {text}: name the model as the server does: {kind}:MODEL")
+            raise SettingsError(f"--with {text}: name the model as on the server: {kind}:MODEL")
         return EndpointJudge(_name(where), Endpoint.from_env(KNOWN.get(where, where)), at_once=batch_size)
     source = where if kind == "local" else text
     others = plugged_in()
-    named = any(text.lower() in (one.key.lower(), *map(str.lower, one.aliases)) for one in others)
-    if not named and (source in KNOWN or "/" in source or Path(source).is_dir()):  # ./NAME means the folder
+    is_plugin = any(text.lower() in (judge.key.lower(), *map(str.lower, judge.aliases)) for judge in others)
+    if not is_plugin and (source in KNOWN or "/" in source or Path(source).is_dir()):  # ./NAME means the folder
         return LocalJudge(_name(source), KNOWN.get(source, source), batch_size, download=download)
     if not others:
         raise SettingsError(f"unknown judge {text[:60]!r}; allowed: {', '.join(KNOWN)}, {_FORMS}")

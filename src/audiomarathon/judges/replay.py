@@ -13,7 +13,7 @@ from audiomarathon.judges.judgements import Judgement, Request, judge_of, lines_
 
 
 class ReplayJudge(Judge):
-    """Answers from a `judgements-<judge>.jsonl`; a request that is not in it is an error, never a call."""
+    """A judge that answers from `judgements-<judge>.jsonl`; a request without an answer there is an error."""
 
     stored = True
 
@@ -22,20 +22,21 @@ class ReplayJudge(Judge):
         self.key = judge_of(file)
 
     @cached_property
-    def _known(self) -> Mapping[str, Judgement]:
+    def _answers(self) -> Mapping[str, Judgement]:
         found = {one.request_hash: one for one in lines_in(self.file) if one.error is None}
         if not found:
-            raise RecordError(f"{self.file}: holds no judgement")
+            raise RecordError(f"{self.file}: contains no judgement; name another file")
         return found
 
     def identity(self) -> Mapping[str, Any]:
         """Return the identity of the judge that gave the answers."""
-        return next(iter(self._known.values())).identity
+        return next(iter(self._answers.values())).identity
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
         """See :meth:`Judge.ask`."""
         for request in requests:
-            if (one := self._known.get(request.hash)) is None:
-                yield request, Reply(error=f"no judgement of this request in {self.file.name}")
+            if (stored := self._answers.get(request.hash)) is None:
+                yield request, Reply(error=f"{self.file.name} has no judgement of this request")
             else:
-                yield request, Reply(one.text, one.finish, None, one.prompt_tokens, one.new_tokens, one.seconds)
+                counts = (stored.prompt_tokens, stored.new_tokens)
+                yield request, Reply(stored.text, stored.finish, None, *counts, stored.seconds)

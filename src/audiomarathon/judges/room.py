@@ -1,7 +1,6 @@
-"""Judge a run: ask for missing answers, and store each answer before the next.
+"""Judge a run: ask for missing answers, and store each answer as it arrives.
 
-`judgements-<judge>.jsonl` is the state. A killed process loses at most the answers in flight; the next process finds
-those in the cache that a judge had already given.
+`judgements-<judge>.jsonl` is the state. A killed process loses at most the answers in flight.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Case:
-    """A run to judge: its folder, its records, the protocol, and whether only anchors are asked about."""
+    """A run to judge: its folder, its records, the protocol, and whether to ask about its anchors only."""
 
     folder: Path
     records: Sequence[Record]
@@ -63,10 +62,10 @@ class Plan:
     Attributes
     ----------
     on_file, cached, calls
-        Number of requests: answered in the run's folder, answered in the cache or by a replayed judge, and left to ask.
-        A second question counts only once the first is answered.
+        Number of requests with an answer in the run's folder, with one in the cache or a replayed file, and without an
+        answer. A second question counts only after the first is answered.
     characters, most_tokens
-        Characters to send, and the most tokens to receive, in all calls.
+        Characters to send in all calls, and the most tokens to receive.
     """
 
     on_file: int
@@ -77,26 +76,22 @@ class Plan:
 
 
 def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
-    """Return the work of judging a run; asks and writes nothing.
+    """Return the work of judging a run. Ask and write nothing.
 
     Parameters
     ----------
     planned
-        Hashes of requests of earlier runs in the plan, which will be in the cache; this run's are added.
+        Hashes of requests of earlier runs in the plan, which will be in the cache; this run's hashes are added.
     """
-    own = read_judgements(case.folder).get(bench.name, {})
-    todo, done = _pending(case, own)
-    before = set[str]() if planned is None else planned
-    calls = []
-    if not bench.judge.stored:
-        calls = [request for request, _samples in todo.values() if not _is_known(request, bench, before)]
-        before.update(todo)
+    pending, n_answered = _pending(case, read_judgements(case.folder).get(bench.name, {}))
+    planned = set() if planned is None else planned
+    calls = [] if bench.judge.stored else [request for request, _samples in pending.values()]
+    if bench.cache:
+        calls = [one for one in calls if one.hash not in planned and bench.cache.get(one) is None]
+    planned.update(pending)
     size = sum(len(turn["content"]) for request in calls for turn in request.messages)
-    return Plan(done, len(todo) - len(calls), len(calls), size, sum(one.max_new_tokens for one in calls))
-
-
-def _is_known(request: Request, bench: Bench, planned: Collection[str]) -> bool:
-    return bench.cache is not None and (request.hash in planned or bench.cache.get(request) is not None)
+    most_tokens = sum(request.max_new_tokens for request in calls)
+    return Plan(n_answered, len(pending) - len(calls), len(calls), size, most_tokens)
 
 
 def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambda _more: None) -> int:
@@ -105,68 +100,76 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
     Raises
     ------
     RecordError
-        Another process uses the folder, it cannot be written, or it holds another judge's judgements under this name.
+        Another process uses the folder, it cannot be written, or another judge of this name has judged the run.
     ModelError
         The judge cannot be asked at all.
     """
+    file = judgements_file(case.folder, bench.name)
     with hold_run(case.folder):
-        own, identity = read_judgements(case.folder).get(bench.name, {}), dict(bench.judge.identity())
-        for one in (one for requests in own.values() for one in requests.values()):
-            if one.error is None and one.identity != identity:
+        known, identity = read_judgements(case.folder).get(bench.name, {}), dict(bench.judge.identity())
+        for judgement in (judgement for requests in known.values() for judgement in requests.values()):
+            if judgement.error is None and judgement.identity != identity:
                 raise RecordError(
-                    f"{judgements_file(case.folder, bench.name)}: holds judgements of another judge ({one.identity}); "
-                    f"give this one a name of its own: --with NAME=…"
+                    f"{file}: holds judgements of another judge ({judgement.identity}); give this judge another name: "
+                    "--with NAME=…"
                 )
         asked, failed = set[str](), 0
-        file = judgements_file(case.folder, bench.name)
         with _appending(file) as stream:
-            while todo := _pending(case, own, asked)[0]:  # then the second questions
-                asked.update(todo)
-                for request, reply, cached in _answers(bench, [request for request, _samples in todo.values()]):
+            while pending := _pending(case, known, asked)[0]:  # the second round asks the second questions
+                asked.update(pending)
+                for request, reply, cached in _answers(bench, [request for request, _samples in pending.values()]):
                     failed += reply.error is not None
-                    for sample in todo[request.hash][1]:
-                        one = Judgement(
+                    for sample in pending[request.hash][1]:
+                        judgement = Judgement(
                             bench.name, case.protocol.name, case.protocol.version, sample, request.hash,
                             messages=request.messages, identity=identity, cached=cached, **asdict(reply),
                         )  # fmt: skip
                         with writing(file):
-                            stream.write(one.to_line())
+                            stream.write(judgement.to_line())
                             stream.flush()
-                        own.setdefault(sample, {})[request.hash] = one
+                        known.setdefault(sample, {})[request.hash] = judgement
                     step(1)
         return failed
 
 
 def _pending(
-    case: Case, own: Mapping[str, Mapping[str, Judgement]], but: Collection[str] = ()
+    case: Case, known: Mapping[str, Mapping[str, Judgement]], asked: Collection[str] = ()
 ) -> tuple[dict[str, tuple[Request, list[str]]], int]:
-    """Return the unanswered requests by hash, each with its samples, and the number of answered requests."""
-    todo: dict[str, tuple[Request, list[str]]] = {}
-    done = 0
+    """Return the requests to send by hash, each with its samples, and the number of answered requests.
+
+    Parameters
+    ----------
+    known
+        The judge's judgements, by sample and request hash.
+    asked
+        Hashes of requests to leave out.
+    """
+    pending: dict[str, tuple[Request, list[str]]] = {}
+    n_answered = 0
     for record in case.asked():
-        said = {hashed: one.text for hashed, one in own.get(record.id, {}).items() if one.error is None}
+        answers = {hashed: one.text for hashed, one in known.get(record.id, {}).items() if one.error is None}
         request = request_of(case.protocol, record)
-        if request is not None and (text := said.get(request.hash)) is not None:
-            done += 1
+        if request is not None and (text := answers.get(request.hash)) is not None:
+            n_answered += 1
             request = second_of(case.protocol, text, record)
-            if request is not None and request.hash in said:
-                done, request = done + 1, None
-        if request is None or request.hash in but:
+            if request is not None and request.hash in answers:
+                n_answered, request = n_answered + 1, None
+        if request is None or request.hash in asked:
             continue
-        if record.id not in (samples := todo.setdefault(request.hash, (request, []))[1]):
+        if record.id not in (samples := pending.setdefault(request.hash, (request, []))[1]):
             samples.append(record.id)
-    return todo, done
+    return pending, n_answered
 
 
 def _answers(bench: Bench, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply, bool]]:
     """Yield requests with their answers, and whether the answer was cached."""
     uncached = []
     for request in requests:
-        if bench.cache and (kept := bench.cache.get(request)) is not None:
-            yield request, kept, True
+        if bench.cache and (reply := bench.cache.get(request)) is not None:
+            yield request, reply, True
         else:
             uncached.append(request)
-    if uncached:  # do not load a model for nothing
+    if uncached:  # else a local judge would load its model for nothing
         for request, reply in bench.judge.ask(uncached):
             if bench.cache and reply.error is None:
                 bench.cache.put(request, reply)
