@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import task_folders
 import torch
@@ -20,10 +21,12 @@ from transformers import GenerationConfig
 
 import audiomarathon
 from audiomarathon.certify import certificate as certificates
-from audiomarathon.certify.bench import Replied, match, speech_like
+from audiomarathon.certify import timing_checks
+from audiomarathon.certify.bench import Bench, Replied, match, speech_like
 from audiomarathon.certify.certificate import Certificate, certify
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.certify.method_checks import RATIO, _wrong_positions
+from audiomarathon.certify.model_checks import hears
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.cli.app import main
 from audiomarathon.compression import press
@@ -40,6 +43,7 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.models import audio_lm
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.timing import Stages
 from audiomarathon.settings import RunSettings
 
 SECONDS = 1.0
@@ -141,7 +145,51 @@ def test_a_text_token_that_is_missing_is_told(session: LocalEngine) -> None:
     kept = audio[: kept_count(len(audio), RATIO)]
     assert _wrong_positions(inputs, torch.cat([text, kept])) == ""
     assert "1 text token" in _wrong_positions(inputs, torch.cat([text[1:], kept]))
-    assert "audio tokens were kept" in _wrong_positions(inputs, torch.cat([text, kept[1:]]))
+    for other in (kept[1:], audio[: len(kept) + 1]):
+        assert "audio tokens were kept" in _wrong_positions(inputs, torch.cat([text, other]))
+
+
+@pytest.mark.parametrize(
+    ("wall", "decode", "said"),
+    [
+        (1.05, 0.1, ""),
+        (0.9, 0.1, "stages take longer than the call"),
+        (1.5, 0.1, "stages do not account for the call"),
+        (1.05, 0.0, "not measured: decode"),
+        (1.05, -0.01, "as long to decode as"),
+    ],
+)
+def test_times_that_cannot_be_are_told(monkeypatch: pytest.MonkeyPatch, wall: float, decode: float, said: str) -> None:
+    """A call lasts `wall` times as long as its stages, a token `decode` seconds."""
+
+    def timed(_bench: Any, tokens: int) -> Any:
+        stages = Stages(0.5, 0.5, (1.0 if decode < 0 else 0.0) + decode * tokens)
+        return timing_checks._Timed(stages, wall * (stages.prefill + stages.decode))
+
+    monkeypatch.setattr(timing_checks, "_timed", timed)
+    found = timing_checks.timing(None)  # type: ignore[arg-type]
+    assert (found.verdict, said in found.figure) == ("fail" if said else "pass", True)
+
+
+def test_a_model_that_does_not_hear_the_end_of_long_clips_is_told(
+    session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, prepare = Bench(session.lm, session.setup.checkpoint.path, 2.0), session.lm.prepare
+    assert hears(bench).verdict == "pass"
+    rate = session.lm.sampling_rate
+
+    def deaf(prompts: Any) -> Any:
+        """Silence what comes after 4 s: only the longer clip has that much."""
+        return prepare(
+            [replace(one, clips=tuple(_silent_from(clip, 4 * rate) for clip in one.clips)) for one in prompts]
+        )
+
+    monkeypatch.setattr(session.lm, "prepare", deaf)
+    assert hears(bench).verdict == "fail"
+
+
+def _silent_from(clip: np.ndarray, place: int) -> np.ndarray:
+    return np.concatenate([clip[:place], np.zeros_like(clip[place:])])
 
 
 class TestPlantedFaults:
