@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from families import FAMILIES, Family
 from tqdm import tqdm
+from tqdm.auto import tqdm as tqdm_auto
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -74,9 +75,10 @@ def fresh_lock() -> None:
     """Give every test a lock of tqdm's that nobody holds.
 
     Its own is shared with forked children: one that is killed takes it along. And a bar that fails while it is drawn
-    (into a stream that is closed, say) never lets go of it.
+    (into a stream that is closed, say) never lets go of it. transformers' bars may have one of their own.
     """
-    tqdm.set_lock(threading.RLock())
+    for bar in (tqdm, tqdm_auto):
+        bar.set_lock(threading.RLock())
 
 
 @pytest.fixture(scope="session")
