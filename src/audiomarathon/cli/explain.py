@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,27 +21,35 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
 _PLACES = {"input": "\nat input"}
+_MAX_NEW_TOKENS = 64  # of a reply about the user's own files
 
 
 @dataclass(frozen=True)
 class _Question:
-    """A question about clips, and how to score the reply.
-
-    Attributes
-    ----------
-    events
-        Start and end in seconds of the sounds to mark in the first clip.
-    judge
-        Returns the text to show for a reply, and whether the reply is right (None if unknown).
-    """
+    """A question about clips: about a sample of a task, or about the user's own files."""
 
     title: str
     prompt: str
     clips: tuple[Path, ...]
-    events: tuple[tuple[float, float], ...] = ()
-    judge: Callable[[str], tuple[str, bool | None]] = lambda reply: (reply, None)
-    max_new_tokens: int = 64
-    transcription: bool = False
+    task: Task | None = None
+    sample: Sample | None = None
+
+    @property
+    def events(self) -> tuple[tuple[float, float], ...]:
+        """Onset and length in seconds of the event to mark in the first clip, if it is known."""
+        return (self.sample.event,) if self.sample and self.sample.event else ()
+
+    def judge(self, reply: str) -> tuple[str, bool | None]:
+        """Return the text to show for a reply, and whether the reply is right; None if unknown."""
+        if self.task is None or self.sample is None:
+            return reply, None
+        scorer, reference = self.task.scorer, self.task.reference(self.sample)
+        if not scorer.instant:
+            return reply.strip(), None
+        (verdict,) = scorer.verdicts([Record(self.sample.id, self.sample.cluster, reply=reply, reference=reference)])
+        shown, right = scorer.shown(verdict), scorer.right(verdict)
+        is_clear = right is not None and not scorer.unparsed(verdict)
+        return shown if is_clear else f"{shown}: {reply.strip()}", right
 
 
 @with_settings(*_SETTINGS, read=own_settings)
@@ -89,8 +96,9 @@ def explain(
     ]
     id_ = question.title.splitlines()[0].partition(":")[2]
     seed = sample_seed(settings.seed, id_)
-    inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcription=question.transcription)])
-    limit = settings.max_new_tokens or question.max_new_tokens
+    transcribes = question.task is not None and question.task.transcribes
+    inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcription=transcribes)])
+    limit = settings.max_new_tokens or (question.task.max_new_tokens if question.task else _MAX_NEW_TOKENS)
     strips = []
     for method, generation in generations(lm, inputs, chosen, limit, keep_entries=True):
         shares = by_clip(shares_kept(inputs, generation), inputs, [clip.seconds for clip in clips])
@@ -139,20 +147,5 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
     sample = samples[id_]
     if not sample.clips:
         raise DataError(f"{task.key}: {id_}: has no clip to draw; name another sample")
-    events = (sample.event,) if sample.event else ()
     title = f"{task.key}:{sample.id}\n{sample.question or task.title}\nright answer: {sample.right}"
-    judge, limit = _judge(task, sample), task.max_new_tokens
-    return _Question(title, task.prompt(sample), sample.clips, events, judge, limit, task.transcribes)
-
-
-def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None]]:
-    def judge(reply: str) -> tuple[str, bool | None]:
-        record = Record(sample.id, sample.cluster, reply=reply, reference=task.reference(sample))
-        if not task.scorer.instant:
-            return reply.strip(), None
-        (verdict,) = task.scorer.verdicts([record])
-        shown, right = task.scorer.shown(verdict), task.scorer.right(verdict)
-        is_clear = right is not None and not task.scorer.unparsed(verdict)
-        return shown if is_clear else f"{shown}: {reply.strip()}", right
-
-    return judge
+    return _Question(title, task.prompt(sample), sample.clips, task, sample)

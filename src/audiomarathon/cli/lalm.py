@@ -290,8 +290,7 @@ class _Options:
         settings = replace(settings, samples=tuple(ids), attn_full=whole * LONGEST_FULL)
         name = [split, settings.prompt, "faithful" * self.faithful, "untimed" * (not settings.timing)]
         if self.noise:
-            chosen_ids = set(ids)
-            subset = replace(loaded, samples=tuple(one for one in loaded.samples if one.id in chosen_ids))
+            subset = replace(loaded, samples=tuple(one for one in loaded.samples if one.id in chosen))
             content = fingerprint(subset), sorted(clip_hashes(subset.samples).items())
             name.append(hashed := hashlib.sha256(repr(content).encode()).hexdigest()[:8])
             out = self.root / f"noise-{self.bench}-{hashed}"
