@@ -51,7 +51,7 @@ class Plan:
     clips
         Hash of each sample's clips, by id; a sample recorded with other clips runs again. Empty: nothing is compared.
     control
-        Kind of audio control (`silence`, …), written into every record; None for the real audio.
+        Kind of audio control (`silence`, …), written into each answered record; None for the real audio.
     """
 
     task: Task
