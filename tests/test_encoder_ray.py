@@ -19,7 +19,7 @@ from test_probing_runs import FramesEncoder
 
 from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.xares.tasks import named
-from audiomarathon.embedded.sounds import write_task
+from audiomarathon.embedded.sounds_task import write_task
 from audiomarathon.encoders.encoder import Encoder, from_module, load_encoder
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import ExecutorError, SettingsError

@@ -19,7 +19,7 @@ from transformers import Qwen2AudioProcessor
 
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Base
-from audiomarathon.costs.config_facts import plan_memory
+from audiomarathon.costs.memory import plan_memory
 from audiomarathon.engine.plan import what_is_left
 from audiomarathon.engine.run import run
 from audiomarathon.errors import ModelError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audiomarathon.scoring.reply import read_reply
+from audiomarathon.scoring.choice_reading import read_reply
 
 GENRES = ["Blues", "Jazz", "Rock", "Hip-hop"]
 PLACES = ["Metro", "Metro station", "Park", "Street, traffic"]

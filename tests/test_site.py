@@ -39,7 +39,7 @@ def built(folder: Path, repository: str = "") -> Path:
 @pytest.mark.skipif(not find_spec("material"), reason="mkdocs-material is not installed (make docs)")
 def test_the_site_builds_without_a_warning_and_its_links_leave_docs_rightly(tmp_path: Path) -> None:
     plain, linked = built(tmp_path / "plain"), built(tmp_path / "linked", "https://example.org/suite")
-    reply = "src/audiomarathon/scoring/reply.py"
+    reply = "src/audiomarathon/scoring/choice_reading.py"
     for site, wanted in ((plain, False), (linked, True)):
         page = (site / "coming-from" / "index.html").read_text(encoding="utf-8")
         assert (f'href="https://example.org/suite/blob/HEAD/{reply}"' in page) == wanted

@@ -341,7 +341,7 @@ def import_(
 
 def demo(results: _Results = Path("encoder_demo")) -> int:
     """Probe the control encoders on synthetic sounds and write a page; offline, under a minute."""
-    from audiomarathon.embedded.sounds import write_task
+    from audiomarathon.embedded.sounds_task import write_task
     from audiomarathon.probing.evaluate import probe_task, ready
 
     (task,) = _named(str(write_task(results / "env")))

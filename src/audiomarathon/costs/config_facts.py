@@ -1,29 +1,22 @@
-"""Estimate a checkpoint's costs from its config and its weights' headers, and whether long audio fits this GPU.
-
-No weights are loaded.
-"""
+"""Estimate a checkpoint's costs from its config and its weights' headers; no weights are loaded."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from audiomarathon import models
-from audiomarathon.benchmarks import all_tasks, task_folder
-from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.compression.layers import attention_windows, source_of
-from audiomarathon.costs.prefill_flops import TEXT_TOKENS, Cost
-from audiomarathon.embedded.without_data import data_root
-from audiomarathon.errors import AudioMarathonError, ModelError
+from audiomarathon.costs.prefill_flops import Cost
+from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint, hub_cache, is_ignored
+from audiomarathon.models.checkpoint import is_ignored
 from audiomarathon.models.loading import loading
-from audiomarathon.models.registry import ModelSpec, all_models
-from audiomarathon.settings import RunSettings
+from audiomarathon.models.registry import all_models
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 FRAMES_PER_SECOND = 50  # of Whisper's encoder, the tower of most models
@@ -31,11 +24,6 @@ _ADAPTER = "speech-lora/*.safetensors"  # of Phi-4, loaded with the model
 _ADAPTER_RANK = 320
 # Speech generators, and Gemma 3n's vision tower.
 _LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_model.")
-LENGTHS = (90, 180, 300)
-CUDA_BYTES = 0.5e9
-"""Approximate size of the CUDA context."""
-_GPU_GIB = (6, 8, 12, 16, 24, 32, 40, 48, 80, 96, 141, 192)
-_USABLE = 0.95
 
 
 @dataclass(frozen=True)
@@ -231,123 +219,3 @@ def _configured_adapter(whole: Any, config: Any, attended: int) -> int:
     heads = config.num_attention_heads * (getattr(config, "head_dim", None) or hidden // config.num_attention_heads)
     sides = (hidden + attended) + (heads + hidden) + (hidden + 2 * wide) + (wide + hidden)
     return int(_ADAPTER_RANK * sides * config.num_hidden_layers)
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """A model's need of memory, and the memory of this machine.
-
-    Attributes
-    ----------
-    source
-        Source of the number of parameters.
-    room
-        Free bytes of the GPU; None without a GPU.
-    room_name
-        Name of the GPU.
-    limits
-        Lines on the longest clip that the model takes, and on tasks here with longer clips.
-    """
-
-    spec: ModelSpec
-    checkpoint: str
-    dtype: str
-    source: str
-    facts: ModelFacts
-    room: float | None
-    room_name: str
-    limits: tuple[str, ...] = ()
-
-    def need(self, seconds: float) -> tuple[int, dict[str, float]]:
-        """Return the tokens of `seconds` of audio at batch 1, with nothing dropped, and the bytes by part."""
-        heard = min(seconds, self.spec.heard_seconds or math.inf)
-        tokens = math.ceil(heard * self.spec.tokens_per_second) + TEXT_TOKENS
-        return tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES}
-
-    def fits(self, seconds: float) -> bool | None:
-        """Tell whether `seconds` of audio fit this GPU; None without a GPU."""
-        return None if self.room is None else sum(self.need(seconds)[1].values()) <= self.room
-
-    def longest(self, room: float) -> float:
-        """Return the seconds of audio that fit into `room` bytes and the model's positions, or 0.
-
-        At most the seconds that the model hears: a longer clip needs no more memory.
-        """
-        each = self.facts.kv_bytes + self.facts.activation_bytes
-        left = room - self.facts.weight_bytes - self.facts.logits_bytes - CUDA_BYTES
-        tokens = min(left / each, getattr(self.facts.config, "max_position_embeddings", math.inf)) - TEXT_TOKENS
-        most = self.spec.most_seconds or self.spec.heard_seconds or math.inf
-        return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), most))
-
-    def card(self, seconds: float) -> int | None:
-        """Return the smallest common GPU that fits, in GiB, or None."""
-        need = sum(self.need(seconds)[1].values())
-        return next((size for size in _GPU_GIB if need <= size * 2**30 * _USABLE), None)
-
-
-def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
-    """Read a checkpoint's config and the GPU's memory.
-
-    Raises
-    ------
-    ModelError
-        When the checkpoint is neither in the cache nor a folder, or its config cannot be read.
-    """
-    source = settings.model_path or spec.checkpoint
-    try:
-        checkpoint = find_checkpoint(source, download=False)
-    except ModelError:
-        sizes = published_config(source)
-        if Path(source).expanduser().is_dir() or (sizes is None and source.count("/") != 1):
-            raise  # a user's folder, with a fault
-        if sizes is None:
-            raise ModelError(
-                f"{spec.key}: {source} is not in {hub_cache()}; download it with `audiomarathon models download "
-                f"{spec.key if source == spec.checkpoint else source}`, or set --model-path to a folder with its "
-                "config.json, which is enough for these estimates"
-            ) from None
-        checkpoint = Checkpoint(source, sizes)
-    dtype = settings.dtype
-    if dtype == "auto":
-        dtype = "float32" if settings.device == "cpu" else "bfloat16"
-    facts = model_facts(checkpoint.path, DTYPE_BYTES[dtype], spec.load_family())
-    weights = any(checkpoint.path.glob("*.safetensors"))
-    room, name = _gpu(settings)
-    return MemoryPlan(
-        spec,
-        checkpoint.name,
-        f"{dtype} (auto)" if settings.dtype == "auto" else dtype,
-        "parameters counted in the weights' headers" if weights else "no weights there: parameters by the config",
-        facts,
-        room,
-        name,
-        tuple(_limits(spec, settings)),
-    )
-
-
-def _limits(spec: ModelSpec, settings: RunSettings) -> Iterator[str]:
-    if spec.heard_seconds:
-        yield f"{spec.key} hears the first {spec.heard_seconds:g} s of a clip: a longer clip needs no more memory."
-    if not spec.most_seconds:
-        return
-    yield f"{spec.key} takes clips of up to {spec.most_seconds:g} s: a sample with a longer clip fails."
-    root = data_root(settings.data)
-    for task in all_tasks():
-        try:
-            samples = task.load(task_folder(task, root, dict(settings.data_paths))).samples
-        except AudioMarathonError:
-            continue  # `audiomarathon doctor` reports on data
-        if line := too_long(spec, task, samples):
-            yield line
-
-
-def _gpu(settings: RunSettings) -> tuple[float | None, str]:
-    """Return the free bytes and the name of the run's GPU, or of all GPUs with a device map."""
-    import torch
-
-    if not torch.cuda.is_available() or settings.device == "cpu":
-        return None, ""
-    number = int(settings.device[5:] or 0)  # of cuda:N; auto and cuda are the first
-    indices = range(torch.cuda.device_count()) if settings.device_map else [number]
-    free = sum(torch.cuda.mem_get_info(index)[0] for index in indices)
-    return float(free), " + ".join(torch.cuda.get_device_name(index) for index in indices)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.records import LETTERS, Figure, Record, Verdict
-from audiomarathon.scoring.reply import read_reply
+from audiomarathon.scoring.choice_reading import read_reply
 from audiomarathon.scoring.scorer import Scorer, clusters_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Choice(Scorer):
     key = "choice"
     figure = Figure("macro_f1", "macro-F1")
     needs = ("answer", "options", "labels")
-    modules = ("audiomarathon.scoring.reply", "audiomarathon.metrics.classification")
+    modules = ("audiomarathon.scoring.choice_reading", "audiomarathon.metrics.classification")
 
     def judge(self, record: Record) -> dict[str, Any]:
         """Read the reply and compare its letter with the answer."""

@@ -51,7 +51,7 @@ class QuestionTypes(Judged):
     modules: ClassVar[tuple[str, ...]] = (
         *Judged.modules,
         *(f"audiomarathon.benchmarks.lalm_bench.{name}" for name in ("choices", "instructions", "open_ended")),
-        "audiomarathon.scoring.reply",
+        "audiomarathon.scoring.choice_reading",
     )
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
