@@ -241,7 +241,7 @@ class TestRun:
     def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(
         self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env
     ) -> None:
-        arguments = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--decode-tokens", "400"]
+        arguments = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--decode-tokens", "100"]
         if (child := os.fork()) == 0:
             os.chdir(tmp_path)
             signal.signal(signal.SIGINT, signal.default_int_handler)

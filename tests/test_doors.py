@@ -7,6 +7,7 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -92,12 +93,19 @@ def test_a_door_says_so_in_its_own_folder_and_refuses_arguments() -> None:
     assert "takes no arguments" in done.stderr
 
 
-def test_a_door_without_data_says_how_to_get_it(tmp_path: Path) -> None:
-    done = call(ROOT / "Qwen_2.5_Omni" / "VESUS_test.py", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: vesus: no data root is set")
-    assert "AUDIOMARATHON_DATA" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_door_without_data_says_how_to_get_it(
+    script: Callable[..., tuple[int, str, str]],
+    no_env: Callable[[str, str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("VESUS_DATA_PATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    code, _out, err = script(ROOT / "Qwen_2.5_Omni" / "VESUS_test.py")
+    assert code == 2
+    assert err.startswith("error: vesus: no data root is set")
+    assert "AUDIOMARATHON_DATA" in err
+    assert "Traceback" not in err
 
 
 def test_a_door_refuses_a_bad_setting_before_anything_else(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_the_licence_is_said_before_the_archive_is_fetched(
     shutil.make_archive(str(tmp_path / "main"), "zip", root.parent, root.name)
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         for name, code in {"gone.zip": 2, "main.zip": 0}.items():
             found = dataclasses.replace(JASCO, archive=f"{address}/{name}")

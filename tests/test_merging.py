@@ -27,7 +27,7 @@ from audiomarathon.models.merge import Merge
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.report.explain import shares_kept
 
-STEPS = 6  # that decode goes on is tested for dropping
+STEPS = 3  # that decode goes on is tested for dropping
 MERGERS = [MergeAdjacent(0.7, layer=2), MergeFrame(0.5, layer=0)]
 
 
@@ -53,8 +53,8 @@ class TestMerging:
         self, any_lm: AudioLM, prompts: list[Prompt], method: Method
     ) -> None:
         skip_unless_carried(any_lm, method)
-        together = generate(any_lm, prompts, method)
-        for row, prompt in enumerate(prompts):
+        together = generate(any_lm, prompts[:2], method)
+        for row, prompt in enumerate(prompts[:2]):
             found = generate(any_lm, [prompt], method)
             (total,) = any_lm.prepare([prompt]).audio_tokens
             assert found.kept_audio_tokens == (kept_count(total, method.ratio),)
@@ -67,7 +67,7 @@ class TestMerging:
     def test_all_weight_on_one_token_is_dropping_to_the_bit(
         self, any_lm: AudioLM, prompts: list[Prompt], layer: int
     ) -> None:
-        dropped, merged = (generate(any_lm, prompts, kind(0.6, layer=layer)) for kind in (Frame, OneHot))
+        dropped, merged = (generate(any_lm, prompts[:2], kind(0.6, layer=layer)) for kind in (Frame, OneHot))
         assert torch.equal(dropped.logits, merged.logits)
         assert dropped.kv_lengths == merged.kv_lengths
 
@@ -108,8 +108,8 @@ class TestInput:
     @pytest.mark.parametrize("method", AT_INPUT, ids=lambda m: m.label)
     def test_equals_a_shorter_prompt(self, any_lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
         skip_unless_carried(any_lm, method)
-        together = generate(any_lm, prompts, method)
-        for row, prompt in enumerate(prompts):
+        together = generate(any_lm, prompts[:2], method)
+        for row, prompt in enumerate(prompts[:2]):
             found = generate(any_lm, [prompt], method)
             ((merge,), (kept,)) = found.merges or (None,), found.kept_positions
             assert set(found.kv_lengths) == {len(kept)}

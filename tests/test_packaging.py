@@ -159,18 +159,18 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    return built_wheel(tmp_path_factory.mktemp("project"))
+    return zipfile.ZipFile(built(tmp_path_factory.mktemp("project"), "build_wheel"))
 
 
-def built_wheel(copy: Path, **env: str) -> zipfile.ZipFile:
-    """Build the project's wheel from a copy: a build leaves files beside the sources."""
+def built(copy: Path, what: str, **env: str) -> Path:
+    """Have setuptools build the wheel, or its metadata only, from a copy: a build leaves files beside the sources."""
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    code = "from setuptools.build_meta import build_wheel; print(build_wheel('.'))"
+    code = f"from setuptools import build_meta; print(build_meta.{what}('.'))"
     env = {name: value for name, value in os.environ.items() if name != "REPOSITORY_URL"} | env
     done = subprocess.run([sys.executable, "-c", code], check=True, cwd=copy, env=env, capture_output=True, text=True)
-    return zipfile.ZipFile(copy / done.stdout.split()[-1])
+    return copy / done.stdout.split()[-1]
 
 
 def metadata(wheel: zipfile.ZipFile) -> email.message.Message:
@@ -221,7 +221,8 @@ def test_no_link_of_the_readme_is_broken_on_an_index(wheel: zipfile.ZipFile, tmp
     relative = re.compile(r"\]\((?!https?://|#)([^)]*)\)")
     assert "# AudioMarathon" in (plain := str(metadata(wheel).get_payload()))
     assert relative.findall(plain) == []
-    linked = str(metadata(built_wheel(tmp_path, REPOSITORY_URL="https://example.org/suite")).get_payload())
+    folder = built(tmp_path, "prepare_metadata_for_build_wheel", REPOSITORY_URL="https://example.org/suite")
+    linked = str(email.message_from_bytes((folder / "METADATA").read_bytes()).get_payload())
     assert relative.findall(linked) == []
     for target in relative.findall((ROOT / "README.md").read_text(encoding="utf-8")):
         kind = "raw" if target.endswith(".png") else "blob"

@@ -311,15 +311,15 @@ class TestPublishedLinearProbe:
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
     @pytest.mark.parametrize("as_published", [False, True], ids=["own validation", "validation is test"])
     def test_is_the_loop_of_x_ares(self, clips: Clips, as_published: bool) -> None:
-        """Ragged folds, short last batches, three seeds, each with its head and order."""
+        """Ragged folds, short last batches, two seeds, each with its head and order."""
         splits = rotated(FOLDS, as_published=as_published)
-        found = published.linear_probe(clips, splits, seeds=(42, 7, 8), batch=32, epochs=4)
-        assert found.logits.shape == found.last_logits.shape == (3, 120, clips.classes)
-        for place, seed in enumerate((42, 7, 8)):
+        found = published.linear_probe(clips, splits, seeds=(42, 7), batch=32, epochs=3)
+        assert found.logits.shape == found.last_logits.shape == (2, 120, clips.classes)
+        for place, seed in enumerate((42, 7)):
             heads, generator = published.initial_heads(12, clips.classes, 4, seed), torch.Generator().manual_seed(seed)
             at = 0
             for split, head in zip(splits, heads, strict=True):
-                best, last = written_out(clips, split, head, generator, 32, 4)
+                best, last = written_out(clips, split, head, generator, 32, 3)
                 asked = clips.rows(split.test)
                 np.testing.assert_allclose(found.logits[place, at : at + len(asked)], best, atol=2e-6)
                 np.testing.assert_allclose(found.last_logits[place, at : at + len(asked)], last, atol=2e-6)
