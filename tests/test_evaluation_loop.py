@@ -150,7 +150,7 @@ class TestRecords:
 
     def test_each_sample_has_its_own_row_of_a_batch(self, plan, jobs) -> None:
         (job,) = jobs(METHODS[0])
-        evaluate(self.Telling(), plan(["a", "b"], batch_size=2), [job], progress=False)
+        evaluate(self.Telling(), plan(["a", "b"], batch_size=2), [job])
         found = lines(job)
         assert [(line["truncated"], line["clip_seconds"], line["kept_audio_tokens"]) for line in found] == [
             (False, 1.0, 2),
@@ -161,7 +161,7 @@ class TestRecords:
     @pytest.mark.parametrize("size", [None, 1, 2])
     def test_sizes_are_of_a_sample_alone_and_times_of_a_timed_run(self, plan, jobs, size: int | None) -> None:
         (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(peaks={BASE: 80}), plan(["a", "b"], batch_size=size, session="s"), [job], progress=False)
+        evaluate(FakeLM(peaks={BASE: 80}), plan(["a", "b"], batch_size=size, session="s"), [job])
         sizes = (None, None, None) if size == 2 else ([4], 8, 80)
         for line in lines(job):
             assert (line["kv_lengths"], line["kv_bytes"], line["peak_memory_bytes"]) == sizes
@@ -173,12 +173,12 @@ class TestRecords:
     ) -> None:
         monkeypatch.setattr(IdTask, "transcribes", transcribes)
         (job,) = jobs(METHODS[0])
-        evaluate(self.Telling(), plan(["a"]), [job], progress=False)
+        evaluate(self.Telling(), plan(["a"]), [job])
         assert lines(job)[0].get("transcript") == ("so" if transcribes else None)
 
     def test_a_failure_states_its_session_and_a_reply_its_control_too(self, plan, jobs) -> None:
         lm, (job,) = FakeLM(fails=lambda _label, ids: ids == ("a",)), jobs(METHODS[0])
-        evaluate(lm, plan(["a", "b"], session="now 1", control="silence"), [job], progress=False)
+        evaluate(lm, plan(["a", "b"], session="now 1", control="silence"), [job])
         assert [bool(line["error"]) for line in lines(job)] == [True, False]
         assert [line["session"] for line in lines(job)] == ["now 1"] * 2
         assert lines(job)[1]["control"] == "silence"
@@ -186,14 +186,14 @@ class TestRecords:
     def test_seconds_are_of_all_clips_of_a_sample(self, plan, jobs) -> None:
         asked, (job,) = plan(["a"]), jobs(METHODS[0])
         (sample,) = asked.samples
-        evaluate(FakeLM(), replace(asked, samples=(replace(sample, clips=sample.clips * 3),)), [job], progress=False)
+        evaluate(FakeLM(), replace(asked, samples=(replace(sample, clips=sample.clips * 3),)), [job])
         assert lines(job)[0]["clip_seconds"] == 1.5
 
     def test_a_tower_that_ran_for_the_sample_before_is_shared(self, plan, jobs) -> None:
         """By the samples of a bundle about one clip, though there is a single setting."""
         lm, asked, (job,) = FakeLM(), plan(["a", "b"]), jobs(METHODS[0])
         bundled = tuple(replace(sample, bundle="one") for sample in asked.samples)
-        evaluate(lm, replace(asked, samples=bundled), [job], progress=False)
+        evaluate(lm, replace(asked, samples=bundled), [job])
         assert lm.audio_tower.runs == 1
         assert [(line["encoder_shared"], line["time"]["encoder"]) for line in lines(job)] == [
             (False, 101.0),
@@ -250,7 +250,7 @@ class TestWarmUp:
     def test_waits_for_a_sample_that_can_be_prepared(self, plan, jobs, tmp_path: Path) -> None:
         asked, lm, (job,) = plan(["a", "b", "c"], warm_up=True), FakeLM(), jobs(METHODS[0])
         gone = replace(asked.samples[0], clips=(tmp_path / "gone.wav",))
-        evaluate(lm, replace(asked, samples=(gone, *asked.samples[1:])), [job], progress=False)
+        evaluate(lm, replace(asked, samples=(gone, *asked.samples[1:])), [job])
         assert [lm.labels(id_) for id_ in "abc"] == [[], [BASE, BASE], [BASE]]
         assert [bool(line["error"]) for line in lines(job)] == [True, False, False]
 
