@@ -295,7 +295,7 @@ def _contrast(one_: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-# --- which runs stand together, in which colours, on which paper -------------------------------------------------------
+# --- which runs stand together, in which colours, on which paper ------------------------------------------------------
 
 
 def written(browser: Any, folder: Any) -> Any:
