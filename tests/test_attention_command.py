@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import task_folders
 from conftest import call
+from matplotlib.figure import Figure
 
 from audiomarathon.cli import attention as command
 from audiomarathon.cli.command import run_script
@@ -49,6 +50,14 @@ def captured(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> Path:
         code, said = call("run", *asked, "--limit", 3, "--save-attn", *method, "--results", results)
         assert code == 0, said
     return results
+
+
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw pictures small, and without working out where their parts fit best: it takes longer than to draw them."""
+    save = Figure.savefig
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file: save(figure, file, dpi=30))
+    monkeypatch.setattr("matplotlib.layout_engine.ConstrainedLayoutEngine.execute", lambda _engine, _figure: None)
 
 
 def lines(file: Path) -> list[Any]:
@@ -224,6 +233,7 @@ class TestCapture:
 
 
 class TestPictures:
+    @pytest.mark.usefixtures("sketched")
     def test_every_picture_and_its_figures(self, asked: Asked, captured: Path, tmp_path: Path) -> None:
         code, said = call("attention", "plot", captured, "-o", tmp_path / "new")
         assert code == 0, said
@@ -358,6 +368,7 @@ class TestTheOriginalsScript:
 
         return run
 
+    @pytest.mark.usefixtures("sketched")
     def test_the_call_of_its_readme(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
         code, said = run("--prompt", "Test", "--layers", "0", "1", "--limit-samples", "1", "--output-dir",
                          "outputs/attn/smoke", "--run-name", "r", "--model", "embedded")  # fmt: skip

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from conftest import ALL
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audiomarathon.benchmarks.lalm_bench.instructions import KINDS, check, follows
@@ -130,6 +131,7 @@ def test_readings(kind: str, fields: dict[str, Any], reply: str, official: bool,
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100 if ALL else 20)
 @given(blank=st.text(alphabet=' \n\t\u00a0\u200b.*"', max_size=9), text=st.text(max_size=60))
 def test_blank_replies_follow_nothing_and_no_reply_is_too_odd(kind: str, blank: str, text: str) -> None:
     fields = CASES[kind][0]

@@ -1,4 +1,4 @@
-"""The report in a real browser: players, filters, keyboard, no console error.
+"""The report in a real browser: players, filters, keyboard, no console error; and what it draws, on which paper.
 
 Wants chromium, chromedriver and selenium, and is skipped where they are not.
 """
@@ -6,6 +6,7 @@ Wants chromium, chromedriver and selenium, and is skipped where they are not.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from builders import HOSTILE, a_failed_record, a_run, a_timed_choice, added, finished
+from builders import (
+    HOSTILE,
+    a_failed_record,
+    a_run,
+    a_timed_choice,
+    added,
+    as_control,
+    changed,
+    changed_records,
+    finished,
+)
 
 from audiomarathon.report.page import PageOptions, page
 from audiomarathon.report.page_data import PageData
@@ -97,13 +108,15 @@ def choose(page_: Any, name: str, text: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def all_samples(opened: Any) -> None:
-    for name in ("task", "setting", "show"):
-        choose(opened, name, "all")
-    one(opened, "input[name=text]").clear()
-    opened.execute_script(
-        "document.activeElement.blur(); document.querySelector('#filters').dispatchEvent(new Event('input'))"
-    )
+def all_samples(request: pytest.FixtureRequest) -> None:
+    """Clear the filters of the page of samples."""
+    if "opened" in request.fixturenames:
+        request.getfixturevalue("opened").execute_script(
+            "document.activeElement.blur(); const filters = document.querySelector('#filters');"
+            "for (const select of filters.querySelectorAll('select'))"
+            "  select.value = [...select.options].find((one) => one.text === 'all').value;"
+            "filters.querySelector('input[name=text]').value = ''; filters.dispatchEvent(new Event('input'))"
+        )
 
 
 def test_no_error_in_the_console(opened: Any) -> None:
@@ -280,3 +293,212 @@ def _contrast(one_: str, other: str) -> float:
 
     low, high = sorted((luminance(one_), luminance(other)))
     return (high + 0.05) / (low + 0.05)
+
+
+# --- which runs stand together, in which colours, on which paper ------------------------------------------------------
+
+
+def written(browser: Any, folder: Any) -> Any:
+    file = folder / "report.html"
+    file.write_text(page(PageData(read_systems([folder])), PageOptions(spectrograms=False)), encoding="utf-8")
+    browser.get(file.as_uri())
+    return drawn(browser)
+
+
+@pytest.fixture(scope="module")
+def settings_page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Base and dart on two tasks; dart at another layer, on another device, and silence on one."""
+    root = tmp_path_factory.mktemp("layout")
+    for task in ("tau", "desed"):
+        finished(a_run(root, "base-0", [True] * 8, task=task), score=1.0)
+        finished(a_run(root, "streaming_llm-0.95", [True] * 8, task=task), score=1.0)
+        for ratio, prefill in ((0.3, 0.8), (0.6, 0.5)):
+            wrong = [True] * 6 + [False] * 2
+            finished(a_run(root, f"dart-{ratio}-layer2", wrong, task=task, prefill=prefill, layer=2), score=0.75)
+    finished(a_run(root, "dart-0.5-layer10", [True] * 8, layer=10, device="other gpu"), score=0.9)
+    finished(a_run(root, "random-0.5-layer2", [True] * 8, task="desed"), score=0.5)
+    as_control(finished(a_run(root / "silence", "base-0", [False] * 8), score=0.25))
+    return written(browser, root)
+
+
+def scope(page_: Any, name: str) -> None:
+    Select(one(page_, "#curves select.scope")).select_by_visible_text(name)
+    drawn(page_)
+
+
+def names(page_: Any, section: str, place: int = 0) -> list[str]:
+    """The names at the ends of the lines of a section's picture."""
+    chart = page_.find_elements(By.CSS_SELECTOR, f"#{section} .chart")[place]
+    return sorted(text.text for text in chart.find_elements(By.CSS_SELECTOR, ".mark-text.role-mark text"))
+
+
+def settings(page_: Any, section: str, place: int) -> set[str]:
+    """The settings that a picture has a mark of."""
+    chart = page_.find_elements(By.CSS_SELECTOR, f"#{section} .chart")[place]
+    marks = chart.find_elements(By.CSS_SELECTOR, ".mark-symbol path[aria-label]")
+    told = [re.search(r"setting: ([^;]+)", mark.get_attribute("aria-label")) for mark in marks]
+    return {found[1] for found in told if found}
+
+
+def row(page_: Any, section: str, name: str) -> list[str]:
+    rows = page_.find_elements(By.CSS_SELECTOR, f"#{section} tbody tr")
+    return next(one_.text.split() for one_ in rows if one_.text.startswith(f"{name} "))
+
+
+def test_one_line_a_layer_and_none_for_what_did_not_run(settings_page: Any) -> None:
+    scope(settings_page, "tau")
+    assert names(settings_page, "curves") == ["base", "dart layer 10", "dart layer 2", "streaming_llm"]
+    scope(settings_page, "desed")
+    assert names(settings_page, "curves") == ["base", "dart layer 2", "random", "streaming_llm"]
+
+
+def test_the_pareto_front_spans_no_devices(settings_page: Any) -> None:
+    scope(settings_page, "desed")
+    assert "the Pareto front" in one(settings_page, "#curves").text
+    scope(settings_page, "tau")
+    assert (
+        "not in the pictures of times: times of other devices (other gpu and gpu)" in one(settings_page, "#curves").text
+    )
+    assert "dart-0.5-layer10" in settings(settings_page, "curves", 0)
+    assert "dart-0.5-layer10" not in settings(settings_page, "curves", 1) | settings(settings_page, "curves", 2)
+
+
+def test_dark_paper_has_light_inks_of_the_same_pictures(settings_page: Any) -> None:
+    """The pictures are inverted, hues kept, and never on paper."""
+    settings_page.execute_script("document.documentElement.dataset.theme = 'dark'")
+    look = "return getComputedStyle(document.querySelector('.chart svg')).filter"
+    assert "invert" in settings_page.execute_script(look)
+    settings_page.execute_script("document.documentElement.dataset.theme = 'light'")
+    assert settings_page.execute_script(look) == "none"
+    settings_page.execute_script("delete document.documentElement.dataset.theme")
+
+
+def test_all_pictures_follow_the_scope_and_name_who_is_missing(settings_page: Any) -> None:
+    scope(settings_page, "overall")
+    assert {
+        Select(select).first_selected_option.text
+        for select in settings_page.find_elements(By.CSS_SELECTOR, "select.scope")
+    } == {"overall"}
+    for section in ("curves", "costs"):
+        note = one(settings_page, f"#{section}").text
+        assert "tau, desed" in note or "desed, tau" in note
+        assert "score is missing: " in note
+        assert "dart-0.5-layer10" in note
+    assert "dart-0.5-layer10" not in one(settings_page, "#costs .chart svg").text
+
+
+def test_first_token_only_where_times_compare(settings_page: Any) -> None:
+    scope(settings_page, "tau")
+    assert "1.83" in row(settings_page, "choice", "dart-0.6-layer2")
+    assert "dart-0.5-layer10" in one(settings_page, "#choice .notes").text
+
+
+def test_controls_are_marked_and_in_no_curve(settings_page: Any) -> None:
+    assert row(settings_page, "choice", "base-0 [silence]")
+    assert "0.250" in row(settings_page, "scores", "base-0 [silence]")
+    assert "control runs" in one(settings_page, "#choice .notes").text
+    scope(settings_page, "tau")
+    assert not [name for name in names(settings_page, "curves") if "silence" in name]
+    choices = [option.text for option in Select(one(settings_page, "select[name=task]")).options]
+    assert "tau [silence]" in choices
+
+
+def test_a_picture_of_a_single_point_is_not_drawn(settings_page: Any) -> None:
+    """All clips are of one length."""
+    assert settings_page.find_elements(By.CSS_SELECTOR, "#durations") == []
+
+
+def test_tasks_have_tables_of_their_own(settings_page: Any) -> None:
+    assert "tau: Recall per class" in one(settings_page, "#tasks").text
+
+
+@pytest.fixture
+def printed(settings_page: Any) -> Any:
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    settings_page.execute_script("document.documentElement.dataset.theme = 'dark'")
+    settings_page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
+    yield settings_page
+    settings_page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+    settings_page.execute_script("delete document.documentElement.dataset.theme")
+
+
+def test_paper_is_white_and_nothing_is_cut(printed: Any) -> None:
+    seen = printed.execute_script(
+        "const of = (query) => getComputedStyle(document.querySelector(query));"
+        "return [of('body').backgroundColor, of('body').color, of('#scores .scroll').overflowX, of('#samples').display,"
+        " of('.chart svg').filter]"
+    )
+    assert seen == ["rgb(255, 255, 255)", "rgb(27, 27, 31)", "visible", "none", "none"]
+
+
+# Words of headings that stand in two lines: between names' - and _ only may they break.
+TORN = """
+const torn = [];
+for (const cell of document.querySelectorAll(".scroll th")) {
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), range = document.createRange();
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    for (const word of text.data.matchAll(/[^\\s_-]+[_-]?/g)) {
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      if (range.getClientRects().length > 1) torn.push(word[0]);
+    }
+  }
+  if (cell.scrollWidth > cell.clientWidth + 1) torn.push(`${cell.innerText} is too wide`);
+}
+return torn;
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_cut(settings_page: Any, width: int) -> None:
+    """Only tables scroll, each inside its own frame; every picture is as wide as its place."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    settings_page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        settings_page.execute_script("window.dispatchEvent(new Event('resize'))")
+        drawn(settings_page)
+        wide = settings_page.execute_script("return document.documentElement.scrollWidth")
+        small = settings_page.execute_script(
+            "return [...document.querySelectorAll('.chart svg')].filter((one) => "
+            "one.getBoundingClientRect().width < one.getAttribute('width') - 1).length"
+        )
+        torn, shadow = (
+            settings_page.execute_script(TORN),
+            settings_page.execute_script(
+                "return getComputedStyle(document.querySelector('#scores .scroll')).backgroundAttachment"
+            ),
+        )
+        over = settings_page.execute_script(
+            "return [...document.querySelectorAll('figure')].filter((one) => one.scrollWidth > one.clientWidth + 1)"
+            ".map((one) => one.innerText.slice(0, 40))"
+        )
+    finally:
+        settings_page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert (wide <= width, over) == (True, [])
+    assert (small, torn) == (0, [])
+    assert "local" in shadow  # it goes where there is no more to scroll to
+
+
+@pytest.mark.parametrize("what", ["failed", "untimed", "one sample"])
+def test_pages_with_little_on_them(browser: Any, tmp_path: Any, what: str) -> None:
+    rights = [True] if what == "one sample" else [] if what == "failed" else [True] * 8
+    none = {"score": None, "intervals": None, "n": 0, "errors": 8}
+    folder = finished(a_run(tmp_path, "base-0", rights), **(none if what == "failed" else {"intervals": None}))
+    if what == "untimed":
+        changed_records(folder, time=None)
+    written(browser, tmp_path)
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert "base-0" in one(browser, "#choice table").text
+    assert {"failed": "No score yet", "untimed": "base-0", "one sample": "base-0"}[what] in one(browser, "main").text
+    assert browser.find_elements(By.CSS_SELECTOR, ".chart") == []
+
+
+def test_what_is_not_finished_is_said(browser: Any, tmp_path: Any) -> None:
+    """Base was summed up after eight of ten samples; dart's summary is of a shorter run."""
+    ids = [f"clip{number}" for number in range(10)]
+    finished(changed(a_run(tmp_path, "base-0", [True] * 8), samples=ids))
+    finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 8), n=3, expected=3)
+    notes = one(written(browser, tmp_path), "#choice .notes").text
+    assert "8 of 10 samples" in notes
+    assert re.search(r"dart-0\.5-layer2: no figures of tau.*not finished .*8 of 8", notes)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from builders import a_record, a_run, a_verdict, added, changed, lines_of, typed, write_records, write_run
+from conftest import ALL
 from typer.testing import CliRunner
 
-from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks import all_tasks, get_task
 from audiomarathon.cli.app import app
 from audiomarathon.engine.run import score
 from audiomarathon.errors import PluginError, RecordError
@@ -135,8 +136,11 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(run: Path, asked: list[str]) ->
     true = rights(Run.read(run))
     first = whole.index(b"\n")
     for at in range(8 * (first + 1)):
+        flipped = whole[at // 8] ^ 1 << at % 8
+        if at % 8 != at // 8 % 8 and not ALL and b"\n"[0] not in (whole[at // 8], flipped):
+            continue  # of each byte one bit, unless a line ends or begins
         spoilt = bytearray(whole)
-        spoilt[at // 8] ^= 1 << at % 8
+        spoilt[at // 8] = flipped
         file.write_bytes(bytes(spoilt))
         assert rights(Run.read(run)) == true, bytes(spoilt[: first + 1])
     assert {*asked} <= {"clip0", "clip1"}  # a line break that is gone takes the next line along
@@ -415,7 +419,9 @@ def test_a_verdict_file_is_not_written_through_or_waited_for(run: Path, tmp_path
 
 def test_the_version_is_the_same_whatever_is_imported() -> None:
     """A run has imported more than a command that reads: both must agree on what is on file."""
-    program = "{}from audiomarathon.benchmarks import all_tasks; print([task.scorer.version for task in all_tasks()])"
-    both = ["", "import audiomarathon.metrics.classification, audiomarathon.metrics.wer;"]
-    said = [subprocess.check_output([sys.executable, "-c", program.format(first)], text=True) for first in both]
-    assert said[0] == said[1]
+    import audiomarathon.metrics.classification
+    import audiomarathon.metrics.wer  # noqa: F401
+
+    program = "from audiomarathon.benchmarks import all_tasks; print([task.scorer.version for task in all_tasks()])"
+    said = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert said.strip() == str([task.scorer.version for task in all_tasks()])

@@ -171,7 +171,7 @@ class TestSelection:
     @pytest.mark.parametrize(("mask", "after"), [([0, 1, 1, 0, 0], 2), ([0, 1, 0, 1, 1], 0), ([0, 0, 0, 0, 0], 0)])
     def test_text_after_the_audio_is_counted(self, mask: list[int], after: int) -> None:
         inputs = Inputs({"attention_mask": torch.ones(1, 5)}, torch.tensor([mask]).bool(), (0,))
-        assert Drop.plan(inputs, [sum(mask)]).text_after == [after]
+        assert Drop(inputs, [sum(mask)], contiguous=True).text_after == [after]
 
     @given(st.integers(1, 800), st.floats(0.001, 0.999), st.integers(0, 2**32 - 1))
     def test_exactly_k_distinct(self, total: int, ratio: float, seed: int) -> None:
