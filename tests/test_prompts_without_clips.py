@@ -33,6 +33,7 @@ from audiomarathon.settings import RunSettings
 QUESTION = "Which is it?\n\nA. cat\nB. dog"
 TEXT = Prompt(QUESTION, (), seed=3)
 HEARD = Prompt("And now?", (noise(2.0),), seed=4)
+NEW = 5
 
 _QWEN = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
 _HELPFUL = f"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{_QWEN}"
@@ -47,7 +48,7 @@ WORDED = {
 
 
 def replies(lm: AudioLM, method: Method, *prompts: Prompt) -> list[tuple[int, ...]]:
-    done = method.generate(lm, lm.prepare(prompts), max_new_tokens=12, ignore_end=True)
+    done = method.generate(lm, lm.prepare(prompts), max_new_tokens=NEW, ignore_end=True)
     return [reply.token_ids for reply in done.replies]
 
 
@@ -64,8 +65,8 @@ class TestFamilies:
     def test_replies_are_those_of_the_plain_model(self, family_lm: AudioLM) -> None:
         inputs = family_lm.prepare([TEXT])
         with torch.no_grad():
-            plain = family_lm.model.generate(**inputs.tensors, max_new_tokens=12, eos_token_id=None, pad_token_id=1)
-        done = Base().generate(family_lm, inputs, max_new_tokens=12, ignore_end=True)
+            plain = family_lm.model.generate(**inputs.tensors, max_new_tokens=NEW, eos_token_id=None, pad_token_id=1)
+        done = Base().generate(family_lm, inputs, max_new_tokens=NEW, ignore_end=True)
         assert [*done.replies[0].token_ids] == plain[0, inputs.prompt_tokens[0] :].tolist()
         assert (done.stages.encoder, done.kept_audio_tokens, done.kept_positions) == (0, (0,), None)
 
@@ -107,13 +108,20 @@ class TestFamilies:
         assert lm.tokenizer.decode(lm.prepare([TEXT]).tensors["input_ids"][0].tolist()) == WORDED["phi4mm"]
 
 
+@pytest.fixture(scope="module")
+def replies_of_base(lm: AudioLM) -> list[tuple[int, ...]]:
+    return replies(lm, Base(), TEXT)
+
+
 @pytest.mark.parametrize("key", [one.key for one in all_methods()] + ["frame:0.5+snapkv:0.5"])
-def test_no_method_changes_anything_where_there_is_no_audio(lm: AudioLM, key: str) -> None:
+def test_no_method_changes_anything_where_there_is_no_audio(
+    lm: AudioLM, replies_of_base: list[tuple[int, ...]], key: str
+) -> None:
     inputs = lm.prepare([TEXT])
     method = Base() if key == "base" else get_method(key, None if "+" in key else 0.5)
-    done = method.generate(lm, inputs, max_new_tokens=12, ignore_end=True)
+    done = method.generate(lm, inputs, max_new_tokens=NEW, ignore_end=True)
     assert (done.kept_audio_tokens, {*done.kv_lengths}) == ((0,), {inputs.prompt_tokens[0]})
-    assert done.replies[0].token_ids == replies(lm, Base(), TEXT)[0]
+    assert done.replies[0].token_ids == replies_of_base[0]
 
 
 def test_a_press_of_all_entries_takes_the_text(lm: AudioLM) -> None:

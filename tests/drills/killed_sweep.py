@@ -31,6 +31,7 @@ from audiomarathon.engine.sweep import Swept, grid, sweep
 from audiomarathon.settings import RunSettings
 
 TASKS = ("tau", "librispeech")
+LIMIT = None if os.environ.get("AUDIOMARATHON_DRILLS") == "long" else 4  # samples of a task
 
 
 def go(data: str, model: str, results: str, *, logs: Path | None = None) -> int:
@@ -38,7 +39,7 @@ def go(data: str, model: str, results: str, *, logs: Path | None = None) -> int:
     from audiomarathon.report.sweep_report import write_outcome
     from audiomarathon.results.sweep_summary import read_outcome
 
-    settings = RunSettings.read({}, data=data, model_path=model, results=Path(results), max_new_tokens=4)
+    settings = RunSettings.read({}, data=data, model_path=model, results=Path(results), max_new_tokens=4, limit=LIMIT)
     methods = grid(["random", "frame"], [0.5])
     tasks = [get_task(name) for name in TASKS]
     outcome = read_outcome(settings.results, seed=settings.seed)
