@@ -399,7 +399,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("facts", "message"),
         [
-            ({"identity": None}, "identity is no JSON"),
+            ({"identity": None}, "identity. is not a JSON"),
             ({"task": None}, "lacks the field"),
             ({"samples": [{}]}, "samples are no list"),
         ],
