@@ -259,7 +259,7 @@ class TokenPruner(Method):
             if indices.shape != (count,):
                 raise MethodError(f"{self.key}: {name} has shape {tuple(indices.shape)}; it must be exactly ({count},)")
             if indices.dtype not in (torch.int64, torch.int32):
-                raise MethodError(f"{self.label}: {name} is of {indices.dtype}; allowed: indices of torch.int64")
+                raise MethodError(f"{self.label} gave a {name} of {indices.dtype}; allowed: indices of torch.int64")
         return chosen
 
 
