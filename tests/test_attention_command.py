@@ -181,7 +181,7 @@ class TestBesideARun:
         [
             (
                 ["--attn-implementation", "flash_attention_2"],
-                "flash_attention_2: allowed: sdpa",
+                "flash_attention_2; allowed: sdpa",
             ),
             (["--attn-layers", "1,x"], "--attn-layers=1,x: not allowed; allowed: numbers joined by commas, or all"),
             (["--attn-layers", "9"], "layer 9: not one of this model's layers 0–3"),
