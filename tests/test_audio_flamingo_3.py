@@ -92,7 +92,7 @@ class TestLength:
             lm.prepare([Prompt("?", (noise(0.02),))])
 
     def test_over_ten_minutes_is_refused_and_not_cut(self, lm: AudioLM) -> None:
-        with pytest.raises(ModelError, match=r"601\.0 s: .*600 s at most.*not cut"):
+        with pytest.raises(ModelError, match=r"601\.0 s: .*600 s at most"):
             lm.prepare([Prompt("?", (noise(4.0), noise(601.0)))])
 
     def test_a_clip_too_long_costs_its_sample_and_no_other(self, folder: Path, tmp_path: Path, no_env) -> None:

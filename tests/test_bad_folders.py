@@ -52,7 +52,7 @@ def test_a_summary_that_cannot_be_read_is_a_run_that_is_not_finished(runs: Path,
     assert [one.label for one in panel.settings] == ["base-0", "random-0.5-layer2"]
 
 
-@pytest.mark.parametrize(("content", "reason"), [(b"", "it is empty"), (b' {"n": 4', "no whole JSON")])
+@pytest.mark.parametrize(("content", "reason"), [(b"", "it is empty"), (b' {"n": 4', "not complete JSON")])
 def test_what_is_wrong_with_a_file_is_said_in_plain_words(runs: Path, content: bytes, reason: str) -> None:
     (runs / "tau" / "M" / "dart-0.5-layer2" / "summary.json").write_bytes(content)
     with pytest.warns(UserWarning, match=rf"summary\.json: cannot be read: {reason}"):

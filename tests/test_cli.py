@@ -227,7 +227,7 @@ class TestRun:
 
     def test_a_smaller_limit_says_what_its_summary_leaves_out(self, command, tau: Path, tiny_checkpoint: Path) -> None:
         told = ("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit")
-        assert "outside this run's limit" not in command(*told, "3")[2]
+        assert "not selected by this run" not in command(*told, "3")[2]
         assert "2 more recorded samples" in command(*told, "1")[2]
 
     def test_a_failed_clip_gives_exit_1_and_says_where(self, command, tau: Path, tiny_checkpoint: Path) -> None:

@@ -399,9 +399,9 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("facts", "message"),
         [
-            ({"identity": None}, "identity is no JSON"),
+            ({"identity": None}, "identity. is not a JSON"),
             ({"task": None}, "lacks the field"),
-            ({"samples": [{}]}, "samples are no list"),
+            ({"samples": [{}]}, "'samples' must be a list"),
         ],
     )
     def test_a_damaged_run_json(self, tmp_path: Path, facts: dict[str, Any], message: str) -> None:

@@ -182,7 +182,7 @@ def test_a_sweep_takes_it_beside_others_and_refuses_two_of_one_name(mine: Path) 
     labels = [method.label for method in grid([name, "frame", f"{name}:0.9", name], [0.0, 0.5])]
     assert labels == ["base-0", "Novelty-0.5-layer2", "frame-0.5-layer2", "Novelty-0.9-layer2"]
     (mine / "other.py").write_text(PRUNER.replace("self.shift", "0"))
-    with pytest.raises(SettingsError, match=r"two methods are called Novelty-0\.5-layer2"):
+    with pytest.raises(SettingsError, match=r"two different methods are called Novelty-0\.5-layer2"):
         grid([name, f"{mine}/other.py:Novelty"], [0.5])
 
 

@@ -212,7 +212,7 @@ class TestChunks:
         assert cut_again(3, plan.samples[0]) == []
         made = work.given_up(Chunk(plan.samples[:1], 7), 3)
         assert [(label, record.id, record.error) for label, record in made] == [
-            ("base-0", "0", "WorkerLost: 3 workers died with this sample in hand")
+            ("base-0", "0", "WorkerLost: 3 workers died while they ran this sample")
         ]
 
 

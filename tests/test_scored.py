@@ -381,7 +381,7 @@ def test_a_verdict_that_is_no_json_names_the_scorer_and_leaves_the_file(run: Pat
     (one, *_) = Run.read(run).verdicts.values()
     before = files_of(run)
     for value in (float("nan"), {1, 2}, object()):
-        with pytest.raises(PluginError, match=r"scorer choice: .*'clip0' is no JSON"):
+        with pytest.raises(PluginError, match=r"scorer choice: .*'clip0' cannot be stored as JSON"):
             write_verdicts(run, CHOICE, [Verdict(one.record, {"correct": value})])
     assert files_of(run) == before
 

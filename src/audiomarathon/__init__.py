@@ -35,7 +35,7 @@ _LAZY = dict.fromkeys(("compare_runs", "load_runs", "write_report"), "report.not
     "check_audio_encoder": "encoders.check",
     "run_task": "cli.app",
 }
-"""Module of each function that is defined elsewhere."""
+"""Module of each function that is imported only at its first use."""
 
 
 def evaluate(
@@ -53,7 +53,7 @@ def evaluate(
     method
         A method, a name such as `fast_v:0.5`, or any object used as `with press(model):`; or a list of these, to run
         side by side on each sample. Names without a ratio use `ratio`. None uses `PRUNE_METHOD`, else base. An object
-        whose repr is an address (a lambda) needs a name, which its folder uses too: `("mine-0.3", press)`.
+        whose repr shows its memory address (a lambda) needs a name, also used for its folder: `("mine-0.3", press)`.
     progress
         None shows progress on a terminal or in a notebook; False shows nothing.
     **settings
@@ -110,7 +110,7 @@ def evaluate_encoder(
     protocol, limit, mini, seeds, llm, tokenizer, device
         Options of `audiomarathon encoder run`.
     data
-        The folder with the tasks' folders; None for the command line's default.
+        The folder that contains the tasks' folders; None for the command line's default.
 
     Returns
     -------

@@ -72,11 +72,11 @@ class ModelError(AudioMarathonError):
 
 
 class ConfigError(ModelError):
-    """A checkpoint's config file is not a plain file, or has values that no model has. The message names the file."""
+    """A checkpoint's config file is not a plain file, or has impossible values. The message names the file."""
 
 
 class LogitsError(ModelError):
-    """A model's logits are not finite numbers, so its reply is meaningless."""
+    """A model's logits hold NaN or infinite numbers, so its reply is meaningless."""
 
 
 class TemplateError(ModelError):
@@ -84,7 +84,7 @@ class TemplateError(ModelError):
 
 
 class WeightsError(ModelError):
-    """A checkpoint's weights are not plain safetensors files in its folder, or not finite numbers."""
+    """A checkpoint's weights are not plain safetensors files in its folder, or hold NaN or infinite numbers."""
 
 
 class EncoderError(AudioMarathonError):
@@ -100,7 +100,7 @@ class ExecutorError(AudioMarathonError):
 
 
 class OutputError(AudioMarathonError):
-    """Standard output cannot be written. Without a message if its reader has gone, as with `| head`."""
+    """Standard output cannot be written. There is no message if the reading program has ended, as with `| head`."""
 
 
 class RecordError(AudioMarathonError):

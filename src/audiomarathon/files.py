@@ -1,6 +1,7 @@
-"""Write files atomically: a reader sees the old file or the new file, also after a crash. Open plain files only.
+"""Write files atomically, and open plain files only.
 
-Opening a FIFO in a foreign folder would block forever.
+A reader sees either the whole old file or the whole new file, also after a crash. Opening a FIFO in somebody else's
+folder would block forever.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) beco
 _CRC = b', "crc": "%08x"}'  # the last key: checksum of the line without this key
 _LENGTH = len(_CRC % 0)
 _UNSAFE = re.compile(r"[^\w .+@=,()-]")
-_LONGEST_NAME, _LONGEST_BYTES = 120, 230  # of a name that we choose: leaves room for an ending
+_LONGEST_NAME, _LONGEST_BYTES = 120, 230  # characters and bytes of a name that we choose; leaves room for a suffix
 _LONGEST_PART = 255  # longest name in bytes on common file systems
 _SHOWN_NAME = 60
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR | os.O_CREAT}
 
 
 def file_name(text: str) -> str:
-    """Return a safe file name for a name from a results folder: never a path, a hidden file, or a clash."""
+    """Turn a name from a results folder into a safe file name: no path, not hidden, unique for each name."""
     safe = _UNSAFE.sub("_", text).lstrip(".")[:_LONGEST_NAME]
     while len(safe.encode(errors=ESCAPED)) > _LONGEST_BYTES:
         safe = safe[:-1]
@@ -45,7 +46,7 @@ def named_folder(text: str | Path) -> Path:
     Raises
     ------
     DataError
-        When it cannot exist: `~nobody`, or a name that is too long for file systems.
+        When the folder cannot exist: its `~user` is unknown, or a name is too long for file systems.
     """
     try:
         folder = Path(text).expanduser()
@@ -58,7 +59,7 @@ def named_folder(text: str | Path) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn errors of the disk or file system into one line."""
+    """Turn an error of the disk or file system into a :class:`RecordError` of one line."""
     try:
         yield
     except OSError as error:
@@ -176,7 +177,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Put a file at a second path atomically: as a hard link, or if the file system has none, as a copy."""
+    """Put a file at a second path atomically: as a hard link, or as a copy if a hard link fails."""
     temporary = target.with_name(f".{target.name}.new")
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Fingerprints: hashes of parts of large files, made by one of two rules.
+"""Fingerprints of large files: hashes of some of their parts, made by one of two rules.
 
-Rule 1, in versions up to 8983bac, is a bare hash of 16 digits. Rule 2 is `2:<hash by rule 1>:<hash by rule 2>`. It
-reads more, and includes the hash by rule 1, to compare with fingerprints of older versions.
+Rule 1 (versions up to 8983bac) writes a hash of 16 digits. Rule 2 reads more parts of the file, and writes `2:<hash by
+rule 1>:<hash by rule 2>`. It includes the hash by rule 1, so that it can be compared with an older fingerprint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RULE_1, _RULE_2 = re.compile("[0-9a-f]{16}"), re.compile("2:([0-9a-f]{16}):([0-
 
 
 def join_rules(rule_1: Any, rule_2: Any) -> str:
-    """Return the fingerprint of two hashlib digests, one for each rule."""
+    """Return the fingerprint of rule 2, made from the two rules' hashlib digests."""
     return f"2:{rule_1.hexdigest()[:16]}:{rule_2.hexdigest()[:16]}"
 
 
@@ -29,18 +29,18 @@ def is_weak(written: object) -> bool:
 
 
 def by_rule_1(written: Any) -> Any:
-    """Return a fingerprint's hash by rule 1; any other value unchanged."""
+    """Return a fingerprint's hash by rule 1; return any value that is not of rule 2 unchanged."""
     found = _RULE_2.fullmatch(written) if isinstance(written, str) else None
     return found[1] if found else written
 
 
 def same(one: object, other: object) -> bool:
-    """Compare two fingerprints by the weaker of their rules; compare other values directly."""
+    """Tell whether two fingerprints match by the weaker of their rules; compare other values directly."""
     return one == other or ((is_weak(one) or is_weak(other)) and by_rule_1(one) == by_rule_1(other))
 
 
 def stronger(written: object, among: Iterable[object]) -> object:
-    """Return the single fingerprint of rule 2 that matches a weak fingerprint; else return `written`."""
+    """Return the one fingerprint of rule 2 that matches a fingerprint of rule 1; if none or several do, `written`."""
     found = [other for other in among if not is_weak(other) and same(written, other)] if is_weak(written) else []
     return found[0] if len(found) == 1 else written
 
@@ -51,10 +51,10 @@ def short(written: object) -> str:
 
 
 def blocks(first: int, last: int, gap: int) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges to hash from `first` to `last`: all of a short stretch, else evenly spaced blocks.
+    """Yield the byte ranges to hash between `first` and `last`: all bytes if they are few, else evenly spaced blocks.
 
-    They always include the first, the middle and the last block. Blocks start at most `gap` bytes apart, or a 64th of
-    the stretch apart if that would make too many.
+    The first, the middle and the last block are always included. Blocks start at most `gap` bytes apart, or, if that
+    would make more than 64 gaps, a 64th of the length apart.
     """
     length = last - first
     if length <= _WHOLE_BYTES:

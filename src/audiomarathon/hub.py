@@ -10,7 +10,7 @@ from audiomarathon.errors import AudioMarathonError
 
 @contextmanager
 def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: str, instead: str) -> Iterator[None]:
-    """Turn errors of the hub's client into one line.
+    """Turn an error of the hub's client into an error of one line.
 
     Parameters
     ----------
@@ -21,9 +21,9 @@ def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: s
     what
         `model` or `data set`.
     fetch
-        How to continue the download.
+        Words for the message: how to continue the download.
     instead
-        What to do without the hub.
+        Words for the message: what to do without the hub.
     """
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -55,7 +55,7 @@ def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: s
         ) from None
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
-        hint = "the hub limits anonymous downloads, `export HF_TOKEN=…` raises the limit; " if status == 429 else ""
+        hint = "the hub limits anonymous downloads; `export HF_TOKEN=…` raises the limit; " if status == 429 else ""
         raise kind(f"{repository}: the hub answered {status}: {hint}{fetch} to resume the download") from None
     except (LocalEntryNotFoundError, web_error):
         raise kind(

@@ -1,4 +1,4 @@
-"""Lock files by flock. A lock ends with its process, however the process ends."""
+"""Lock files by flock. The system releases a lock when its process ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO
 from audiomarathon.errors import AudioMarathonError, DataError, RecordError
 from audiomarathon.files import open_plain
 
-_TRIES = 4  # `is_held` locks the file for an instant
+_TRIES = 4  # try again: `is_held` in another process locks the file for an instant
 
 
 def hold(file: Path) -> IO[bytes]:
@@ -52,7 +52,7 @@ def holding(file: Path, busy: str) -> Iterator[None]:
     Parameters
     ----------
     busy
-        Message if another process holds the lock.
+        Words of the error if another process holds the lock.
 
     Raises
     ------
@@ -85,12 +85,12 @@ def _held(file: Path, kind: type[AudioMarathonError], busy: str, unusable: str) 
 
 
 def _is_in_place(stream: IO[bytes], file: Path) -> bool:
-    """Tell whether the locked file still has this path: the previous holder may have deleted and re-created it."""
+    """Tell whether the locked file is still at this path: the last holder may have deleted and re-created it."""
     return file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat())
 
 
 def is_held(file: Path) -> bool | None:
-    """Tell whether a process holds the lock; None if unknown."""
+    """Tell whether a process holds the lock, without disturbing it or creating the file; None if unknown."""
     try:
         with open_plain(file) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

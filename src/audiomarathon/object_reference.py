@@ -1,4 +1,4 @@
-"""Load objects that users name by place: `FILE.py`, `FILE.py:Name`, `package.module:Name`."""
+"""Load an object that a user names by its file or module: `FILE.py`, `FILE.py:Name`, `package.module:Name`."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ FILE = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?")
 _MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
 
 
-#: Loaded files by module name: the file's module and those that it imports from its folder, with the texts that were
-#: run. They are not in `sys.modules`: two folders may have modules of the same name. Pickles
-#: for other processes contain such a class whole, since no import would find it there.
+#: Loaded files by module name. Each entry maps the file's module, and the modules that it imports from its folder, to
+#: the source text that was run. These modules are not in `sys.modules`, since two folders may have modules of the same
+#: name. A pickle for another process holds such a class by value, since the other process could not import it.
 _LOADED: dict[str, dict[ModuleType, bytes]] = {}
 
 
 def is_reference(text: str, known: Collection[str] = ()) -> bool:
-    """Tell whether a text names an object by its place.
+    """Tell whether a text names an object by its file or module.
 
     Parameters
     ----------
     known
-        Names, in lower case, that have another meaning before a colon.
+        Names in lower case, such as those of methods: with one of them before the colon, the text is no reference.
     """
     found = FILE.fullmatch(text) or _MODULE.fullmatch(text)
     return bool(found) and found[1].lower() not in known  # type: ignore[index]
 
 
 def texts_of(module: str) -> Mapping[ModuleType, bytes]:
-    """Return the modules behind a file's object with their texts: the file, and its imports from the same folder."""
+    """Return a loaded file's module and its imports from the same folder, each with its source text."""
     return _LOADED.get(module, {})
 
 
 def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed: str) -> tuple[str, Any]:
-    """Return a reference's object and its name.
+    """Return the name of the object that a reference names, and the object.
 
-    Run a file once, and again after an edit. Packages are also searched in the working folder.
+    A file is run once, and again after an edit. Packages are also searched in the working folder.
 
     Parameters
     ----------
     what
         Word for messages: method, task.
     fits
-        Selects among a file's objects if the reference names none.
+        Selects the object if the reference has no name after a colon.
     allowed
         Allowed kinds of objects, for messages.
 
     Raises
     ------
     SettingsError
-        When there is no such file or object, or several fit.
+        When the file or the object does not exist, or several objects fit.
     PluginError
         When the file or module raises an error.
     """
@@ -134,7 +134,7 @@ def run_file(path: Path) -> ModuleType:
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses and inspect look here
     try:
-        exec(compile(text, str(path), "exec"), module.__dict__)  # no .pyc, so that an edit within a second counts
+        exec(compile(text, str(path), "exec"), module.__dict__)  # no .pyc: it would hide an edit within one second
     except BaseException:
         del sys.modules[module.__name__]
         raise
@@ -153,7 +153,7 @@ def _load(path: Path, where: str) -> dict[ModuleType, bytes]:
 
 
 def _is_current(texts: Mapping[ModuleType, bytes] | None) -> bool:
-    """Tell whether a file is loaded, and it and its imports still have the texts that were run."""
+    """Tell whether a file is loaded, and neither the file nor its imports were edited since."""
     try:
         return texts is not None and all(Path(str(one.__file__)).read_bytes() == text for one, text in texts.items())
     except OSError:

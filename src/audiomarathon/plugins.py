@@ -1,4 +1,4 @@
-"""Look up names, with "did you mean", and load third parties' entry points."""
+"""Look up names (with "did you mean" for unknown ones), and load plug-ins from entry points."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def plugins(
 ) -> list[N]:
     """Return the plug-ins of an entry point group, sorted by entry point name.
 
-    An entry point yields an instance of `kind`, or a class or function without arguments that makes an instance. An
-    error of a plug-in becomes one line with its name: here a warning, and the plug-in is left out; later, in its
-    methods, a :class:`PluginError`. One bad package must not break the commands of all others.
+    An entry point names an instance of `kind`, or a class or function that makes an instance without arguments. A
+    plug-in that cannot be loaded is left out, with a warning, so that one bad package breaks no command. Later errors
+    in its methods become a :class:`PluginError` that names the plug-in.
 
     Parameters
     ----------
     built_in
-        Built-in items; they keep their names, and a plug-in with such a key is left out.
+        Built-in items; a plug-in with the key of one of them is left out.
     flaw_of
-        Returns a further fault of a plug-in, such as `has no usable 'scorer'`, or "".
+        Looks for another fault of a plug-in and returns it, such as `has no usable 'scorer'`, or "".
     """
     found: list[N] = []
     for entry in _entries(importlib.metadata.entry_points, group, tuple(sys.path)):
@@ -65,13 +65,13 @@ def plugins(
             continue
         names = {word.lower(): item for item in (*built_in, *found) for word in (item.key, *item.aliases)}
         if value.key.lower() in names:
-            warnings.warn(f"{name} is left out: its key {value.key!r} is taken; give it another", stacklevel=2)
+            warnings.warn(f"{name} is left out: its key {value.key!r} is taken; give it another key", stacklevel=2)
             continue
         for alias in value.aliases:
             if alias.lower() in names:
                 owner = names[alias.lower()].key
                 warnings.warn(
-                    f"{name}: its alias {plain(alias)!r} is ignored, because it means {owner!r}", stacklevel=2
+                    f"{name}: its alias {plain(alias)!r} is ignored, since it already names {owner!r}", stacklevel=2
                 )
         found.append(value)
     return found
@@ -84,9 +84,9 @@ def _entries(find: Callable[..., Any], group: str, _path: tuple[str, ...]) -> li
 
 
 def flaw(value: object, kind: type) -> str:
-    """Return the fault of a plug-in's attributes, or ""."""
+    """Check a plug-in's attributes; return the first fault, or ""."""
     if not isinstance(value, kind):
-        return f"yields no {kind.__name__}"
+        return f"is not a {kind.__name__}"
     for name, written in kind.__annotations__.items():
         wanted = written[len("ClassVar[") : -1] if written.startswith("ClassVar[") else written
         fact = getattr(value, name, None)
@@ -104,7 +104,7 @@ def flaw(value: object, kind: type) -> str:
 
 
 def guard(value: object, kind: type, name: str) -> None:
-    """Make errors of a plug-in's public methods name the plug-in, and compute its properties once."""
+    """Make errors in a plug-in's public methods name the plug-in, and replace its properties by their values."""
     owner = type(value)
     if owner.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return  # a class of this package
@@ -139,7 +139,7 @@ def look_up(name: str, among: Sequence[N], *, kind: str) -> N:
     Raises
     ------
     SettingsError
-        When there is none: one line with the nearest name, or else all allowed names.
+        When no item has this name; the message suggests the nearest name, or lists all allowed names.
     """
     wanted = name.strip().lower()
     for item in among:

@@ -1,4 +1,4 @@
-"""Records and verdicts of a run's samples, and the figure by which a task is ranked."""
+"""Records and verdicts of a run's samples, and the figure that ranks the systems on a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True)
 class Corpus:
-    """The references of a task's whole data, by which scorers weigh words, even if only a part was run.
+    """The references of a task's whole data. Scorers weigh words by them, even if only some samples were run.
 
     Attributes
     ----------
@@ -36,14 +36,14 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One answered or failed sample: a line of `samples.jsonl`.
+    """The record of one answered or failed sample: a line of `samples.jsonl`.
 
     Attributes
     ----------
     id, cluster
-        The sample, and its cluster of dependent samples.
+        Id of the sample, and name of its cluster: samples that are not independent share one.
     reference
-        The facts that a scorer needs, so that scoring needs no data.
+        The facts that a scorer needs, so that a run can be scored without the data.
     error
         Reason for a missing reply; None if the sample was answered.
     reply, transcript
@@ -51,41 +51,41 @@ class Record:
     clips
         Hash of the clips' content.
     groups
-        Labels by which figures can be broken down without the data, such as `category`.
+        Labels such as `category`, so that figures can be broken down without the data.
     finish
         `stop`, or `length` if the token limit cut the reply.
     clip_seconds
         Length of all clips as the model heard them.
     truncated
-        Whether the family cut the audio; None if a server does not say.
+        Whether the model's code cut the audio; None if a server does not say.
     control
         Audio that replaced the clips (`silence`, …).
     prompt_tokens, audio_tokens, window_padding_tokens, kept_audio_tokens, new_tokens
-        Counts of tokens. Padding of windows and kept tokens are parts of the audio tokens.
+        Numbers of tokens. The audio tokens include those that pad a window, and those that were kept.
     kept_audio_bits
         Which audio tokens were kept; see :mod:`audiomarathon.runs.record_line`.
     kv_lengths, kv_bytes
-        Entries of each layer's cache after prefill, and the bytes of all caches.
+        Number of entries in each layer's KV cache after prefill, and the bytes of all layers.
     peak_memory_bytes
         Peak memory of the GPU.
     time
-        Seconds of each stage: `load`, `preprocess`, `encoder`, `llm_prefill`, `prefill`, `decode`, and `scoring`, the
-        part of prefill in which the method chose what to keep. None for an untimed sample.
+        Seconds of each stage: `load`, `preprocess`, `encoder`, `llm_prefill`, `prefill`, `decode`, and `scoring` (the
+        part of prefill in which the method chose what to keep). None for an untimed sample.
     encoder_shared
-        Whether several settings, or samples of one clip, shared a run of the audio tower.
+        Whether several settings, or several samples with the same clip, shared one run of the audio tower.
     forced_decode
-        `tokens`, `seconds` and `per_token` of the forced decode run.
+        `tokens`, `seconds` and `per_token` of the forced decode run, which decodes a fixed number of tokens.
     latency
         `first_token` and `total` of a request to an endpoint, in seconds.
     session
-        Start of the run's session; records of one session were measured side by side.
+        Start time and process of the command that made this record. Its settings were measured side by side.
     attempts, cost, key_masked
         Number of requests to an endpoint, their cost, and whether the key was masked in the reply.
     judgements
         Judges' replies about this sample, by judge and request hash; None for a failed request. They are stored in
         separate files (`judges/judgements.py`) and added when a run folder is read.
     corpus
-        The references of the whole data, if the task's scorer weighs words by them; added like judgements.
+        The references of the whole data, if the task's scorer weighs words by them; added when a run folder is read.
     """
 
     id: str
@@ -138,7 +138,7 @@ class Record:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Record:
-        """Return the record of a checked line, ignoring unknown fields of other versions."""
+        """Make a record from the content of a checked line; ignore fields that only other versions know."""
         known = {name: content[name] for name in _NAMES if name in content}
         if content.get("error") is not None:  # a failed sample may lack most fields
             known = {name: value for name, value in known.items() if value is not None}
@@ -154,7 +154,7 @@ _LEFT_OUT = frozenset(
 
 @dataclass(frozen=True)
 class Figure:
-    """The figure by which a task is ranked.
+    """The figure that ranks the systems on a task.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class Figure:
     better
         The better direction.
     chance
-        The figure of guessing; None if unknown, or different by sample.
+        Expected figure of a random guess; None if it is unknown, or differs between samples.
     """
 
     name: str
@@ -180,7 +180,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A scorer's verdict on an answered sample: the fields of its line in `verdicts-<scorer>.jsonl`."""
+    """A scorer's verdict on an answered sample; `values` are the fields of a line of `verdicts-<scorer>.jsonl`."""
 
     record: Record
     values: Mapping[str, Any]

@@ -1,6 +1,6 @@
 """The settings of a run: one frozen dataclass, filled from flags, env vars, a config file and defaults, in this order.
 
-Imports no torch, so that a bad value is refused at once.
+This module does not import torch, so that a bad value is refused at once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
 _READ_ELSEWHERE = ("AUDIOMARATHON_CACHE", "CUDA_VISIBLE_DEVICES", "HF_TOKEN", "OPENAI_BASE_URL")
 _LONG_ENOUGH = 6  # check only longer names for typos: shorter names often belong to other programs
-PATH_ENDING = "_DATA_PATH"  # of env vars that name one task's folder
-_PREFIX = "PRUNE_"  # of env vars that say what to prune
+PATH_ENDING = "_DATA_PATH"  # ending of env vars that name one task's folder
+_PREFIX = "PRUNE_"  # prefix of env vars that say what to prune
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_LONGEST, _SHOWN = 1000, 60  # characters of a value, and of a refused value in a message
+_LONGEST, _SHOWN = 1000, 60  # limits in characters: of a value, and of a refused value in a message
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -84,7 +84,7 @@ _ALLOWED: dict[object, str] = {_switch: "1 or 0", _natural: "a whole number from
 def _setting(
     group: str, default: Any, env: str, parse: Callable[[str], Any] | Sequence[str], help_: str, allowed: str = ""
 ) -> Any:
-    """Declare a setting; `parse` is a function of the text, or the list of allowed values."""
+    """Declare a setting. `parse` is either a function that reads the text, or the list of allowed values."""
     facts: dict[str, Any] = {"group": group, "env": env, "help": help_, "values": ()}
     if not callable(parse):
         facts["values"], allowed = parse, ", ".join(value or "empty" for value in parse)
@@ -98,7 +98,7 @@ _TIMING, _TASKS, _ATTENTION = "Timing and replies", "Single tasks", "Attention"
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Every setting of a run, declared only here: options, help and error messages come from the metadata.
+    """Every setting of a run. Options, help and error messages are made from the metadata of these fields.
 
     The README documents the attributes under "Settings"; `RunSettings.read` fills them.
     """
@@ -147,7 +147,12 @@ class RunSettings:
         _TASKS, (), "SKIP_PERSONS", _persons, "Persons to skip (vesus)", "ids joined by commas"
     )
     skip_emotion: str = _setting(
-        _TASKS, "", "SKIP_EMOTION", str, "Emotion to skip (vesus), of --skip-persons if set", "an emotion"
+        _TASKS,
+        "",
+        "SKIP_EMOTION",
+        str,
+        "Emotion to skip (vesus); with --skip-persons, only where these persons show it",
+        "an emotion",
     )
     balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Balance real and fake clips (had)")
     split: str = _setting(_TASKS, "", "TASK_SPLIT", str, "Part of the data (lalm/clotho)", _SPLITS)
@@ -168,28 +173,29 @@ class RunSettings:
     """Folders of single tasks, by the name of their `<TASK>_DATA_PATH` variable."""
 
     samples: tuple[str, ...] = ()
-    """Ids of the samples to run, in this order; if empty, `limit` decides."""
+    """Ids of the samples to run, in this order; if empty, `limit` selects them."""
 
     attn_full: int = 0
-    """Longest prompt, in tokens, whose whole attention maps are saved; 0 for none."""
+    """Save whole attention maps for prompts of at most this many tokens; 0 saves none."""
 
     attn_only: bool = False
-    """Whether to add attention to an existing run without changing its records."""
+    """Whether to only add attention to an existing run, and leave its records unchanged."""
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         if self.batch_size > 1 and self.timing:
             raise SettingsError(f"BATCH_SIZE={self.batch_size}: needs --no-timing (TIMING=0); times need batch size 1")
         if self.decode_tokens and not self.timing:
-            raise SettingsError(f"DECODE_TOKENS={self.decode_tokens}: measures times; set 0 with --no-timing")
+            raise SettingsError(f"DECODE_TOKENS={self.decode_tokens}: needs times; set it to 0, or omit --no-timing")
         if self.attn_layers and not self.save_attn:
             layers = ",".join(map(str, self.attn_layers))
             raise SettingsError(f"ATTN_LAYERS={layers}: attention is not saved; add --save-attn (SAVE_ATTN=1)")
         if self.save_attn and "flash" in self.attn_implementation:
-            raise SettingsError(f"SAVE_ATTN=1: ATTN_IMPLEMENTATION={self.attn_implementation}: allowed: sdpa, eager")
+            flash = f"ATTN_IMPLEMENTATION={self.attn_implementation}"
+            raise SettingsError(f"SAVE_ATTN=1 does not work with {flash}; allowed: sdpa, eager")
         if self.device_map and self.device != "auto":
             both = f"DEVICE={self.device} with DEVICE_MAP={self.device_map}"
-            raise SettingsError(f"{both}: set one of them; CUDA_VISIBLE_DEVICES selects a device map's GPUs")
+            raise SettingsError(f"{both}: set only one; CUDA_VISIBLE_DEVICES selects the GPUs of a device map")
         if self.ratio and len(re.findall(r":\s*[\d.]", self.method)) > self.method.count("+"):
             raise SettingsError(f"PRUNE_RATIO={self.ratio:g} with PRUNE_METHOD={self.method}: give one ratio, not two")
         if self.decode_tokens == 1:
@@ -197,7 +203,7 @@ class RunSettings:
 
     @property
     def places(self) -> dict[str, Any]:
-        """Layer, scope and `at`: the arguments of `get_method` after name and ratio."""
+        """The settings `layer`, `scope` and `at`, as keyword arguments of `get_method`."""
         return {"layer": self.layer, "scope": self.scope, "at": self.at}
 
     @classmethod
@@ -209,7 +215,7 @@ class RunSettings:
         where: str = "file",
         **flags: Any,
     ) -> RunSettings:
-        """Fill settings. A flag wins over the env var, the env var over the file, the file over the default.
+        """Read settings. A flag wins over the env var, the env var over the file, the file over the default.
 
         Parameters
         ----------
@@ -218,22 +224,22 @@ class RunSettings:
         file
             Content of a config file, by field name.
         where
-            The file's name, for messages.
+            The config file's name, for messages.
         **flags
             Values by field name, as text or of the field's type. None counts as not given.
 
         Raises
         ------
         SettingsError
-            For a value that is not allowed; one line with name, value and allowed values. Also for a misspelt `PRUNE_`
-            variable: if it were ignored, the wrong method would run.
+            For a value that is not allowed; the message shows name, value and allowed values. Also for a misspelt
+            `PRUNE_` variable: if it were ignored, the wrong method would run.
         """
         env, file = os.environ if env is None else env, dict(file or {})
         _check_names(env)
         values: dict[str, Any] = {}
         paths = file.pop("data_paths", {})
-        if flags.get("data") is None:  # the flag also wins over env vars of single tasks
-            paths = {} if env.get("AUDIOMARATHON_DATA", "").strip() else paths  # the env var wins over the whole file
+        if flags.get("data") is None:  # --data also wins over the env vars of single tasks
+            paths = {} if env.get("AUDIOMARATHON_DATA", "").strip() else paths  # it wins over all paths of the file
             paths = {**paths, **{name: text for name, text in env.items() if name.endswith(PATH_ENDING) and text}}
             values["data_paths"] = tuple(sorted(paths.items()))
         for setting in settings_fields():
@@ -243,7 +249,7 @@ class RunSettings:
                 name, text = flag_of(setting), flag
             elif written is not None and not text.strip():
                 name, text = f"{where}: {flag_of(setting)[2:]}", written
-            if isinstance(text, str) and not (text := text.strip()):  # a file of env vars may have lines that end in CR
+            if isinstance(text, str) and not (text := text.strip()):  # strip: lines of an .env file may end in CR
                 continue
             try:
                 if len(str(text)) > _LONGEST or plain(str(text)) != str(text) or "\n" in str(text):
@@ -255,12 +261,12 @@ class RunSettings:
                 shown = plain(str(text)).replace("\n", "\\n")
                 shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}… ({len(shown):,} characters)"
                 lists = setting.name == "ratio" and "," in str(text)
-                several = "; for several: audiomarathon sweep --ratios" if lists else ""
+                several = "; for several ratios use audiomarathon sweep --ratios" if lists else ""
                 raise SettingsError(
                     f"{name}={shown}: not allowed; allowed: {setting.metadata['allowed']}{several}"
                 ) from None
         if unknown := sorted({*flags, *file}):
-            raise SettingsError(f"unknown setting {unknown[0]!r}")
+            raise SettingsError(f"unknown setting {unknown[0]!r}; see audiomarathon run --help")
         return cls(**values)
 
 
@@ -300,7 +306,7 @@ def cache_folder() -> Path:
 
 
 def _check_names(env: Mapping[str, str]) -> None:
-    """Refuse misspelt `PRUNE_` variables, which would let the wrong method run; warn of other misspelt names."""
+    """Refuse misspelt `PRUNE_` variables: without them the wrong method would run. Warn of other misspelt names."""
     known = [*env_names(), *_READ_ELSEWHERE]
     for name in sorted(set(env) - set(known)):
         near = nearly(name.upper(), known) if len(name) >= _LONG_ENOUGH else []

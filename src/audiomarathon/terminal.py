@@ -1,4 +1,4 @@
-"""Print to a terminal: tables that fit its width, progress, and streams that may be closed."""
+"""Print to a terminal: fit tables to its width, show progress, and handle closed or full output streams."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Stream:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Replace tracebacks from a closed or full terminal, log or pipe.
+    """Handle a closed or full terminal, log or pipe without a traceback.
 
     Raises
     ------
@@ -79,18 +79,18 @@ def standard_streams() -> Iterator[None]:
 
 @contextmanager
 def showing_records() -> Iterator[None]:
-    """Show results. If output fails, the command continues and keeps its exit code."""
+    """Print results inside the block. If output fails, the command continues and keeps its exit code."""
     try:
         yield
         sys.stdout.flush()
     except OutputError as error:
         if str(error):
-            print(f"warning: {error}; the records are safe", file=sys.stderr)  # noqa: T201
+            print(f"warning: {error}; the records are saved", file=sys.stderr)  # noqa: T201
 
 
 @contextmanager
 def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) -> Iterator[Callable[[int], object]]:
-    """Show progress on stderr: a bar on a terminal, elsewhere a line every 30 s.
+    """Show progress on stderr: as a bar on a terminal, elsewhere as a line every 30 s.
 
     Parameters
     ----------
@@ -123,14 +123,14 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
             counts = (
                 f"{done / 1e9:.2f} of {total / 1e9:.2f} GB" if unit == "B" else f"{done:,} of {counted(total, unit)}"
             )
-            with suppress(OSError):  # a lost log must not end the work
+            with suppress(OSError):  # a closed stderr must not end the work
                 print(f"{what}: {counts} ({done / max(1, total):.0%})", file=sys.stderr, flush=True)  # noqa: T201
 
     yield update
 
 
 def console() -> Console:
-    """Return the console for tables, as wide as the terminal; in a pipe or a file `COLUMNS` wide, or 200."""
+    """Return a console for tables. It is as wide as the terminal; in a pipe or a file, `COLUMNS` or 200 wide."""
     from rich.console import Console
 
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
@@ -138,7 +138,7 @@ def console() -> Console:
 
 
 def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
-    """Make a table fit a width: wrap text at spaces, then drop columns, then wrap figures, and at last cut words.
+    """Make a table fit a width. First wrap text at spaces, then drop columns, then wrap figures, then cut words.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
 
 
 def _span(column: Column, line: int) -> tuple[int, int]:
-    """Return a column's least and greatest useful width; the least holds its longest word, or `line` characters."""
+    """Return a column's least and greatest useful width. The least fits its longest word or `line` characters."""
     from rich.console import Console
     from rich.measure import measure_renderables
 

@@ -16,7 +16,7 @@ Say = Callable[[str], None]
 
 
 def plain(text: str) -> str:
-    r"""Return a text with control characters written out (`\x1b`), so that it cannot change the terminal."""
+    r"""Write out a text's control characters (`\x1b`), so that it cannot change the terminal."""
     return _CONTROL.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
     )
@@ -35,7 +35,7 @@ def score_text(score: float | None, interval: Sequence[float] | None) -> str:
 
 
 def flags_of(summary: Mapping[str, Any]) -> list[str]:
-    """Return caveats about the replies behind a score: errors, unparsed, cut by the token limit, and so on."""
+    """Return the problems of a run's replies, such as `2 errors`, `3 unparsed`, `1 cut` (by the token limit)."""
     found = [counted(errors, "error")] if (errors := summary.get("errors")) else []
     named = {"unscored": "unscored", "unparsed": "unparsed", "cut_by_token_limit": "cut", "truncated": "truncated"}
     found += [f"{summary[name]:,} {word}" for name, word in named.items() if summary.get(name)]
@@ -43,7 +43,7 @@ def flags_of(summary: Mapping[str, Any]) -> list[str]:
 
 
 def spreadsheet(value: object) -> object:
-    """Return a cell that is safe in CSV: one row, no formula for a spreadsheet, no control characters.
+    """Make a cell safe in a CSV file, also if a spreadsheet opens it.
 
     Text that starts like a formula gets an apostrophe in front; control characters are written out.
     """
@@ -61,6 +61,6 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 
 
 def nearly(name: str, known: Sequence[str]) -> list[str]:
-    """Return known names one edit away from `name`, or that continue it by words (`TAU_DATA` for `TAU_DATA_PATH`)."""
+    """Return the known names that are one typo away from `name`, or begin with it (`TAU_DATA_PATH` for `TAU_DATA`)."""
     close = difflib.get_close_matches(name, known, n=len(known), cutoff=1 - 1.01 / max(6, len(name)))
     return [*close, *(one for one in known if "_" in name and one.startswith(f"{name}_"))]

@@ -120,7 +120,7 @@ def test_workers_killed_at_random_moments(go, tmp_path: Path, times, tell) -> No
         errors += [record["error"] for record in found.values() if record["error"]]
         assert {key: one for key, one in found.items() if not one["error"]}.items() <= whole.items()
         assert go(name, None) == whole
-    assert set(errors) <= {"WorkerLost: 3 workers died with this sample in hand"}
+    assert set(errors) <= {"WorkerLost: 3 workers died while they ran this sample"}
     assert 0 < sum(" died;" in line for line in said) <= count
     tell(f"{count} workers killed in {rounds} runs, {len(errors)} error records; gone on with here, all as a local run")
 
@@ -150,7 +150,7 @@ def test_samples_that_kill_their_worker(go, monkeypatch: pytest.MonkeyPatch, tel
         found = go("killed", Ray(workers=2), said.append)
     errors = {key: record["error"] for key, record in found.items() if record["error"]}
     poisoned = {key for key in whole if "tram-" in key or "metro-" in key}
-    assert errors == dict.fromkeys(poisoned, "WorkerLost: 3 workers died with this sample in hand")
+    assert errors == dict.fromkeys(poisoned, "WorkerLost: 3 workers died while they ran this sample")
     assert {key: one for key, one in found.items() if key not in errors} == {
         key: one for key, one in whole.items() if key not in errors
     }

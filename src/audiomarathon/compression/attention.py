@@ -1,8 +1,8 @@
-"""Read the queries and keys of chosen layers, without eager attention and without modelling code.
+"""Read the queries and keys of chosen layers, without eager attention and without copies of modelling code.
 
-Every modelling file of transformers looks up its attention function in one registry, `ALL_ATTENTION_FUNCTIONS`. Inside
-a block, wrap the active entry. The wrapper sees queries and keys after norms and rotary embedding, whatever
-projections, partial rotation or scaling the model uses, and passes them on.
+Every modelling file of transformers looks up its attention function in one registry, `ALL_ATTENTION_FUNCTIONS`. We wrap
+the active entry for the length of a block. The wrapper sees queries and keys after norms and rotary embedding, whatever
+projections, partial rotation or scaling the model uses. Then it calls the wrapped function.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-_WRAPPERS: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # entries here hide the library's functions
+_WRAPPERS: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Attention:
     Attributes
     ----------
     query
-        After rotation, shape (B, H, S, d).
+        Queries after the rotary embedding, shape (B, H, S, d).
     key, value
-        After rotation, shape (B, Hkv, S, d); each serves H / Hkv query heads.
+        Keys after the rotary embedding, and values, each of shape (B, Hkv, S, d). H / Hkv query heads share a key head.
     mask
         The model's mask: None (causal), (B, 1, S, S) boolean or additive, or (B, S) for flash attention.
     scaling
-        Factor of query-key products.
+        Factor by which query-key products are multiplied.
     softcap
-        Bound of query-key products, applied by tanh; None without a bound.
+        Bound of the query-key products, applied by tanh; None without a bound.
     """
 
     query: torch.Tensor
@@ -61,8 +61,8 @@ class Attention:
         Returns
         -------
         torch.Tensor
-            Softmax in float32, shape (B, H, count, seen). `seen` ends with the last query's key: a decoder hides all
-            later keys.
+            Softmax in float32, shape (B, H, count, seen). The `seen` keys end with that of the last query: no query
+            sees later keys.
         """
         batch, heads, length, size = self.query.shape
         seen = self.key.shape[2] - length + start + count
@@ -75,7 +75,7 @@ class Attention:
         return self._masked(logits.view(batch, heads, count, seen), start).softmax(-1)
 
     def _masked(self, logits: torch.Tensor, start: int) -> torch.Tensor:
-        """Hide, in place, the keys that each query from position `start` does not see."""
+        """Hide, in place, the keys that a query does not see; the first query is at position `start`."""
         count, seen = logits.shape[-2:]
         if self.mask is not None and self.mask.dim() == 4:
             rows = self.mask[:, :, start : start + count, :seen]
@@ -91,7 +91,7 @@ class Attention:
 def attention_watched(
     implementation: str, callbacks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool = False
 ) -> Iterator[None]:
-    """Call `callbacks[module]` with the arguments of each attention module, before it attends.
+    """Inside the block, call `callbacks[module]` with the arguments of each attention module, before it attends.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ def attention_watched(
     callbacks
         Function to call for each attention module.
     decode
-        Whether to watch decode steps (calls with a single query) too. If not, call each function once, and remove the
-        wrapper after the last one, so that decode is not slowed.
+        Whether to watch decode steps (calls with a single query) too. If not, each function is called once, and the
+        wrapper is removed after the last of them, so that decode is not slowed.
     """
     wrapper = _Wrapper(implementation, callbacks, decode=decode)
     _WRAPPERS[implementation] = wrapper
@@ -112,7 +112,7 @@ def attention_watched(
 
 
 class _Wrapper:
-    """Wrapper of an attention function: calls back, then attends as before."""
+    """Wrapper of an attention function: calls the module's callback, then the wrapped function."""
 
     def __init__(
         self, implementation: str, callbacks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool
@@ -121,8 +121,8 @@ class _Wrapper:
         self.callbacks = dict(callbacks)
         self.decode = decode
         self.outer = _WRAPPERS.get(implementation)
-        # None for "eager", which has no entry: each modelling file defines its function, found in the calling module's
-        # file.
+        # "eager" has no entry, so this is None: each modelling file defines its own eager function, which is looked up
+        # in the file of the calling module.
         self.function = ALL_ATTENTION_FUNCTIONS.get(implementation)
 
     def __call__(
@@ -140,7 +140,7 @@ class _Wrapper:
         return attend(module, query, key, value, *rest, **kwargs)
 
     def remove(self) -> None:
-        """Stop calling back, and restore the entry below this wrapper and all other finished wrappers."""
+        """Stop the callbacks. Restore the registry's entry from below this wrapper and other finished wrappers."""
         self.callbacks.clear()
         top = _WRAPPERS.get(self.implementation)
         while isinstance(top, _Wrapper) and not top.callbacks:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Composed(Method):
-    """A token pruner, then a press, whose ratio is of the audio tokens that the pruner kept.
+    """A token pruner, and a press that removes its ratio of the audio tokens that the pruner kept.
 
-    Layers below K still have all audio tokens, so there the press chooses among all of them.
+    Layers below K still have all audio tokens, so in those layers the press removes its ratio of all audio tokens.
     """
 
     key: ClassVar[str] = "composed"
@@ -39,8 +39,8 @@ class Composed(Method):
         """Refuse methods that cannot be joined."""
         if isinstance(self.second, PyramidKV):
             raise SettingsError(
-                f"{self.first.key}+{self.second.key}: layers differ in length after pruning, so falling budgets "
-                "would not be k on average; join another press"
+                f"{self.first.key}+{self.second.key}: after pruning, layers hold different numbers of tokens, so "
+                f"{self.second.key}'s budgets would not be k on average; join another press"
             )
         if not isinstance(self.first, TokenPruner) or not isinstance(self.second, KVPress):
             raise SettingsError(
@@ -54,7 +54,7 @@ class Composed(Method):
         return f"{self.first.label}+{self.second.label}"
 
     def parts(self) -> dict[str, object]:
-        """Return the objects whose code decides: both parts."""
+        """Return the objects of both parts; see :meth:`Method.parts`."""
         return {**self.first.parts(), **self.second.parts()}
 
     def parameters(self) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Drop tokens at layer K by hooks: gather kept tokens, adapt masks, and leave decode alone.
+"""Drop tokens at layer K by hooks: select kept tokens, adapt masks, and add nothing to decode where possible.
 
-In prefill, the hook on layer K gathers the hidden states of kept tokens, or sums merged tokens. The hooks on layers K…
-gather the inputs that the model's loop passes to every layer (rotary cos and sin, position ids, mask, Gemma 3n's
-per-layer inputs). They bind arguments by signature, since some models pass them by position. In decode, a layer needs a
-hook only if it gets a mask or has a window; other hooks have removed themselves. At the input, a hook on the rotary
-embedding renumbers the kept positions without gaps, in prefill and decode.
+In prefill, the hook on layer K selects the hidden states of kept tokens, or sums those of merged tokens. Hooks on layer
+K and all later layers also select from the other inputs of a layer: rotary cos and sin, position ids, mask, Gemma 3n's
+per-layer inputs. They find arguments by the layer's signature, since some models pass them by position. In decode, a
+layer needs a hook only if it gets a mask or has a sliding window; otherwise the hook removes itself after prefill. If
+tokens are dropped at the input, a hook on the rotary embedding renumbers the kept positions without gaps, in prefill
+and decode.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class Drop:
-    """The prompt positions that a batch keeps, ready for gathering.
+    """The prompt positions that each sample of a batch keeps, as indices for selecting them from tensors.
 
-    Samples that keep fewer positions get fillers on the left, as prompts do. The sizes are known before the choice, so
-    that nothing waits for the device during prefill.
+    Samples that keep fewer positions get fillers on the left, like shorter prompts. All sizes are known before the
+    positions are chosen, so that prefill never waits for the GPU.
 
     Parameters
     ----------
     inputs, budgets
         The batch, and how many audio tokens each sample keeps.
     contiguous
-        Whether kept tokens get new positions without gaps, instead of keeping theirs.
+        Whether kept tokens get new positions without gaps. If not, they keep their positions.
 
     Attributes
     ----------
@@ -47,9 +48,9 @@ class Drop:
     prompt
         S, the prompt's length.
     index
-        Shape (B, S'): kept positions, once chosen.
+        Shape (B, S'): the kept positions; empty until they are chosen.
     inside
-        For each sample, whether all chosen indices were in range.
+        Booleans on the device: whether the chosen indices were in range.
     merges
         How each sample's audio tokens are merged; None for a sample whose tokens are dropped.
     """
@@ -71,9 +72,10 @@ class Drop:
         self.merges: tuple[Merge | None, ...] = ()
 
     def keep(self, chosen: Sequence[torch.Tensor | Merge]) -> None:
-        """Set the choice: for each sample, the kept indices of its audio positions, or a merge.
+        """Set which audio tokens each sample keeps: indices into its audio positions, or a merge.
 
-        An index out of range would crash a GPU process. It is clamped, and `inside` records that without a GPU sync.
+        An index out of range would crash a GPU process. So indices are clamped, and `inside` records, without waiting
+        for the GPU, whether that changed one.
         """
         self.merges = tuple(choice if isinstance(choice, Merge) else None for choice in chosen)
         self.inside, rows = [], []
@@ -87,12 +89,12 @@ class Drop:
         self.index = torch.stack([nn.functional.pad(row, (width - len(row), 0)) for row in rows])
 
     def states(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states of the kept positions, shape (…, B, S', D), merged ones as weighted sums."""
+        """Return the hidden states at the kept positions, shape (…, B, S', D); merged tokens become weighted sums."""
         kept = self.rows(hidden)
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:
                 spots = audio[merge.kept.to(audio.device).clamp(0, len(audio) - 1)]
-                places = torch.searchsorted(self.index[row], spots, right=True) - 1  # fillers look like position 0
+                places = torch.searchsorted(self.index[row], spots, right=True) - 1  # fillers hold position 0 too
                 summed = merge.of(hidden[..., row, :, :].index_select(-2, audio.to(hidden.device)))
                 kept[..., row, :, :] = kept[..., row, :, :].index_copy(-2, places.to(hidden.device), summed)
         return kept
@@ -102,7 +104,7 @@ class Drop:
         return tuple(row[~empty].cpu() for row, empty in zip(self.index, self.filler, strict=True))
 
     def rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Gather (…, B or 1, S, D) to (…, B, S', D)."""
+        """Select the kept positions of a tensor of shape (…, B or 1, S, D): (…, B, S', D)."""
         index = self.index.to(tensor.device)
         batch = len(index)
         if batch == 1:
@@ -112,13 +114,13 @@ class Drop:
         return tensor.gather(-2, index[..., None].expand(*lead, batch, index.shape[1], size))
 
     def places(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Gather (…, B or 1, S) to (…, B, S')."""
+        """Select the kept positions of a tensor of shape (…, B or 1, S): (…, B, S')."""
         return self.rows(tensor[..., None])[..., 0]
 
     def prefill_mask(self, given: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the mask among kept tokens, of the same kind as the model's mask."""
+        """Return the mask for the kept tokens, of the same kind as the model's mask `given`."""
         if given is None and not self.any_filler:
-            return None  # the model relies on plain causality, and order is kept
+            return None  # without a mask the model attends causally, and kept tokens stay in order
         device = self.index.device if given is None else given.device
         filler = self.filler.to(device)
         if given is not None and given.dim() == 2:  # flash attention: 1 at real tokens
@@ -130,14 +132,13 @@ class Drop:
         else:
             visible = self.rows(given.squeeze(1))  # (B, S', S)
             visible = self.rows(visible.transpose(-1, -2)).transpose(-1, -2)[:, None]
-        # A row without a visible key would become NaN and spread. So each filler sees itself, and no token sees a
-        # filler.
+        # A row without a visible key would give NaN, which would spread. So each filler sees itself. No token sees it.
         alone = torch.eye(width, dtype=torch.bool, device=device)[None, None] & filler[:, None, :, None]
         hidden = filler[:, None, None, :] & ~alone
         return _hide(visible, hidden, shown=alone)
 
     def decode_mask(self, given: torch.Tensor | None, cached: int) -> torch.Tensor:
-        """Return which of a layer's `cached` + 1 keys a new token sees: all but fillers."""
+        """Return the mask of a new token over a layer's `cached` + 1 keys: it sees all keys but fillers."""
         device = self.index.device if given is None else given.device
         real = ~self.filler.to(device)
         if not self.any_filler:  # a press may also have shortened the cache
@@ -146,10 +147,10 @@ class Drop:
         return like_given(torch.cat([real, fresh], dim=-1), given)
 
     def window_mask(self, given: torch.Tensor | None, past: int, window: int) -> torch.Tensor | None:
-        """Return the mask of a new token in a layer with a window, after `past` tokens.
+        """Return the mask of a new token in a layer with a sliding window, after `past` tokens.
 
-        The cache holds the last `window` − 1 tokens. The window counts positions, which have gaps after pruning, so
-        some cached tokens lie outside it. None if the window reaches back to the beginning.
+        The cache holds the last `window` − 1 tokens. But the window counts positions, which have gaps after pruning, so
+        some cached tokens lie outside the window. None if the window reaches back to the prompt's beginning.
         """
         last = self.prompt + past - self.filler.shape[1]
         if given is None and not self.any_filler and last < window:
@@ -161,7 +162,7 @@ class Drop:
         return like_given((real & (last - positions < window))[:, -window:], given)
 
     def attach(self, decoder: nn.Module, first: int, decide: Callable[[torch.Tensor], None]) -> list[Any]:
-        """Put hooks on the layers from `first`; `decide` first gets the hidden states that enter that layer.
+        """Put hooks on layer `first` and all later layers. `decide` gets the hidden states that enter layer `first`.
 
         Returns
         -------
@@ -207,23 +208,23 @@ class Drop:
             hidden, given = call["hidden_states"], call.get("attention_mask")
             if hidden.shape[-2] == 1:
                 past = call["past_key_values"].get_seq_length(source)
-                past -= source != index  # another layer's cache, which holds this token already
+                past -= source != index  # the cache of an earlier layer already holds this token
                 mask = self.window_mask(given, past, window) if window else self.decode_mask(given, past)
                 call["attention_mask"] = mask
                 return (), call
             if decide is not None:
                 decide(hidden)
                 call["hidden_states"] = self.states(hidden)
-            if not self.contiguous:  # else they were made for the kept tokens
+            if not self.contiguous:  # if contiguous, they were already made for the kept tokens
                 call["position_embeddings"] = tuple(self.rows(part) for part in call["position_embeddings"])
             if call.get("per_layer_input") is not None:
                 call["per_layer_input"] = self.rows(call["per_layer_input"])
             if call.get("position_ids") is not None:
-                # Flash attention reads gaps in positions as packed sequences, and waits for the device in every layer.
+                # Flash attention takes gaps in positions for packed sequences, and waits for the GPU in every layer.
                 call["position_ids"] = None if flash else self.places(call["position_ids"])
             call["attention_mask"] = self.prefill_mask(given)
             if call["attention_mask"] is None and not window:
-                handle.remove()  # decode attends to the layer's whole cache and needs no hook
+                handle.remove()  # in decode, this layer attends to its whole cache and needs no hook
             return (), call
 
         handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
@@ -231,7 +232,7 @@ class Drop:
 
 
 def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a layer's arguments by name, even if passed by position."""
+    """Return a call's arguments by name, also those that were passed by position."""
     call = dict(signature.bind(*args, **kwargs).arguments)
     call.update(call.pop("kwargs", {}))
     return call
@@ -248,7 +249,7 @@ def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tenso
 
 
 def _hide(mask: torch.Tensor, hidden: torch.Tensor, shown: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a boolean or additive mask with the keys `hidden` hidden and the keys `shown` visible."""
+    """Change a boolean or additive mask: hide the keys where `hidden` is True, and show those where `shown` is True."""
     if mask.dtype == torch.bool:
         mask = mask & ~hidden
         return mask if shown is None else mask | shown

@@ -1,4 +1,4 @@
-"""External methods: any object used as `with press(model):`."""
+"""External methods: any object that is used as `with press(model):`, such as a press of NVIDIA's kvpress."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NAME = re.compile(r"\w[\w.=-]{0,100}")
 class Foreign(Method):
     """A press from another library: `press(model)` returns a context manager around the transformers model.
 
-    Its effect is read off the cache (`kv_lengths`, `kv_bytes`). Only the press knows how many entries are audio, so
-    `kept_audio_tokens` is null in the records.
+    Its effect on the cache is measured (`kv_lengths`, `kv_bytes`). Only the press knows how many of the kept entries
+    are audio, so `kept_audio_tokens` is null in the records.
     """
 
     key: ClassVar[str] = "foreign"
@@ -35,12 +35,13 @@ class Foreign(Method):
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a press without a distinct name, and a name that cannot be a folder."""
+        """Refuse a press without a name of its own, and a name that cannot be a folder's."""
         if self.name and not _NAME.fullmatch(self.name):
-            raise SettingsError(f"method name {self.name!r}: not allowed; allowed: letters, digits and . _ = - inside")
+            start = "a letter, a digit or _, then also . = -"
+            raise SettingsError(f"method name {self.name!r}: not allowed; allowed: {start}")
         if not self.name and " at 0x" in repr(self.press):
             raise SettingsError(
-                f"method {self.press!r}: its repr is an address, so its records could belong to another object; "
+                f"method {self.press!r}: its repr shows a memory address, so other objects could share its records; "
                 'name it: method=("mine-0.3", press), or define __repr__'
             )
 
@@ -50,11 +51,11 @@ class Foreign(Method):
         return re.sub(r"[^\w.=-]+", "-", self.parameters()["press"]).strip("-")
 
     def parts(self) -> dict[str, object]:
-        """Return the object whose code decides: the press."""
+        """Return the press; see :meth:`Method.parts`."""
         return {self.label: self.press}
 
     def parameters(self) -> dict[str, Any]:
-        """Return the name of the press, or its repr, and the ratio that it was made with, if known."""
+        """Return the press's name (or its repr), and, if known, the ratio with which the press was made."""
         return {"press": self.name or repr(self.press), **({"ratio": self.ratio} if self.ratio else {})}
 
     @contextmanager

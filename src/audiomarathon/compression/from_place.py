@@ -1,6 +1,6 @@
-"""Load a user's method by its place: `my_pruner.py:Novelty`, `my_pkg.mod:Novelty`.
+"""Load a user's method from a file or a module: `my_pruner.py:Novelty`, `my_pkg.mod:Novelty`.
 
-The class name is the key, with which folders and table rows begin: `Novelty-0.5-layer2`.
+The class name becomes the method's key. Labels of folders and table rows begin with it: `Novelty-0.5-layer2`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ M = TypeVar("M", bound=Method)
 
 
 def method_at(reference: str, ratio: float | None, known: tuple[Method, ...]) -> Method:
-    """Return the method of a reference, with ratio 0; an external press is made with `ratio`.
+    """Return the method that a reference names, with ratio 0; an external press gets `ratio`.
 
     Parameters
     ----------
     ratio
-        Passed to a press whose class takes `ratio` or `compression_ratio`.
+        Passed to the class of an external press if it has a parameter `ratio` or `compression_ratio`.
     known
-        Methods whose names are taken.
+        Methods whose names may not be used again.
 
     Raises
     ------
     SettingsError
-        When there is no such method, its name is taken, or a press lacks its ratio.
+        When the method does not exist, its name is taken, or the ratio of a press is missing.
     PluginError
         When the file or the class raises an error.
     """
@@ -56,7 +56,7 @@ def _is_method(value: object) -> bool:
 
 
 def _named(method: M, key: str) -> M:
-    """Return a method under another key; without a title, the docstring's first line is the title."""
+    """Return a method with `key` as its key. If its class has no title, use the first line of its docstring."""
     kind = type(method)
     about = (inspect.cleandoc(kind.__doc__ or "").splitlines() or [key])[0]
     facts = {"key": key, "aliases": (), "title": getattr(kind, "title", about), "saves": getattr(kind, "saves", "?")}
@@ -66,7 +66,7 @@ def _named(method: M, key: str) -> M:
 
 
 def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:
-    """Return an object used as `with press(model):` as a method; a class is called, with the ratio if it takes one."""
+    """Make a method of an object used as `with press(model):`. If `value` is its class, create it, with the ratio."""
     kind = value if isinstance(value, type) and not hasattr(value, "__enter__") else None
     if kind is not None:
         if not any("__call__" in vars(base) for base in kind.__mro__):
@@ -80,7 +80,8 @@ def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:
             return _named(Foreign(press=value, name=f"{name}-{plain(ratio)}", ratio=ratio), name)
     if ratio is not None:
         raise SettingsError(
-            f"{where}: takes no ratio: give a run none; a sweep needs a class with a parameter {' or '.join(_RATIO)}"
+            f"{where}: takes no ratio; leave the ratio out (a sweep needs a class with a parameter "
+            f"{' or '.join(_RATIO)})"
         )
     if not callable(value):
         raise SettingsError(f"{where}: is of type {type(value).__name__}; allowed: {ALLOWED}")

@@ -1,4 +1,4 @@
-"""Read from a decoder's config which layers have a window, and which share another layer's keys and values."""
+"""Read from a decoder's config which layers have a sliding window, and which use another layer's keys and values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def window_of(config: Any, layer: int) -> int | None:
-    """Return a layer's window in positions, the current one included; None if no prompt can outgrow it.
+    """Return how many positions a layer's sliding window spans, the current position included; None without a window.
 
-    A window as long as the model's positions hides nothing: Phi-4-multimodal's is twice as long.
+    A window at least as long as the longest prompt hides nothing, so it counts as none (Phi-4-multimodal).
     """
     window: int | None = getattr(config, "sliding_window", None)
     types = getattr(config, "layer_types", None)
@@ -19,12 +19,12 @@ def window_of(config: Any, layer: int) -> int | None:
 
 
 def has_windows(config: Any) -> bool:
-    """Tell whether any layer has a window that a prompt can outgrow."""
+    """Tell whether any layer has a sliding window that is shorter than the longest prompt."""
     return any(window_of(config, layer) for layer in range(config.num_hidden_layers))
 
 
 def attention_windows(config: Any) -> tuple[int, ...]:
-    """Return each decoder layer's window in tokens, 0 for none; empty if no layer has a window."""
+    """Return each decoder layer's sliding window in tokens (0 without a window); empty if no layer has a window."""
     return tuple(window_of(config, i) or 0 for i in range(config.num_hidden_layers)) if has_windows(config) else ()
 
 
@@ -40,10 +40,10 @@ def source_of(config: Any, layer: int) -> int:
 
 
 def cached(config: Any, lengths: Sequence[int]) -> tuple[int, ...]:
-    """Return the entries in each cache after a prefill in which layer i saw `lengths[i]` tokens.
+    """Return the number of entries in each cache after a prefill in which layer i saw `lengths[i]` tokens.
 
-    A layer that uses another layer's keys and values has no cache. A layer with a window keeps what the next token
-    sees.
+    A layer that uses another layer's keys and values has no cache. A layer with a sliding window caches only the
+    entries that the next token sees.
     """
     windows = [window_of(config, layer) for layer in range(len(lengths))]
     return tuple(

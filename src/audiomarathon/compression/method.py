@@ -1,4 +1,4 @@
-"""The base of methods: a small frozen dataclass that changes a model inside one `with` block."""
+"""The base class of methods. A method is a frozen dataclass that changes a model for the length of a `with` block."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def kept_count(total: int, ratio: float) -> int:
-    """Return k, the number of `total` audio tokens to keep when the fraction `ratio` is removed.
+    """Return k, the number of audio tokens to keep of `total` when the fraction `ratio` is removed.
 
-    k = min(N, max(1, N − ⌊N·r + ½⌋)), with r as the decimal number that the user wrote. So 0.3 of 5 removes
-    ⌊1.5 + ½⌋ = 2, whatever binary floats or banker's rounding would give. k is 0 only if N is 0.
+    With N tokens and ratio r, k = min(N, max(1, N − ⌊N·r + ½⌋)). r is the decimal number that the user wrote, and
+    halves are rounded up: ratio 0.3 of 5 tokens removes ⌊1.5 + ½⌋ = 2. k is 0 only if N is 0.
     """
     removed = int((total * Decimal(str(ratio)) + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
     return min(total, max(1, total - removed))
 
 
 def plain(ratio: float) -> str:
-    """Return a ratio as people write it, without binary noise: 0.3 for 0.30000000000000004."""
+    """Return a ratio as text, without the error of binary floats: 0.3 for 0.30000000000000004."""
     return f"{Decimal(str(round(ratio, 12))).normalize():f}"
 
 
@@ -37,12 +37,13 @@ def plain(ratio: float) -> str:
 class Method(ABC):
     """A way to reduce the cost of long audio.
 
-    :meth:`generate` applies a method around one `generate` call. A method works by hooks that are removed in `finally`;
-    it copies no modelling code and patches nothing for good.
+    :meth:`generate` applies a method during one `generate` call. Methods work by hooks, which are always removed after
+    the call. They contain no copies of modelling code.
 
     Class attributes: `key` (the name users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
     cheaper), `needs` (requirements on model and settings), `note` (a caveat for readers of its figures), `batches`
-    (whether it supports several samples at once). A field `layer` receives `PRUNE_LAYER_IDX`.
+    (whether it supports several samples at once). If a method has a field `layer`, it gets the value of
+    `PRUNE_LAYER_IDX`.
     """
 
     key: ClassVar[str]
@@ -70,14 +71,15 @@ class Method(ABC):
         """
 
     def generate(self, lm: AudioLM, inputs: Inputs, **options: Any) -> Generation:
-        """Generate for a batch with the method applied; `options` are those of :meth:`AudioLM.generate`.
+        """Generate replies to a batch with the method applied; `options` are those of :meth:`AudioLM.generate`.
 
         Raises
         ------
         LogitsError
-            When the model's logits are not finite under the method.
+            When the model's logits hold NaN or infinite numbers.
         MethodError
-            When the cache after prefill is not as long as the method promised, or a position was kept twice.
+            When the caches after prefill are not as long as the method predicted, or a position was kept twice or not
+            in order.
         """
         try:
             done = lm.generate(inputs, self.applied_to(lm, inputs), **options)
@@ -93,21 +95,21 @@ class Method(ABC):
         return done
 
     def check_config(self, config: Any) -> None:  # noqa: B027
-        """Refuse a decoder's config that cannot carry the method; a plan checks this without weights.
+        """Refuse a decoder's config with which the method cannot work. A plan checks this without the weights.
 
         Raises
         ------
         MethodError
-            Says why, and what is allowed.
+            The method cannot work; the message says why, and what is allowed.
         """
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse a model that cannot carry the method, before the first sample.
+        """Refuse a model with which the method cannot work, before the first sample.
 
         Raises
         ------
         MethodError
-            Says why, and what is allowed.
+            The method cannot work; the message says why, and what is allowed.
         """
         self.check_config(lm.decoder.config)
 
@@ -119,17 +121,17 @@ class Method(ABC):
         return name if scope == "audio" else f"{name}-{scope}"
 
     def parts(self) -> dict[str, object]:
-        """Return the objects whose code decides, by name."""
+        """Return the objects whose source code is part of a run's identity, by name."""
         return {self.key: self}
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field of the method, for records and identities."""
+        """Return every field of the method, for the identities of runs."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
 class Base(Method):
-    """Drops nothing: the reference for every other setting."""
+    """The method that drops nothing: the reference for all other settings."""
 
     key: ClassVar[str] = "base"
     title: ClassVar[str] = "nothing dropped; the reference"

@@ -1,7 +1,8 @@
-"""The base of KV presses: after a layer's prefill attention, its cache keeps the audio entries with the highest scores.
+"""The base class of KV presses, which shrink the KV cache.
 
-In prefill, every layer attends to everything. The cache shrinks, and with it decode time and memory. Text is never
-removed unless the scope is `all`. Kept entries stay sorted by position.
+In prefill, every layer attends to all tokens. After a layer's attention, its cache keeps the audio entries with the
+highest scores, sorted by position; so decode takes less time and memory. Text entries are removed only if the setting
+`scope` is `all`.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cached:
-    """One layer's cache after prefill, of S entries, and its attention.
+    """One layer's cache after prefill, with S entries, and the layer's attention: what a press may use for scores.
 
     Attributes
     ----------
     query
-        After rotation, shape (H, S, d).
+        Queries after the rotary embedding, shape (H, S, d).
     key, value
-        After rotation, shape (Hkv, S, d).
+        Keys after the rotary embedding, and values, each of shape (Hkv, S, d).
     candidates
-        Indices of the entries that may be removed, ascending, shape (N,): the audio entries, or all.
+        Indices of the entries that may be removed, ascending, shape (N,): the audio entries, or with scope `all` every
+        entry.
     attention
         The layer's :class:`Attention`, to recompute attention weights.
     rotation
         Cosines and sines that rotated this layer's queries and keys, each of shape (S, d_rotated).
     future_rotation
-        Maps a count to the rotation of that many positions after the prompt.
+        Function that returns the rotation of the next `count` positions after the prompt.
     layer, seed
         Index of the layer; seed of the sample.
     """
@@ -64,15 +66,15 @@ class Cached:
 #: Caveats for readers of a press's scores.
 ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks: it is base's by construction"
 BY_HEAD = "the ratio holds on average over a layer's heads; each decode step spreads them out to the longest"
-#: Share of k that every head keeps when heads share a budget: the default of NVIDIA's kvpress for Ada-KV.
+#: When the heads of a layer share a budget, each head keeps at least this share of k: kvpress' default for Ada-KV.
 SAFEGUARD = 0.2
 
 
 @dataclass(frozen=True)
 class KVPress(Method):
-    """Base of the methods that shrink the cache. A subclass is one file that defines :meth:`score`.
+    """Base class of the methods that shrink the KV cache. A subclass only defines :meth:`score`.
 
-    With `by_head = True` the heads of a layer share one budget (Ada-KV): scores are compared across them.
+    With `by_head = True`, the heads of a layer share one budget (Ada-KV): the entries of all heads are ranked together.
     """
 
     saves: ClassVar[str] = "KV cache, decode"
@@ -85,14 +87,14 @@ class KVPress(Method):
 
     @abstractmethod
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return each entry's score, float32, shape (Hkv, S); the highest are kept, infinity always."""
+        """Return each entry's score, float32, shape (Hkv, S). The entries with the highest scores are kept."""
 
     def budgets(self, total: int, layers: int) -> list[int]:
         """Return how many of `total` candidates each layer keeps."""
         return [kept_count(total, self.ratio)] * layers
 
     def check_config(self, config: Any) -> None:
-        """Refuse sliding windows, whose caches are not plain tensors, and an unknown scope."""
+        """Refuse models with sliding-window layers, whose caches a press does not shrink, and an unknown scope."""
         if self.scope not in ("audio", "all"):
             raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
         if has_windows(config):
@@ -102,7 +104,7 @@ class KVPress(Method):
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Also refuse heads of different lengths under flash attention, which has no mask for each head."""
+        """Also refuse flash attention for a press whose heads differ in length: it takes no mask for each head."""
         super().check(lm)
         if self.by_head and "flash" in lm.attn_implementation:
             raise MethodError(
@@ -112,15 +114,15 @@ class KVPress(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs, before: Trace | None = None) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`; `before` is the trace of a token pruner applied earlier.
+        """See :meth:`Method.applied_to`. `before` is the trace of a token pruner that is applied before this press.
 
         Raises
         ------
         MethodError
-            For more than one sample: the caches of a batch have one length.
+            When the batch has several samples: their caches would need different lengths.
         """
         if len(inputs.seeds) > 1:
-            raise MethodError(f"{self.key}: presses work at batch size 1, this batch has {len(inputs.seeds)} samples")
+            raise MethodError(f"{self.key}: this batch has {len(inputs.seeds)} samples; presses need batch size 1")
         trace = before or Trace(tuple(inputs.audio_tokens))
         audio_tokens = trace.kept_audio_tokens[0]
         assert audio_tokens is not None, "token pruners know what they keep"
@@ -137,22 +139,23 @@ class KVPress(Method):
             squeeze.attach(stack)
             yield trace
             squeeze.check()
-            # With scope `all`, the number of audio entries kept differs by layer and head, so there is no single count.
+            # With scope `all`, layers and heads keep different numbers of audio entries, so there is no single number.
             trace.kept_audio_tokens = (kept_count(total, self.ratio) if self.scope == "audio" else None,)
 
     def _lengths(self, inputs: Inputs, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the cache length of each layer after this press, from the lengths before it."""
+        """Return each layer's cache length after this press; `lengths` are those before it."""
         layers, text = len(lengths), inputs.audio_mask.shape[1] - inputs.audio_tokens[0]
         totals = [length - text if self.scope == "audio" else length for length in lengths]
         kept = [self.budgets(total, layers)[index] if total else 0 for index, total in enumerate(totals)]
         if any(not 0 <= budget <= total for budget, total in zip(kept, totals, strict=True)):
-            raise MethodError(f"{self.label}: budgets are {kept}; allowed: 0 to the layers' candidates, {totals}")
+            most = f"from 0 to the number of entries that may be removed, {totals}"
+            raise MethodError(f"{self.label}: budgets by layer are {kept}; allowed: {most}")
         return tuple(length - total + budget for length, total, budget in zip(lengths, totals, kept, strict=True))
 
 
 @dataclass
 class _Squeeze:
-    """The compression of one prefill: after each layer's attention, shorten the layer's cache."""
+    """Compresses the caches of one prefill: shortens each layer's cache after the layer's attention."""
 
     press: KVPress
     lm: AudioLM
@@ -163,10 +166,10 @@ class _Squeeze:
     checks: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def check(self) -> None:
-        """Refuse invalid scores after the call; a check in prefill would wait for the device in each layer."""
+        """Refuse invalid scores. Called after the generate call: in prefill it would wait for the GPU in each layer."""
         for layer, (no_nan, unchanged) in enumerate(self.checks):
             if not no_nan:
-                raise MethodError(f"{self.press.label}: the scores of layer {layer} hold NaN")
+                raise MethodError(f"{self.press.label}: the scores of layer {layer} hold NaN; allowed: numbers")
             if not unchanged:
                 raise MethodError(f"{self.press.label} changed `candidates` in place; only reading is allowed")
 
@@ -187,7 +190,7 @@ class _Squeeze:
         signature = inspect.signature(layer.forward)
 
         def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
-            after_handle.remove()  # prefill is over for this layer
+            after_handle.remove()  # this layer's prefill is over, and decode needs no such hook
             call = call_of(signature, args, kwargs)
             with self.trace.scoring(self.lm.clock):
                 self._compress(call["past_key_values"].layers, index, seen.pop(index), call["position_embeddings"])
@@ -196,7 +199,7 @@ class _Squeeze:
             call = call_of(signature, args, kwargs)
             given = call.get("attention_mask")
             if given is None and not self.press.by_head:
-                before_handle.remove()  # no mask in prefill, none in decode: no hook needed
+                before_handle.remove()  # without a mask in prefill there is none in decode, so no hook is needed
             elif call["hidden_states"].shape[-2] == 1:
                 call["attention_mask"] = self._decode_mask(call["past_key_values"].layers[index], given)
             return (), call
@@ -209,7 +212,7 @@ class _Squeeze:
         return cos.to(device), sin.to(device)
 
     def _decode_mask(self, cache: Any, given: torch.Tensor | None) -> torch.Tensor:
-        """Return which entries the next token sees: all, or a mask per query head, shape (1, H, 1, entries)."""
+        """Return the next token's mask: all entries visible, or with `by_head` one mask per head (1, H, 1, entries)."""
         from audiomarathon.compression.dropping import like_given
 
         if not self.press.by_head:
@@ -240,7 +243,7 @@ class _Squeeze:
                 value=attention.value[0],
                 candidates=shown,
                 attention=attention,
-                rotation=(cos[0].to(device), sin[0].to(device)),  # they may be on another GPU
+                rotation=(cos[0].to(device), sin[0].to(device)),  # cos and sin may be on another GPU
                 future_rotation=functools.partial(self._future, device),
                 layer=index,
                 seed=self.seed,
@@ -252,8 +255,8 @@ class _Squeeze:
                 f"{tuple(attention.key.shape[1:3])}"
             )
         self.checks.append((~score.isnan().any(), (shown == candidates).all()))
-        # Protected entries get the highest possible score, so one stable sort selects everything to keep without a GPU
-        # sync. Of equal scores, infinity included, the earlier entry stays.
+        # Entries that must stay get the score infinity, and other scores are clamped below it. So one stable sort
+        # selects everything to keep, without waiting for the GPU. Of equal scores, the earlier entry stays.
         most = torch.finfo(score.dtype).max
         worth = torch.full_like(score, torch.inf).index_copy(1, candidates, score[:, candidates].clamp(max=most))
         stay = length - len(candidates) + budget

@@ -1,4 +1,4 @@
-"""A cache layer whose heads hold different numbers of entries, and the split of a layer's budget over its heads.
+"""A cache layer whose heads hold different numbers of entries, and a function to split a layer's budget over heads.
 
 Y. Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference", arXiv
 2407.11550.
@@ -13,18 +13,19 @@ from transformers.cache_utils import DynamicLayer
 
 
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
-    """The entries that a press kept of a prompt, a different number per head, and the entries that decode adds.
+    """A layer's cache: the prompt's entries that a press kept, a different number in each head, and those of decode.
 
-    Store the prompt's entries head after head without gaps, so that memory is really freed. `keys` and `values` have
-    shape (1, Hkv, S', d), where S' is the mean over heads, and row i of head h is *not* an entry of head h. Pad them to
-    the longest head only during one layer's attention; `visible` is True at real entries.
+    The prompt's entries are stored head after head without gaps, so that memory is really freed. For transformers,
+    `keys` and `values` have shape (1, Hkv, S', d), where S' is the mean over heads; but row i of head h is *not* an
+    entry of head h. Only during the layer's attention are heads padded to the longest; :meth:`visible` tells which
+    entries are real.
 
     Parameters
     ----------
     keys, values
-        Of the whole prompt, shape (1, Hkv, S, d).
+        Keys and values of the whole prompt, shape (1, Hkv, S, d).
     kept
-        True at entries to keep, boolean, shape (Hkv, S).
+        Boolean, shape (Hkv, S): True at entries to keep.
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, kept: torch.Tensor) -> None:
@@ -43,14 +44,14 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         )  # the last head may be empty
 
     def visible(self, more: int) -> torch.Tensor:
-        """Return True at the real entries of each padded head, with `more` new entries: (Hkv, entries)."""
+        """Return a boolean for each entry of the padded heads and for `more` new ones: True if real. (Hkv, entries)."""
         fresh = self.new_keys.shape[2] + more
         return torch.cat([self.real, self.real.new_ones(len(self.real), fresh)], dim=-1)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add new entries to every head; return all padded keys and values, each of shape (1, Hkv, entries, d)."""
+        """Add new entries to every head. Return all keys and values, padded, each of shape (1, Hkv, entries, d)."""
         self.new_keys = torch.cat([self.new_keys, key_states], dim=-2)
         self.new_values = torch.cat([self.new_values, value_states], dim=-2)
         old = (part.flatten(0, 2)[self.places][None] for part in (self.keys, self.values))
@@ -63,9 +64,9 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tensor:
-    """Return the entries to keep when the heads of a layer share one budget, boolean, shape (Hkv, S).
+    """Choose the entries to keep when a layer's heads share one budget: boolean, shape (Hkv, S), True if kept.
 
-    Rank the entries of all heads together. Of equal entries, keep the earlier head and the earlier position.
+    The entries of all heads are ranked together. Of equal scores, the earlier head, then the earlier position is kept.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tenso
     entries
         Mean number of entries to keep per head.
     certain
-        Number of its best entries that every head keeps in any case: Ada-KV's safeguard.
+        Number of entries that every head keeps at least: Ada-KV's safeguard.
     """
     best = worth.sort(dim=-1, descending=True, stable=True).indices[:, :certain]
     worth = worth.scatter(1, best, torch.inf)

@@ -1,7 +1,7 @@
 """The table of methods, and how a name and a ratio select a method.
 
-A third party adds a method by an entry point in the group `audiomarathon.methods` that yields a :class:`Method`
-subclass, or names its place: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`.
+A method from elsewhere is named by its file or module (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`), or gets a name by an
+entry point in the group `audiomarathon.methods`, which names a :class:`Method` subclass.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS)
 
 
 def all_methods() -> tuple[Method, ...]:
-    """Return every known method with ratio 0: the built-in methods, then third parties'."""
+    """Return every known method with ratio 0: first the built-in methods, then those of plug-ins."""
     return (*BUILT_IN, *plugins("audiomarathon.methods", Method, BUILT_IN))  # type: ignore[type-abstract]
 
 
 def get_method(
     name: str, ratio: float | None = None, layer: int = 2, scope: str = "audio", at: str = "layer"
 ) -> Method:
-    """Return the method `name` with its ratio, and its layer, scope and `at` where it has them.
+    """Return the method `name` with its ratio. Set layer, scope and `at` if the method has such a field.
 
     Parameters
     ----------
     name
-        A method's name or place (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`). `name:ratio` includes the ratio, and
-        `pruner:ratio+press:ratio` joins two methods.
+        A method's name, or its file or module (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`). `name:ratio` includes the
+        ratio, and `pruner:ratio+press:ratio` joins two methods.
     ratio
-        None if not given: every method but `base` needs a ratio.
+        The ratio if `name` does not include it; None if there is none. Every method but `base` needs a ratio.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def get_method(
     """
     if "," in name:
         raise SettingsError(
-            f"method {name[:60]!r}: a run takes one method; for several: audiomarathon sweep --methods {name[:60]}"
+            f"method {name[:60]!r}: a run takes one method; for several use audiomarathon sweep --methods {name[:60]}"
         )
     first, *after = name.split("+")
     parts = [
@@ -92,7 +92,7 @@ def split_ratio(name: str) -> tuple[str, str | None]:
 
 
 def find_method(name: str, ratio: float | None = None) -> Method:
-    """Return the method of a name or place, with ratio 0; an external press is made with `ratio`."""
+    """Return the method with this name, file or module, with ratio 0; an external press gets `ratio`."""
     known = all_methods()
     if is_reference(name, _names(known)):
         return method_at(name, ratio, known)
@@ -119,13 +119,13 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) ->
     found = find_method(name, ratio)
     if not 0 <= (ratio or 0) < 1:
         raise SettingsError(
-            f"ratio must be from 0 to below 1, got {ratio:g}: it is the fraction of audio tokens to remove"
+            f"ratio must be from 0 to below 1, got {ratio:g}; it is the fraction of audio tokens to remove"
         )
     if isinstance(found, Base) and ratio:
         raise SettingsError(
             f"method base with ratio {ratio:g}: base drops nothing; name another method, or set the ratio to 0"
         )
-    if isinstance(found, (Base, Foreign)):  # an external press got its ratio when it was made
+    if isinstance(found, (Base, Foreign)):  # an external press already got its ratio from find_method
         return found
     if ratio is None:
         raise SettingsError(
@@ -144,18 +144,19 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) ->
 
 
 def as_method(method: object, settings: RunSettings) -> Method:
-    """Return the method of a Python argument: a method, a name, or an external press.
+    """Turn a Python argument into a method.
 
     Parameters
     ----------
     method
-        A name or place (:func:`get_method`) gets ratio, layer, scope and `at` from the settings; `fast_v:0.5` includes
-        its ratio. A press whose repr is an address needs a name: `("mine-0.3", press)`.
+        A method; a name, file or module (:func:`get_method`), which gets ratio, layer, scope and `at` from the settings
+        (`fast_v:0.5` includes its ratio); or an external press. A press whose repr shows its memory address needs a
+        name: `("mine-0.3", press)`.
 
     Raises
     ------
     SettingsError
-        For anything else.
+        When `method` is none of these.
     """
     if isinstance(method, Method):
         return method

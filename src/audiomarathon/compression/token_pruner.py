@@ -1,8 +1,8 @@
-"""The base of token pruners: drop or merge audio tokens at layer K.
+"""The base class of token pruners, which drop or merge audio tokens at layer K, or at the LLM's input.
 
-Layers below K see every token; layers from K compute and cache only k audio tokens, in order and at their positions. At
-the input instead, the LLM never sees the dropped tokens, and positions close up as in a shorter prompt. A method
-chooses by an :class:`Evidence`; `dropping.py` drops the tokens.
+At layer K: layers below K compute every token; layer K and later layers compute and cache only k audio tokens, in order
+and at their old positions. At the input: the LLM never computes the dropped tokens, and the kept tokens get positions
+without gaps, as in a shorter prompt. A method chooses the tokens from an :class:`Evidence`; `dropping.py` drops them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scored:
-    """The model's state at layer K for one sample. S counts prompt positions, left padding included.
-
-    All tensors are on the inputs' device, even if the model is spread over several GPUs.
+    """The model's state at layer K for one sample. S is the number of prompt positions, left padding included.
 
     Attributes
     ----------
     last_attention
-        Attention of the last prompt token at layer K − 1, float32, shape (H, S).
+        Attention of the last prompt token in layer K − 1, float32, shape (H, S).
     key
-        That layer's keys after rotation, shape (Hkv, S, d).
+        Keys of layer K − 1 after the rotary embedding, shape (Hkv, S, d).
     entering
-        Hidden states that enter layer K, shape (S, D), and the decoder's final norm.
+        Hidden states that enter layer K, shape (S, D).
+    norm
+        The decoder's final norm.
     """
 
     last_attention: torch.Tensor
@@ -52,14 +52,14 @@ class Scored:
 
     @cached_property
     def hidden(self) -> torch.Tensor:
-        """Hidden states entering layer K through the decoder's final norm, shape (S, D)."""
+        """Hidden states that enter layer K, after the decoder's final norm is applied to them, shape (S, D)."""
         normed: torch.Tensor = self.norm(self.entering)
         return normed.to(self.key.device)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a token pruner may use to choose tokens of one sample.
+    """Everything that a token pruner may use to choose the tokens of one sample.
 
     Attributes
     ----------
@@ -72,10 +72,10 @@ class Evidence:
     text_after
         Number of text tokens after the last audio token.
     scored
-        The model's state at layer K; None unless the method declares `scored`.
+        The model's state at layer K; None unless the method sets `scored = True`.
     states
         Hidden states of the audio tokens that enter layer K (at the input: embeddings), shape (N, D); None unless the
-        method declares `sees_states`.
+        method sets `sees_states = True`.
     """
 
     positions: torch.Tensor
@@ -87,18 +87,18 @@ class Evidence:
 
     @property
     def seen(self) -> Scored:
-        """`scored`, for methods that declare it."""
+        """The model's state at layer K, for methods that set `scored = True`."""
         assert self.scored is not None, "a method that uses the model's state must declare `scored = True`"
         return self.scored
 
 
 @dataclass(frozen=True)
 class TokenPruner(Method):
-    """Base of the methods that drop or merge audio tokens at layer K.
+    """Base class of the methods that drop or merge audio tokens, at layer K (`at = "layer"`) or at the input.
 
-    A subclass is one file that defines :meth:`select`. `sees_states = True` gives it the audio tokens' hidden states;
-    `scored = True` gives it attention, keys and all hidden states. `ranks_by_attention = True` declares that it ranks
-    by attention, which is zero for most audio in a layer with a window. `at` is `layer` (K) or `input`.
+    A subclass only defines :meth:`select`. With `sees_states = True` it gets the audio tokens' hidden states, with
+    `scored = True` also attention, keys and all hidden states. It must set `ranks_by_attention = True` if it ranks by
+    attention: such a method cannot use a layer with a sliding window, where most audio gets no attention.
     """
 
     saves: ClassVar[str] = "LLM prefill from layer K on (all of it at the input), KV cache, decode"
@@ -117,8 +117,8 @@ class TokenPruner(Method):
         Returns
         -------
         torch.Tensor or Merge
-            Exactly `evidence.n_keep` distinct indices into `evidence.positions`, in any order; or a merge into as many
-            groups.
+            Exactly `evidence.n_keep` distinct indices into `evidence.positions`, in any order; or a merge into exactly
+            `evidence.n_keep` groups.
         """
 
     @property
@@ -128,16 +128,16 @@ class TokenPruner(Method):
 
     @property
     def label(self) -> str:
-        """See :attr:`Method.label`; `frame-0.5-input` at the input."""
+        """See :attr:`Method.label`. At the input, the label is like `frame-0.5-input`."""
         return super().label if self.at == "layer" or not self.ratio else f"{self.key}-{plain(self.ratio)}-input"
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field but one: `layer` has no meaning at the input, and `at` is the default at a layer."""
+        """Return every field but one: at the input without `layer`, which has no meaning there; else without `at`."""
         omitted = "at" if self.at == "layer" else "layer"
         return {name: value for name, value in super().parameters().items() if name != omitted}
 
     def check_config(self, config: Any) -> None:
-        """Refuse a layer that the model lacks, and layers at which dropping would be wrong."""
+        """Refuse a layer that the model lacks, and layers at which the method cannot drop tokens."""
         if self.at == "input":
             self._check_input(config)
             return
@@ -145,7 +145,7 @@ class TokenPruner(Method):
         if not 0 <= self.layer < layers:
             raise MethodError(f"{self.key}: layer {self.layer} is not one of this model's layers {first}–{layers - 1}")
         if self.layer < first:
-            raise MethodError(f"{self.key}: scores come from the layer before K, so the layer must be at least {first}")
+            raise MethodError(f"{self.key}: scores come from the layer before, so the layer must be at least {first}")
         last = min(
             (source for index in range(layers) if (source := source_of(config, index)) < index), default=layers - 1
         )
@@ -157,8 +157,8 @@ class TokenPruner(Method):
         if self.ranks_by_attention and (window := window_of(config, self.layer - 1)):
             able = ", ".join(str(layer) for layer in range(1, last + 1) if not window_of(config, layer - 1))
             raise MethodError(
-                f"{self.key}: ranks by the attention of the layer before K, but layer {self.layer - 1} here sees only "
-                f"{window} tokens; allowed layers: {able or 'none'}, got {self.layer}"
+                f"{self.key}: ranks by the attention of the layer before, but layer {self.layer - 1} of this model "
+                f"sees only {window} tokens; allowed layers: {able or 'none'}, got {self.layer}"
             )
 
     def _check_input(self, config: Any) -> None:
@@ -173,7 +173,7 @@ class TokenPruner(Method):
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Also refuse flash attention with windows: it would count kept tokens instead of positions."""
+        """Also refuse flash attention with sliding windows: it would count kept tokens instead of positions."""
         super().check(lm)
         layers = range(self.first_layer, len(lm.decoder_layers))
         if "flash" in lm.attn_implementation and any(window_of(lm.decoder.config, layer) for layer in layers):
@@ -225,7 +225,7 @@ class TokenPruner(Method):
                 watching = {lm.decoder_layers[self.layer - 1].self_attn: seen.append}
                 stack.enter_context(attention_watched(lm.attn_implementation, watching))  # type: ignore[arg-type]
             if not looks:
-                drop.keep(choose(None))  # the choice needs nothing of the model, so make it before prefill
+                drop.keep(choose(None))  # the choice does not depend on the model's state, so make it before prefill
 
             def decide(entering: torch.Tensor) -> None:
                 if looks:
@@ -236,7 +236,7 @@ class TokenPruner(Method):
             for handle in drop.attach(lm.decoder, self.first_layer, decide):
                 stack.enter_context(handle)
             yield trace
-            if not all(drop.inside):  # checked after the call, so that prefill does not wait for the device
+            if not all(drop.inside):  # checked after the call, so that prefill does not wait for the GPU
                 raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
             if not all(map(torch.equal, shown, drop.audio)):
                 raise MethodError(f"{self.label} changed `positions` in place; only reading is allowed")
@@ -259,14 +259,14 @@ class TokenPruner(Method):
             if indices.shape != (count,):
                 raise MethodError(f"{self.key}: {name} has shape {tuple(indices.shape)}; it must be exactly ({count},)")
             if indices.dtype not in (torch.int64, torch.int32):
-                raise MethodError(f"{self.label} gave a {name} of {indices.dtype}; allowed: indices, torch.int64")
+                raise MethodError(f"{self.label} gave a {name} of {indices.dtype}; allowed: indices of torch.int64")
         return chosen
 
 
 def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the hidden states of one sample that enter layer K, shape (S, D), or only those at positions `at`."""
+    """Return one sample's hidden states that enter layer K, shape (S, D); with `at`, only those at these positions."""
     assert entering is not None
-    if entering.dim() == 4:  # Gemma 3n (AltUp): several versions, of which the layer attends with one
+    if entering.dim() == 4:  # Gemma 3n (AltUp) has several versions of the hidden states; its layers attend with one
         config: Any = lm.decoder.config
         entering = entering[config.altup_active_idx]
     return entering[row] if at is None else entering[row, at.to(entering.device)]

@@ -1,4 +1,4 @@
-"""Estimate a checkpoint's costs from its config and its weights' headers; no weights are loaded."""
+"""Estimate a checkpoint's costs from its config and the headers of its weight files. No weights are loaded."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from audiomarathon.models.loading import loading
 from audiomarathon.models.registry import all_models
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-FRAMES_PER_SECOND = 50  # of Whisper's encoder, the tower of most models
-_ADAPTER = "speech-lora/*.safetensors"  # of Phi-4, loaded with the model
+FRAMES_PER_SECOND = 50  # frames of Whisper's encoder, the audio tower of most models
+_ADAPTER = "speech-lora/*.safetensors"  # Phi-4's speech adapter, which is loaded with the model
 _ADAPTER_RANK = 320
-# Speech generators, and Gemma 3n's vision tower.
+# Tensors that are not loaded: those of speech generators, and of Gemma 3n's vision tower.
 _LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_model.")
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Costs by a checkpoint's config and headers; bytes in the run's precision.
+    """A model's costs, estimated from its checkpoint's config and headers. Bytes are in the run's precision.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class ModelFacts:
     logits_bytes: float
 
     def memory(self, tokens: int, batch: int = 1) -> dict[str, float]:
-        """Return the bytes of a batch of prompts with `tokens` tokens each, by part."""
+        """Return the bytes that a batch of prompts with `tokens` tokens each needs, by part."""
         return {
             "weights": self.weight_bytes,
             "KV cache": batch * self.kv_bytes * tokens,
@@ -57,7 +57,7 @@ class ModelFacts:
 
 
 def published_config(source: str) -> Path | None:
-    """Return the packaged folder with the sizes of a hub checkpoint's config, for estimates before a download."""
+    """Return this package's folder with the sizes of a hub checkpoint's config, for estimates before the download."""
     folder = Path(models.__file__).parent / "configs" / source.partition("@")[0].partition("/")[2]
     return folder if source in {spec.checkpoint for spec in all_models()} and folder.is_dir() else None
 
@@ -68,14 +68,14 @@ def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> Model
     Parameters
     ----------
     size
-        Bytes of a number in the run's precision.
+        Bytes of one number in the run's precision.
     family
-        The family that reads the config; the base class reads it as transformers does.
+        The model family whose `read_config` is used; the base class reads the config by transformers.
 
     Raises
     ------
     ModelError
-        When they cannot be read, or the config lacks the usual fields of a decoder.
+        When the files cannot be read, or the config lacks the usual fields of a decoder.
     """
     with loading(path, "a checkpoint with known costs"):
         try:
@@ -97,7 +97,7 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
     router = hidden * getattr(config, "num_experts", 0)
     rest = 2 * hidden * (heads * head + extra) + router
     adapter = _parameters_in(path.glob(_ADAPTER)) or _configured_adapter(whole, config, heads * head + keys)
-    rest += adapter // layers  # not merged, so it costs FLOPs for every token
+    rest += adapter // layers  # the adapter is not merged into the weights, so it costs FLOPs for every token
     cached = [source_of(config, layer) == layer for layer in range(layers)]
     per_layer = tuple(2.0 * (rest + kv * hidden * keys + 3 * hidden * w) for kv, w in zip(cached, wides, strict=True))
     cost = Cost(
@@ -115,14 +115,14 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
         config=config,
         cost=cost,
         weight_bytes=float((_parameters(path) or _configured_parameters(whole) + adapter) * size),
-        kv_bytes=float(keys * sum(cached) * size),  # an upper bound: the cache of a window stops growing
+        kv_bytes=float(keys * sum(cached) * size),  # an upper bound: a sliding-window layer's cache stops growing
         activation_bytes=float(max(6 * hidden + 3 * max(wides) + 3 * states, _first_convolution(whole)) * size),
         logits_bytes=4.0 * config.vocab_size,
     )
 
 
 def _tower(config: Any) -> float:
-    """Return an audio tower's FLOPs per second of audio, for Whisper's and other known towers; else 0."""
+    """Return the audio tower's FLOPs per second of audio; 0 if the config describes no known kind of tower."""
     audio = _audio_config(config)
     if hasattr(audio, "nemo_conv_channels"):
         return 2.0 * _conformer(audio, config.hidden_size)
@@ -138,7 +138,7 @@ def _tower(config: Any) -> float:
     channels = first("downsample_hidden_size")
     if not channels:
         return 2.0 * FRAMES_PER_SECOND * blocks
-    places = 64 * 50 + channels * (32 * 25 + 16 * 13)  # Qwen3-Omni's three convolutions over bands and frames
+    places = 64 * 50 + channels * (32 * 25 + 16 * 13)  # Qwen3-Omni: three convolutions over bands and frames
     ends = 16 * channels * width + width * width + width * audio.output_dim
     return float(2 * (9 * channels * places + 13 * (blocks + ends)))
 
@@ -148,9 +148,9 @@ def _audio_config(config: Any) -> Any:
 
 
 def _first_convolution(config: Any) -> int:
-    """Return the activations per audio token of the first convolution over bands and frames, and of the next, or 0.
+    """Return the activations per audio token around the tower's first convolution over bands and frames; 0 without one.
 
-    Phi-4-multimodal and Qwen3-Omni have such a convolution; other towers convolve over frames only.
+    Phi-4-multimodal and Qwen3-Omni have such a convolution. Other towers convolve over frames only.
     """
     audio = _audio_config(config)
     phi = getattr(audio, "nemo_conv_channels", 0) * 4 * 40  # steps, bands
@@ -178,7 +178,7 @@ def _universal_speech(audio: Any) -> float:
 
 
 def _parameters(path: Path) -> int:
-    """Count the parameters to load, from the headers of the safetensors files; 0 without such files."""
+    """Count the parameters to load by the headers of the safetensors files; 0 without such files."""
     whole = _parameters_in(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
     return whole and whole + _parameters_in(path.glob(_ADAPTER))
 
@@ -197,7 +197,7 @@ def _parameters_in(files: Iterable[Path]) -> int:
 
 
 def _configured_parameters(config: Any) -> int:
-    """Count the parameters of a config's model built on the meta device, which needs neither weights nor memory."""
+    """Count a model's parameters by its config: build it on the meta device, which needs no weights and no memory."""
     import torch
     from transformers import MODEL_FOR_MULTIMODAL_LM_MAPPING, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM
 
@@ -207,7 +207,7 @@ def _configured_parameters(config: Any) -> int:
         model = kind.from_config(config)
     total = sum(parameter.numel() for parameter in model.parameters())
     if config.model_type in ("qwen2_audio", "aero") and config.get_text_config().tie_word_embeddings:
-        total -= model.get_output_embeddings().weight.numel()  # Aero-1: loading ties the head, the class does not
+        total -= model.get_output_embeddings().weight.numel()  # the class does not tie the head; our loading does
     return int(total)
 
 

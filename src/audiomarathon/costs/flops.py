@@ -1,4 +1,4 @@
-"""Count a loaded model's FLOPs: the LLM by the parameters of its modules, the audio tower by running it."""
+"""Count a loaded model's FLOPs: of the LLM by its modules' parameters, of the audio tower by running it once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from audiomarathon.costs.prefill_flops import Cost, Drops
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
 
-_PROBE_SECONDS = 30.0  # the window of most audio towers, so without padding
+_PROBE_SECONDS = 30.0  # length of the test clip: the window of most audio towers, so that nothing is padded
 
 
 def count_cost(lm: AudioLM) -> Cost:
     """Return the cost of a prompt for this model.
 
-    Count adapters that are active and not merged, and the experts that one token uses. Run the audio tower once, on 30
-    s of silence, because no config states its cost (windows, strides, padding).
+    Adapters count if they are active and not merged; of the experts, only those that one token uses. The audio tower is
+    run once, on 30 s of silence, because a config does not tell its cost (windows, strides, padding).
     """
     config = lm.decoder.config
     return Cost(
@@ -41,7 +41,7 @@ def count_cost(lm: AudioLM) -> Cost:
 
 
 def drops_of(method: Method) -> Drops | None:
-    """Return what a method drops in prefill; None if that is unknown, for a third party's method."""
+    """Return the tokens that a method drops in prefill; None if unknown, as for a third-party method."""
     if isinstance(method, Composed):
         return drops_of(method.first)
     if isinstance(method, TokenPruner):
@@ -85,7 +85,7 @@ def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> in
 
 
 class _TowerIsDoneError(Exception):
-    """Ends a generate call once the audio tower has run."""
+    """Raised to end a generate call once the audio tower has run."""
 
 
 def _encoder_flops(lm: AudioLM) -> float | None:
@@ -110,10 +110,10 @@ def _encoder_flops(lm: AudioLM) -> float | None:
         Base().generate(lm, lm.prepare([Prompt("", (silence,))]), max_new_tokens=1)
     except _TowerIsDoneError:
         return counter.get_total_flops() / _PROBE_SECONDS
-    except RuntimeError:  # such as out of memory, which samples will report; only the ideal speed-up is lost
+    except RuntimeError:  # such as out of memory; without this count, only ideal speed-ups are missing
         return None
     finally:
-        counting.close()  # left on, it would slow later measurements
+        counting.close()  # an active counter would slow later measurements
         for handle in handles:
             handle.remove()
     return None

@@ -1,4 +1,4 @@
-"""Estimate whether long audio fits this GPU, for `audiomarathon doctor --model`; no weights are loaded."""
+"""Estimate whether long audio fits this GPU's memory, for `audiomarathon doctor --model`. No weights are loaded."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _USABLE = 0.95
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """A model's need of memory, and the memory of this machine.
+    """The memory that a model needs, and the memory of this machine's GPU.
 
     Attributes
     ----------
     source
-        Source of the number of parameters.
+        Words on where the number of parameters comes from.
     room
         Free bytes of the GPU; None without a GPU.
     room_name
         Name of the GPU.
     limits
-        Lines on the longest clip that the model takes, and on tasks here with longer clips.
+        Lines on the longest clip that the model takes, and on tasks on this machine with longer clips.
     """
 
     spec: ModelSpec
@@ -50,7 +50,7 @@ class MemoryPlan:
     limits: tuple[str, ...] = ()
 
     def need(self, seconds: float) -> tuple[int, dict[str, float]]:
-        """Return the tokens of `seconds` of audio at batch 1, with nothing dropped, and the bytes by part."""
+        """Return the number of tokens for `seconds` of audio (batch 1, nothing dropped), and the bytes by part."""
         heard = min(seconds, self.spec.heard_seconds or math.inf)
         tokens = math.ceil(heard * self.spec.tokens_per_second) + TEXT_TOKENS
         return tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES}
@@ -60,9 +60,9 @@ class MemoryPlan:
         return None if self.room is None else sum(self.need(seconds)[1].values()) <= self.room
 
     def longest(self, room: float) -> float:
-        """Return the seconds of audio that fit into `room` bytes and the model's positions, or 0.
+        """Return the seconds of audio that fit into `room` bytes and the model's positions; 0 if none fit.
 
-        At most the seconds that the model hears: a longer clip needs no more memory.
+        The result is at most the longest clip that the model takes or hears.
         """
         each = self.facts.kv_bytes + self.facts.activation_bytes
         left = room - self.facts.weight_bytes - self.facts.logits_bytes - CUDA_BYTES
@@ -71,7 +71,7 @@ class MemoryPlan:
         return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), most))
 
     def card(self, seconds: float) -> int | None:
-        """Return the smallest common GPU that fits, in GiB, or None."""
+        """Return the memory, in GiB, of the smallest common GPU into which `seconds` of audio fit; None if no GPU."""
         need = sum(self.need(seconds)[1].values())
         return next((size for size in _GPU_GIB if need <= size * 2**30 * _USABLE), None)
 
@@ -82,7 +82,7 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
     Raises
     ------
     ModelError
-        When the checkpoint is neither in the cache nor a folder, or its config cannot be read.
+        When the checkpoint is neither a folder nor downloaded, or its config cannot be read.
     """
     source = settings.model_path or spec.checkpoint
     try:
@@ -90,7 +90,7 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
     except ModelError:
         sizes = published_config(source)
         if Path(source).expanduser().is_dir() or (sizes is None and source.count("/") != 1):
-            raise  # a user's folder, with a fault
+            raise  # a user's folder with a fault, or not a hub id
         if sizes is None:
             raise ModelError(
                 f"{spec.key}: {source} is not in {hub_cache()}; download it with `audiomarathon models download "
@@ -108,7 +108,7 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
         spec,
         checkpoint.name,
         f"{dtype} (auto)" if settings.dtype == "auto" else dtype,
-        "parameters counted in the weights' headers" if weights else "no weights there: parameters by the config",
+        "parameters counted in the weights' headers" if weights else "no weights there; parameters by the config",
         facts,
         room,
         name,
@@ -138,7 +138,7 @@ def _gpu(settings: RunSettings) -> tuple[float | None, str]:
 
     if not torch.cuda.is_available() or settings.device == "cpu":
         return None, ""
-    number = int(settings.device[5:] or 0)  # of cuda:N; auto and cuda are the first
+    number = int(settings.device[5:] or 0)  # N of cuda:N; auto and cuda mean the first GPU
     indices = range(torch.cuda.device_count()) if settings.device_map else [number]
     free = sum(torch.cuda.mem_get_info(index)[0] for index in indices)
     return float(free), " + ".join(torch.cuda.get_device_name(index) for index in indices)

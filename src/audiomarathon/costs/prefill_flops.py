@@ -1,8 +1,8 @@
 """The FLOPs of prefill, and the speed-up that dropping tokens promises.
 
-A decoder layer that sees s tokens costs 2·(active parameters)·s + 2·s²·heads·head_dim FLOPs (causal attention), and
-prefill ends with one row of the LM head. A run counts these once, from the loaded model, and writes them to `run.json`;
-nothing here needs a model.
+A decoder layer that sees s tokens costs 2·(active parameters)·s + 2·s²·heads·head_dim FLOPs (causal attention). At the
+end of prefill, the LM head computes one position. A run counts these factors once, from the loaded model, and writes
+them to `run.json`; this module needs no model.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Cost:
     flops_per_token_per_layer
         Twice the active parameters of each decoder layer.
     attention_flops_coefficient
-        2·heads·head_dim of each decoder layer, the factor of its squared number of tokens.
+        2·heads·head_dim of each decoder layer: the factor of the square of its number of tokens.
     lm_head_flops
         FLOPs of the LM head for one position.
     encoder_flops_per_second
         FLOPs of the audio tower per second of audio; None if not counted.
     encoder_window_seconds
-        Length of the audio tower's windows, the last one padded; 0 without windows.
+        Length of the audio tower's windows, to which the end of a clip is padded; 0 without windows.
     attention_windows
-        Window of each decoder layer in tokens, 0 for none; empty if no layer has a window.
+        Sliding window of each decoder layer in tokens (0 for a layer without); empty if no layer has one.
     """
 
     flops_per_token_per_layer: tuple[float, ...]
@@ -47,13 +47,13 @@ class Cost:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
-        """Read the `cost` of a `run.json`."""
+        """Make a cost from the content of `cost` in a `run.json`."""
         known: dict[str, Any] = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**known)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the `cost` of a `run.json`."""
+        """Return the content of `cost` for a `run.json`."""
         return {**asdict(self), "layers": len(self.flops_per_token_per_layer)}
 
     def llm_prefill(self, tokens: Sequence[int]) -> float:
@@ -78,7 +78,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Drops:
-    """Audio tokens dropped before layer `layer`; None if none are."""
+    """How a method drops audio tokens in prefill: the fraction `ratio`, before `layer` (None if it drops none)."""
 
     layer: int | None = None
     ratio: float = 0.0
@@ -92,7 +92,7 @@ class Drops:
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
-    """Return one sample's speed-up by FLOPs, base ÷ setting: of LLM prefill, or with `encoder` of prefill."""
+    """Return one sample's speed-up by FLOPs (base ÷ setting) of LLM prefill; with `encoder`, of the whole prefill."""
     layers = len(cost.flops_per_token_per_layer)
     prompt, audio = record.prompt_tokens or 0, record.audio_tokens or 0
     always = cost.encoder(record.clip_seconds) if encoder else 0.0

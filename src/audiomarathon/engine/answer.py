@@ -39,11 +39,11 @@ class Answer:
     audio_tokens
         Number of audio tokens before the method; `generation.kept_audio_tokens` has the number after it.
     decode_per_token
-        Seconds per token after the first, from a forced run if `DECODE_TOKENS` is set, else from the reply; None for a
-        reply of one token.
+        Seconds per token after the first one. They come from a forced decode run if `DECODE_TOKENS` is set, else from
+        the reply (None for a reply of one token).
     generation
-        The call: its reply, the seconds of each stage, and the KV cache. The encoder runs once for all methods that
-        :func:`answers` compares.
+        Output of the `generate` call: the reply, the seconds of each stage, and sizes of the KV cache. The encoder's
+        seconds are those of its one run, which all methods of :func:`answers` share.
     """
 
     method: str
@@ -73,13 +73,13 @@ def answer(
     audio_paths
         One or more files, in the prompt's order.
     prompt
-        Plain text; the model's chat template is added.
+        Plain text, without a chat template: the model's template is added here.
     model
         A model's name, or a loaded model.
     method
         A method, or text such as `"snapkv:0.5"` or `"fast_v:0.5+snapkv:0.3"`.
     settings
-        Checkpoint, device, dtype, token limit and so on; :func:`own_settings` when None.
+        Checkpoint, device, dtype, token limit and so on; None reads them by :func:`own_settings`.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def answers(
     Parameters
     ----------
     warm_up
-        Run every method once beforehand; the first call is slower.
+        Whether to run every method once beforehand, since a first call is slower.
     """
     settings = settings or own_settings()
     chosen = [as_method(method, settings) for method in methods]
@@ -140,7 +140,7 @@ def generations(
     warm_up: bool = False,
     keep_entries: bool = False,
 ) -> Iterator[tuple[Method, Generation]]:
-    """Generate under each method; the audio tower runs once, and every method gets its measured time."""
+    """Generate a reply under each method. The audio tower runs once; its seconds are reported for every method."""
     encoder: float | None = None
     with encoder_shared(lm) as memory:
         if warm_up:

@@ -1,7 +1,7 @@
-"""Capture a model's attention on a sample, reduced while it is computed.
+"""Capture a model's attention on a sample, and reduce it to a small summary while it is computed.
 
-This is a separate call after the timed one. In each layer, attention is computed again in float32 from the layer's
-queries and keys, a few query rows at a time, and reduced. Memory is O(H·S), never S×S.
+The capture is a `generate` call of its own, after the timed call. In each layer, attention is computed again in float32
+from the layer's queries and keys, a few query rows at a time, and reduced. Memory is O(H·S), never S×S.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from audiomarathon.runs.record_line import pack
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
-_CHUNK = 128  # query rows whose attention is in memory at a time
-_CACHED = 1 << 20  # numbers that fit into a CPU's caches; it limits the rows at a time
-LONGEST_FULL = 4096  # prompt tokens up to which whole maps are written without --yes: 1.9 GB for 28 layers
+_CHUNK = 128  # query rows whose attention is in memory at one time
+_CACHED = 1 << 20  # numbers that fit into a CPU's caches; on a CPU, this limits the query rows at one time
+LONGEST_FULL = 4096  # longest prompt in tokens whose whole maps are written without --yes (1.9 GB for 28 layers)
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Parts:
     groups
         Names of the groups.
     group_of
-        Shape (S + 1,): each prompt position's group; the last entry stands for all generated tokens.
+        Shape (S + 1,): index of each prompt position's group; the last entry stands for all generated tokens.
     question
-        Shape (S,): True for the question's positions.
+        Shape (S,): True at the question's positions.
     clips
         Number of audio tokens of each clip.
     """
@@ -70,13 +70,13 @@ class Parts:
 def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
     """Find a prompt's parts: template, clips and question.
 
-    If the question's text is not found, as in a family's own prompt for transcripts, all text after the audio counts as
-    the question.
+    If the question's text is not in the prompt (some families word a request for a transcript themselves), all text
+    after the audio counts as the question.
 
     Parameters
     ----------
     inputs
-        The prompt alone, prepared by :meth:`AudioLM.prepare`.
+        A batch of only this prompt, prepared by :meth:`AudioLM.prepare`.
     """
     heard = inputs.audio_mask[0].cpu()
     places = heard.nonzero().flatten()
@@ -98,7 +98,7 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
 
 
 def _found(lm: AudioLM, inputs: Inputs, question: str) -> tuple[int, int] | None:
-    """Return the first and last position of the question in the prompt, or None if it is not there."""
+    """Return the question's first position in the prompt and the position after its last; None if it is not there."""
     ids, heard = inputs.tensors["input_ids"][0].tolist(), inputs.audio_mask[0].tolist()
     texts = [[*run] for is_heard, run in groupby(range(len(ids)), key=heard.__getitem__) if not is_heard]
     for run in reversed(texts):
@@ -134,21 +134,21 @@ def capture(
     layers: Sequence[int] = (),
     full: np.ndarray[Any, Any] | None = None,
 ) -> Attention:
-    """Generate for one sample, and return its attention.
+    """Generate a reply to one sample, and return the attention during this call.
 
     Parameters
     ----------
     inputs
-        The prompt alone, prepared by :meth:`AudioLM.prepare`.
+        A batch of only this prompt, prepared by :meth:`AudioLM.prepare`.
     layers
         Layers to capture; empty for all.
     full
-        Receives each layer's whole map, mean over heads, shape (L, S, S); dropped positions are 0.
+        Array that receives each layer's whole map, mean over heads, shape (L, S, S); dropped positions are 0.
 
     Raises
     ------
     SettingsError
-        The model does not have one of the layers.
+        The model lacks one of the layers.
     """
     check_layers(lm, layers)
     chosen = sorted({*layers}) or list(range(len(lm.decoder_layers)))
@@ -159,7 +159,7 @@ def capture(
 
 
 def check_layers(lm: AudioLM, layers: Sequence[int]) -> None:
-    """Refuse layers that a model does not have.
+    """Refuse layers that a model lacks.
 
     Raises
     ------
@@ -173,9 +173,9 @@ def check_layers(lm: AudioLM, layers: Sequence[int]) -> None:
 
 @dataclass
 class _Recorder:
-    """Reduces the attention of one call, layer by layer.
+    """Records and reduces the attention of one `generate` call, layer by layer.
 
-    Positions are prompt positions before any drop; all generated tokens share one position after them.
+    Positions count the whole prompt, before any token is dropped. All generated tokens share one position at the end.
     """
 
     lm: AudioLM
@@ -200,7 +200,7 @@ class _Recorder:
 
     @contextmanager
     def around(self, applied: AbstractContextManager[Trace]) -> Iterator[Trace]:
-        """Observe every chosen layer while a method is applied."""
+        """Apply a method, and record the attention of every chosen layer meanwhile."""
         looks = {self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, layer) for layer in self.layers}
         with applied as trace:
             self.trace = trace
@@ -249,8 +249,8 @@ class _Recorder:
         entries = self._positions(layer, device)[None]
         if self.trace.kept_entries:  # a press keeps different entries in each head
             kept = self.trace.kept_entries[layer].to(device)
-            own = kept.int().sort(stable=True).indices[:, -int(kept.sum(1).max()) :]  # kept ones last, in order:
-            entries = entries.expand(kept.shape).gather(1, own)  # a shorter head's filler, unseen, is before them
+            own = kept.int().sort(stable=True).indices[:, -int(kept.sum(1).max()) :]  # kept entries last, in order
+            entries = entries.expand(kept.shape).gather(1, own)  # a head with fewer entries has masked fillers first
         entries = entries.repeat_interleave(heads // len(entries), 0)
         fresh = torch.full((heads, step), self.length, device=device)
         columns = torch.cat([entries, fresh], 1)
@@ -263,12 +263,12 @@ class _Recorder:
         self.decoded[layer] = self.decoded[layer] + spread if layer in self.decoded else spread
 
     def _spread(self, weights: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Spread rows (H, entries) over prompt positions, shape (H, S + 1); dropped positions are 0."""
+        """Move rows of shape (H, entries) to their prompt positions, shape (H, S + 1); dropped positions are 0."""
         wide = torch.zeros(len(weights), self.length + 1, dtype=torch.float64, device=weights.device)
         return wide.scatter_add_(1, columns, weights.double())
 
     def _keep(self, kind: str, layer: int, row: torch.Tensor) -> None:
-        """Reduce a row (H, S + 1) and keep the result."""
+        """Reduce attention of shape (H, S + 1), and store the result."""
         group_of = self.parts.group_of.to(row.device)
         mass = torch.zeros(len(row), len(self.parts.groups), dtype=row.dtype, device=row.device)
         heard = row[:, self.audio.to(row.device)]
@@ -284,7 +284,7 @@ class _Recorder:
         self.rows[kind, layer] = {name: value.cpu().numpy() for name, value in found.items()}
 
     def _spans(self) -> list[list[Any]]:
-        """Return each run of positions of one group, with its start and end."""
+        """Return each run of neighbouring positions of one group: the group, the start and the end."""
         groups = [self.parts.groups[group] for group in self.parts.group_of[:-1].tolist()]
         runs = [[*run] for _group, run in groupby(range(len(groups)), key=groups.__getitem__)]
         return [[groups[run[0]], run[0], run[-1] + 1] for run in runs]
@@ -329,9 +329,9 @@ def capture_missing(
     say: Say = lambda _line: None,
     step: Callable[[int], object] = lambda _more: None,
 ) -> None:
-    """Write the attention of every sample with a reply, unless the file exists.
+    """Capture and store the attention of every answered sample that lacks it.
 
-    A failing sample is reported and left out: the same command tries it again.
+    A failing sample is reported and left out; the same command tries it again.
 
     Raises
     ------
@@ -356,7 +356,8 @@ def capture_missing(
                 say(f"error: {plan.task.key}: attention of {sample.id}: {told(error)}")
         step(1)
     if different:
-        say(f"{plan.task.key}: {different} replies of the calls that captured attention differ from those on record")
+        again = f"{different} replies came out differently than in the run"
+        say(f"{plan.task.key}: {again} when they were made again to capture attention")
 
 
 def _capture_one(
@@ -374,7 +375,7 @@ def _capture_one(
     Parameters
     ----------
     before
-        The sample's line in the index, if any.
+        The sample's existing line in the index; None if there is none.
     """
     name, place = file_name(sample.id), job.folder.path / FOLDER
     if before and not same(before.get("clips"), plan.clips.get(sample.id)):
@@ -398,7 +399,7 @@ def _capture_one(
         found = capture_whole(lm, inputs, job.method, prompt, whole, longest=longest, facts=facts, **how)
     else:
         found = capture(lm, inputs, job.method, prompt, **how)
-        shutil.rmtree(whole, ignore_errors=True)  # whole maps of clips that have changed since
+        shutil.rmtree(whole, ignore_errors=True)  # it may hold whole maps of clips that have changed since
     found = replace(found, meta={**found.meta, **facts})
     row = {"id": sample.id, "file": f"{name}.npz", "bytes": found.save(place / f"{name}.npz")}
     row |= {"layers": found.meta["layers"], "all": everything, "full": bool(longest)}
@@ -426,12 +427,12 @@ def capture_whole(
     longest
         Longest prompt allowed, in tokens.
     facts
-        Fields to add to `meta.json`; `sample_id` is needed.
+        Fields to add to `meta.json`; `sample_id` is required.
 
     Raises
     ------
     SettingsError
-        The prompt is longer, or the model does not have the layer.
+        The prompt is longer than `longest`, or the model lacks a layer.
     RecordError
         The files cannot be written.
     """

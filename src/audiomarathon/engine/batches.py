@@ -1,7 +1,7 @@
-"""Decode samples, add prompts, and turn them into tensors, as batches for the model.
+"""Turn samples into batches for the model: decode the clips, word the prompts, and make tensors.
 
-Timed runs prepare one sample at a time, so that nothing else runs while the timer does. Throughput runs prepare the
-next batches in threads while the model works.
+A timed run prepares one sample at a time, so that nothing else runs while the model is timed. An untimed run prepares
+the next batches in threads while the model works.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Plan:
     seed
         Seed of the run; each sample's seed is derived from it.
     batch_size
-        Samples a batch; None runs timed, at batch 1.
+        Samples per batch of an untimed run; None for a timed run, which has batches of one sample.
     warm_up
         Whether a timed run starts with an uncounted pass over its first sample.
     session
-        Start of the run; records of one session were measured side by side.
+        Start time and process of the run. The records of a sample in one session were measured side by side.
     clips
-        Hash of each sample's clips, by id; a sample recorded with other clips runs again. Empty: nothing is compared.
+        Hash of each sample's clips, by id: a sample whose record has another hash runs again. Empty to compare nothing.
     control
         Kind of audio control (`silence`, …), written into each answered record; None for the real audio.
     """
@@ -68,9 +68,10 @@ class Plan:
 
 @dataclass
 class Ready:
-    """A batch that is decoded and prepared; `failed` holds each sample that failed on the way, with the reason.
+    """A prepared batch.
 
-    `clip_seconds` counts the audio that the model hears; speeds and FLOPs are computed from it.
+    `failed` holds each sample that could not be prepared, with the reason. `clip_seconds` counts the audio that the
+    model hears; speeds and FLOPs are computed from it. `load` and `preprocess` are the seconds of these two stages.
     """
 
     samples: list[Sample]
@@ -89,8 +90,8 @@ def sample_seed(seed: int, sample_id: str) -> int:
 def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
     """Decode a sample's clips, and return its prompt.
 
-    The clips are hashed again, since a worker on another machine can compare only their content. A clip that is
-    replaced between decoding and hashing is found by its file's size and time.
+    Hash the clips again: a worker on another machine cannot compare file times, only content. A clip that is replaced
+    between decoding and hashing is noticed by its file's size and time.
 
     Raises
     ------
@@ -120,11 +121,11 @@ def _file_facts(clip: Path) -> tuple[int, ...]:
 
 
 def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
-    """Decode the next batches while the model works (throughput mode); at most two wait, which bounds memory."""
+    """Prepare the next batches in threads while the model works. At most two are ahead, which limits the memory."""
     size = plan.batch_size or 1
     batches = deque(list(samples[start : start + size]) for start in range(0, len(samples), size))
     waiting: deque[Future[Ready]] = deque()
-    # With a GPU one torch thread per decoder is fastest; on a CPU the setting would also slow the model.
+    # With a GPU, one torch thread per preparing thread is fastest. On a CPU, this setting would also slow the model.
     quick = functools.partial(torch.set_num_threads, 1) if lm.device.type == "cuda" else None
     with ThreadPoolExecutor(_BATCHES_AHEAD, thread_name_prefix="prefetch", initializer=quick) as pool:
         try:
@@ -137,9 +138,9 @@ def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[R
 
 
 def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
-    """Decode samples, add prompts, and turn them into tensors; `failed` names samples that fail, with the reason.
+    """Decode samples, word their prompts, and turn them into tensors. Samples that fail alone are in `failed`.
 
-    If only the whole batch fails, `inputs` is None: the caller prepares its samples one by one.
+    If the batch as a whole cannot become tensors, `inputs` is None, and the caller prepares its samples one by one.
     """
     ready = Ready([], None, [], 0.0, 0.0, [])
     prompts: list[Prompt] = []
@@ -162,6 +163,6 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
     except Exception as error:
         if len(samples) == 1:
             return Ready([], None, [], 0.0, 0.0, [(samples[0], told(error))])
-        ready.inputs = None  # the caller prepares them one by one, to find the one that fails
+        ready.inputs = None  # the caller prepares the samples one by one, to find the sample that fails
     ready.preprocess = time.perf_counter() - begin
     return ready

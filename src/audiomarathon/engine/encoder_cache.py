@@ -16,9 +16,10 @@ from audiomarathon.models.loading import patched_attribute
 
 @dataclass
 class Tower:
-    """The audio tower's last output, its batch, and the call that ran the tower, whose time and memory are recorded.
+    """The audio tower's last output, the batch it belongs to, and the call in which the tower ran.
 
-    Samples of one bundle with the same clip share the output, such as the eight prompts of a JASCO clip.
+    The tower's time and memory come from that call. Samples of one bundle with the same clip share the output, such as
+    the eight prompts about one JASCO clip.
     """
 
     heard: Sequence[tuple[str, tuple[Path, ...]]] = ()
@@ -40,15 +41,15 @@ class Tower:
 
 @contextmanager
 def encoder_shared(lm: AudioLM, tower: Tower | None = None) -> Iterator[Tower]:
-    """Run the audio tower at the first call inside the block, and return its output again at later calls.
+    """Run the audio tower in the first call inside the block, and reuse its output in later calls.
 
-    Every `generate` inside the block must get the same audio. Only the instance's `forward` is replaced, until the
-    block ends; the model still gets `input_ids`, so the call is the same otherwise.
+    Every `generate` inside the block must get the same audio. Only the `forward` of this tower is replaced, until the
+    block ends. All other parts of the call are unchanged.
 
     Parameters
     ----------
     tower
-        Keeps the output beyond the block, for a later block on the same clips.
+        Holds the output after the block ends, for a later block on the same clips.
     """
     kept = tower or Tower()
     forward = lm.audio_tower.forward

@@ -1,6 +1,6 @@
-"""A model that answers samples: the engine interface, and a model that is loaded in this process.
+"""An engine answers samples with a model. Here are its interface, and the engine with a model in this process.
 
-Ray's workers (:mod:`.ray_engine`) and endpoints (:mod:`.remote`) are the other two engines.
+The other two engines use Ray's workers (:mod:`.ray_engine`) and an endpoint (:mod:`.remote`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """A loaded model that runs one task after another.
+    """A model that is ready to answer the samples of one task after another.
 
     Attributes
     ----------
@@ -46,19 +46,19 @@ class Engine(ABC):
     def evaluate(
         self, plan: Plan, jobs: Sequence[Job], *, say: Say = lambda _line: None, progress: bool | None = None
     ) -> None:
-        """Record a reply to every sample under every setting that lacks one.
+        """Answer every sample under every setting, unless it is answered already, and store the records.
 
         Parameters
         ----------
         jobs
-            The settings, with folders that must be entered. Recorded samples are skipped; errors are tried again.
+            The settings with their folders, which must be entered. Samples with an error are tried again.
         say, progress
             See :func:`~audiomarathon.engine.progress_view.watching`.
 
         Raises
         ------
         RecordError
-            A record cannot be written. A failing sample raises nothing: it becomes an error record.
+            A record cannot be written. A sample that fails raises nothing: its record holds the error.
         """
         from audiomarathon.engine.progress_view import watching
 
@@ -78,7 +78,7 @@ class Engine(ABC):
             try:
                 for label, record in answers:
                     store(label, record)
-            except KeyboardInterrupt as interrupt:  # let the engine hand over replies that have arrived
+            except KeyboardInterrupt as interrupt:  # store replies that have arrived before the run ends
                 with suppress(KeyboardInterrupt):
                     store(*answers.throw(interrupt))
                     for label, record in answers:
@@ -87,17 +87,17 @@ class Engine(ABC):
 
     @abstractmethod
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """Answer the samples in `pending` under the settings that it names for each; yield each record when made."""
+        """Yield the record of each sample in `pending` under each of its settings, as soon as it is made."""
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return the stamp of this checkpoint's certificate on the machine that runs it, or None if there is none."""
+        """Return the certificate's stamp (see :mod:`.stamp`) for this checkpoint and machine; None without one."""
         return stamp(self.setup)
 
     def state(self) -> dict[str, Any]:
-        """Return the machine and its state now.
+        """Describe the machine and its state now.
 
-        `gpu` and `load`; `cpu_s`, the CPU seconds of each process so far; `environment`, versions and machine;
-        `other_gpu_processes`, other processes on the GPUs.
+        `gpu` is the state of its GPUs, `load` its load, `cpu_s` the CPU seconds of each process of the run so far,
+        `environment` its versions and hardware, `other_gpu_processes` other programs on its GPUs.
         """
         from audiomarathon.engine.environment import cpu_seconds, environment, gpu_state, load, other_gpu_processes
 
@@ -126,7 +126,7 @@ class LocalEngine(Engine):
 
 
 _COSTS: dict[tuple[str, str, str, str], Cost] = {}
-"""Costs counted in this process, by model, checkpoint, precision and attention: each count runs the audio tower."""
+"""Costs by model, checkpoint, precision and attention; kept, because to count them runs the audio tower."""
 
 
 def open_local(
@@ -170,6 +170,6 @@ def open_local(
         method.check(lm)
     key = (spec.key, setup.checkpoint_hash, hardware.dtype, settings.attn_implementation)
     cost = _COSTS.get(key) or count_cost(lm)
-    if cost.encoder_flops_per_second is not None:  # None: memory was short, so count again next time
+    if cost.encoder_flops_per_second is not None:  # None: the tower ran out of memory, so count again next time
         _COSTS[key] = cost
     return LocalEngine(setup, cost, lm)

@@ -20,9 +20,9 @@ from audiomarathon.version import __version__
 
 _PACKAGES = (
     "torch", "transformers", "accelerate", "numpy", "soundfile", "soxr", "jiwer", "whisper-normalizer",
-    "mistral-common", "peft", "ray",  # may be missing: for some model families, and for Ray's workers
+    "mistral-common", "peft", "ray",  # optional: for some model families, and for Ray's workers
 )  # fmt: skip
-_LOOKS, _LOOK_EVERY_S = 5, 0.005  # samples of the running processes: a single one may fall into a short burst
+_LOOKS, _LOOK_EVERY_S = 5, 0.005  # count the running processes several times: one look may fall into a short burst
 _GPU_FIELDS = (
     "index", "name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw",
     "clocks_event_reasons.active", "memory.used", "memory.total",
@@ -30,7 +30,7 @@ _GPU_FIELDS = (
 
 
 def device_name(device: str, device_map: str = "") -> str:
-    """Return the name of the GPU (of all GPUs with a device map) or of the CPU, on which times depend."""
+    """Return the hardware's name, on which times depend: of the GPU, of all GPUs with a device map, or of the CPU."""
     if device_map:
         names = sorted(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         return f"{device_map} over {', '.join(names)}"
@@ -40,7 +40,7 @@ def device_name(device: str, device_map: str = "") -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, machine and commit, which stay the same during a run."""
+    """Return facts that do not change during a run: versions, hardware and commit."""
     return {
         "audiomarathon": __version__,
         "commit": _commit(),
@@ -63,20 +63,20 @@ def _versions() -> dict[str, str]:
 
 
 def gpu_state() -> list[dict[str, str]]:
-    """Return each visible GPU's driver, clocks, temperature and throttling; empty without an NVIDIA driver."""
+    """Return each GPU's driver, clocks, temperature, power and memory; empty if PyTorch sees no GPU."""
     rows = _nvidia_smi("--query-gpu=" + ",".join(_GPU_FIELDS))
     return [dict(zip(_GPU_FIELDS, row, strict=False)) for row in rows]
 
 
 def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
-    """Return the load averages, and how many foreign threads run or wait for a core now.
+    """Return the load averages, and how many threads of other programs run or wait for a core now.
 
-    Without `/proc` the load average of the last minute replaces the count.
+    Without `/proc`, the load average of the last minute replaces this number.
 
     Parameters
     ----------
     root
-        Process whose own threads, and those of its descendants, do not count.
+        A process of ours: its threads, and those of its descendants, are not counted.
     """
     average = list(os.getloadavg()) if hasattr(os, "getloadavg") else None
     looks: list[int] = []
@@ -104,7 +104,7 @@ def _descendants(root: int, proc: Path) -> set[int]:
 
 
 def _stat(file: Path) -> tuple[str, str]:
-    """Return a process's state and its parent, after the name, which may contain anything; "" if it has ended."""
+    """Read a process's state and its parent's id, which follow its name in parentheses; "" if it has ended."""
     try:
         state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def cpu_seconds() -> float:
 
 
 def other_gpu_processes(own_pid: int) -> list[str]:
-    """Return other processes that compute on a GPU: they would disturb the times."""
+    """List other processes that compute on a GPU, since they disturb the times."""
     rows = _nvidia_smi("--query-compute-apps=pid,process_name,used_memory")
     return [" ".join(row) for row in rows if row and row[0] != str(own_pid)]
 

@@ -1,7 +1,7 @@
 """The evaluation loop: run one model on one task under many settings, and make a record of each reply.
 
-The outer loop runs over samples, the inner loop over settings: each sample is decoded and encoded once, and each
-setting is measured next to its baseline. Settings take turns at going first.
+The outer loop runs over samples, the inner loop over settings. So each sample is decoded and encoded once, and each
+setting is measured right before or after the baseline. The setting that goes first changes from batch to batch.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ def answer(
     cold: bool = False,
     say: Say = lambda _line: None,
 ) -> Generator[Labelled]:
-    """Answer samples under the settings pending for each; yield each record when it is made.
+    """Answer samples under their pending settings; yield each record when it is made.
 
     Parameters
     ----------
+    pending
+        The settings to run for each sample, by the sample's id.
     first_turn
         Number of the first batch; it decides which setting goes first.
     cold
-        Whether a timed run's first batch is run once beforehand, not counted.
+        Whether to warm up: a timed run then runs its first batch once beforehand, without records.
     say
-        Called once if batches do not fit into memory.
+        Receives a line for the user if a batch does not fit into memory; the line is not repeated.
     """
     loop, timed = _Loop(lm, plan, functools.cache(say)), plan.batch_size is None
     # Warm up every method: after a resumed sweep the first sample may miss only one of them.
@@ -58,7 +60,7 @@ def answer(
     cold_methods = every if cold and timed else {}
     ready = (prepare(lm, plan, [sample]) for sample in samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
-        if batch.inputs is not None:  # a first sample that cannot be prepared warms nothing up
+        if batch.inputs is not None:  # if the first sample cannot be prepared, a later sample warms up
             run_uncounted(lm, batch.inputs, cold_methods.values())
             cold_methods = {}
         yield from loop.run(batch, pending, turn)
@@ -66,7 +68,7 @@ def answer(
 
 @dataclass
 class _Loop:
-    """Runs one batch after another under the settings that it lacks."""
+    """Runs batches, each under the settings that it has no record of."""
 
     lm: AudioLM
     plan: Plan
@@ -74,14 +76,14 @@ class _Loop:
     tower: Tower = field(default_factory=Tower)
 
     def run(self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int) -> Iterator[Labelled]:
-        """Answer a batch; if it fails as a batch, run halves of it or single samples."""
+        """Answer a batch. If it fails, run its halves (out of memory) or its samples one by one."""
         for sample, reason in batch.failed:
             for method in pending[sample.id]:
                 yield method.label, error_record(self.plan, sample, reason)
         if not batch.samples:
             return
         methods, finished, size = list(pending[batch.samples[0].id]), list[Method](), 1
-        # Run singly a batch that cannot be prepared, or whose samples lack different settings after a resume.
+        # Run samples one by one if the batch cannot be prepared, or if after a resume they lack different settings.
         if batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples):
             finished, size = yield from self._run_settings(batch, batch.inputs, methods, turn)
         for start in range(0, len(batch.samples) if size else 0, size or 1):
@@ -100,7 +102,7 @@ class _Loop:
         Returns
         -------
         tuple of list and int
-            The settings on record, and how many samples to try at a time if the batch failed, else 0.
+            The settings that are finished. If the batch failed, how many samples to try at a time, else 0.
         """
         plan, finished, first = self.plan, list[Method](), turn % len(methods)
         self.tower.turn_to(batch.samples)
@@ -118,9 +120,9 @@ class _Loop:
                         yield method.label, _record(plan, batch, row, generation, forced, ran, shared=shared)
                     finished.append(method)
                     continue
-                # Outside the handler, whose traceback held the failed call's tensors.
+                # Free memory outside the handler: inside it, the traceback still holds the failed call's tensors.
                 if self.tower.ran_in is None:
-                    self.tower.clear()  # no record has the tower's time: the next setting runs and measures it
+                    self.tower.clear()  # its time is in no record yet, so the next setting runs it again
                 _free_memory()
                 if len(batch.samples) > 1:
                     if not memory_full:
@@ -138,12 +140,12 @@ def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> Non
     for method in methods:
         try:
             method.generate(lm, inputs, max_new_tokens=_WARM_UP_TOKENS)
-        except (Exception, SystemExit):  # the counted run will fail alike, and record why
+        except (Exception, SystemExit):  # the run itself will fail in the same way, and record why
             _free_memory()
 
 
 def forced_decode(lm: AudioLM, inputs: Inputs, method: Method, decode_tokens: int) -> dict[str, float] | None:
-    """Decode exactly `decode_tokens` tokens, past any end token, to measure decode speed; None for 0 tokens."""
+    """Decode exactly `decode_tokens` tokens, and ignore end tokens, to measure decode speed; None for 0 tokens."""
     if not decode_tokens:
         return None
     generation = method.generate(lm, inputs, max_new_tokens=decode_tokens, ignore_end=True)
@@ -163,7 +165,7 @@ def _record(
 ) -> Record:
     """Build the record of one sample of a batch.
 
-    The audio tower's time and peak memory come from `tower`, the call that ran it for every setting.
+    The audio tower's time and peak memory come from `tower`, the call in which the tower ran for every setting.
     """
     inputs = batch.inputs
     assert inputs is not None
@@ -206,7 +208,7 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
 
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
-    """Return a call's peak memory, as if it had run the audio tower itself instead of `tower`, which ran it."""
+    """Return the peak memory that a call would have if it had run the audio tower, which ran in the call `tower`."""
     peaks = generation.peak_memory_bytes, tower.encoder_peak_memory_bytes
     return max((peak for peak in peaks if peak is not None), default=None)
 

@@ -1,7 +1,7 @@
-"""Plan a sweep without loading the model: its time, its memory, and errors that would stop it.
+"""Plan a sweep without loading the model: estimate time and memory, and find errors that would stop it.
 
-Time is estimated from recorded base samples, or else from FLOPs. FLOPs and memory come from the checkpoint's config and
-the headers of its weights.
+Time is estimated from the records of base, or without records from FLOPs. FLOPs and memory are computed from the
+checkpoint's config and the headers of its weights.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Todo:
     samples, seconds
         Number of selected samples, and seconds of their audio.
     heard
-        Audio seconds of each sample that some setting lacks.
+        Audio seconds of each sample without a reply under at least one setting.
     durations
-        Audio seconds of each missing sample, by setting.
+        For each setting, the audio seconds of each sample without a reply.
     on_record
         Number of replies that are already recorded.
     """
@@ -58,9 +58,10 @@ class Todo:
 
 @dataclass(frozen=True)
 class _Part:
-    """One task of the plan: its line, and its share of the totals.
+    """One task of the plan: its line, and what it adds to the totals.
 
-    `seconds` is None without an estimate; `by_flops` tells whether it comes from FLOPs; `runs` is False after an error.
+    `seconds` is the estimated time, or None. `by_flops` tells whether FLOPs gave it. `runs` is False if an error would
+    stop the task. `longest` is its longest clip in seconds.
     """
 
     line: str
@@ -80,7 +81,9 @@ def plan_sweep(
     tflops: float | None = None,
     say: Say = lambda _line: None,
 ) -> tuple[list[str], bool]:
-    """Return the tasks and settings of a sweep with its estimated time and memory, as lines, and whether all tasks run.
+    """Describe a sweep without running it.
+
+    Return lines (tasks, settings, estimated time and memory), and whether every task can run.
 
     Parameters
     ----------
@@ -121,13 +124,13 @@ def plan_sweep(
         )
     else:
         lines.append(
-            "These are estimates. From records: base's measured seconds, with the LLM prefill scaled by FLOPs."
+            "These are estimates. Those from records use base's measured seconds, with LLM prefill scaled by FLOPs."
         )
     if any(part.by_flops for part in parts):
         lines.append(
-            f"From FLOPs: the config's layers at {speed:g} TFLOP/s ({'given' if tflops else 'assumed'}; "
-            "--tflops sets it), replies at their token limit, one read of the weights per token at "
-            f"{bandwidth:g} GB/s (assumed); audio decoding and features are not counted. "
+            f"Those from FLOPs compute the config's layers at {speed:g} TFLOP/s ({'given' if tflops else 'assumed'}; "
+            "--tflops sets it). They assume replies of the longest allowed length, and one read of the weights per "
+            f"token at {bandwidth:g} GB/s. They leave out audio decoding and features. "
             "Run a few base samples first for better estimates."
         )
     if why_not:
@@ -139,7 +142,7 @@ def plan_sweep(
 def _find_model(
     spec: ModelSpec, settings: RunSettings, hardware: Hardware
 ) -> tuple[Checkpoint | None, ModelFacts | None, str]:
-    """Return the checkpoint if it is here, and the facts in its headers, or the reason why they are missing."""
+    """Return the checkpoint if it is on this machine, the model's facts if known, and the reason if they are not."""
     source, checkpoint = settings.model_path or spec.checkpoint, None
     try:
         checkpoint = replace(find_checkpoint(source, download=False), variant=spec.variant)
@@ -164,7 +167,7 @@ def _part(
     speeds: tuple[float, float],
     say: Say,
 ) -> _Part:
-    """Plan one task; an error that would stop it is in its line."""
+    """Plan one task. If an error would stop the task, its line says so."""
     try:
         data = load_task(task, settings, say)
         folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
@@ -198,7 +201,7 @@ def _hours(seconds: float) -> str:
 def what_is_left(
     samples: Sequence[Sample], folders: Sequence[tuple[Method, RunFolder | None]], heard: float = 0.0
 ) -> Todo:
-    """Return the work that the folders lack; a model hears at most `heard` seconds of a clip (0: all).
+    """Return the work left, by the records in the folders. The model hears at most `heard` seconds of a clip (0: all).
 
     Raises
     ------
@@ -234,7 +237,7 @@ def _seconds(clips: Sequence[Path], most: float) -> float:
 
 
 def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, int] | None:
-    """Return the estimated seconds of all work left, from base's records, and the number of those records."""
+    """Estimate the seconds of all work left from base's records; return them with the number of these records."""
     if not (folder / "run.json").exists():
         return None
     try:
@@ -256,12 +259,14 @@ def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, i
 
 
 def _after_encoder(record: Record, time: Mapping[str, float], share: float, decode_tokens: int) -> float:
-    """Return the seconds of a sample's reply plus its forced run, which is another whole generate call.
+    """Return the seconds of a sample after the encoder: of its reply, and of the forced decode run if there is one.
+
+    The forced run is a whole generate call, with a prefill of its own.
 
     Parameters
     ----------
     share
-        The share of base's prefill that the setting still needs.
+        The setting's LLM prefill as a fraction of base's.
     """
     prefill, decode = time["llm_prefill"] * share, time["decode"]
     if not decode_tokens:
@@ -274,7 +279,7 @@ def _after_encoder(record: Record, time: Mapping[str, float], share: float, deco
 def from_flops(
     facts: ModelFacts, spec: ModelSpec, todo: Todo, speeds: tuple[float, float], new_tokens: int, decode_tokens: int
 ) -> float:
-    """Return the estimated seconds from FLOPs; a forced run adds a prefill."""
+    """Estimate the seconds of all work left from FLOPs. A forced decode run adds a second prefill."""
     flops, bandwidth = speeds[0] * 1e12, speeds[1] * 1e9
     layers = len(facts.cost.flops_per_token_per_layer)
     prefills, tokens = (2, new_tokens + decode_tokens) if decode_tokens else (1, new_tokens)
@@ -289,7 +294,7 @@ def from_flops(
 
 
 def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int) -> str:
-    """Return a line with the memory of a batch of the longest clip; shorter clips are padded to it."""
+    """Return a line on the memory for a batch of the longest clip, to which shorter clips are padded."""
     tokens = math.ceil(longest * spec.tokens_per_second) + TEXT_TOKENS
     parts = facts.memory(tokens, batch)
     shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())

@@ -1,7 +1,7 @@
 """Show progress while samples run: a live table on a terminal, else a line now and then.
 
-All drawing happens in :meth:`Watch.update`, between samples: no thread draws while the timer runs. Its cost is bounded,
-since scoring the records of many settings takes milliseconds: see :data:`COST_A_SAMPLE_S`.
+Drawing happens only between samples, in :meth:`Watch.update`; no thread draws while a sample is timed. An update scores
+the records of all settings, which takes milliseconds, so its cost is limited: see :data:`COST_A_SAMPLE_S`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
     from audiomarathon.runs.folder import Job
 
-#: Update only once the samples since the last update have paid for its cost: so many seconds each, or this share of
-#: their own time.
+#: Limit the cost of updates. Each sample since the last update allows the next update so many seconds, or this share of
+#: the sample's own time if that is more. An update waits until it is allowed as many seconds as the last one took.
 COST_A_SAMPLE_S = 0.0005
 COST_SHARE = 0.001
 
@@ -79,7 +79,7 @@ def progress_of(
     scorer
         None if the task is not installed; then there is no score.
     summary
-        The run's summary, if it covers these records: its figures are used.
+        The run's summary, if it covers these records; its figures are used instead of new ones.
     """
     answered = [record for record in records if record.answered]
     cut = sum(record.finish == "length" for record in answered)
@@ -97,10 +97,11 @@ def progress_of(
 
 @dataclass(frozen=True)
 class Look:
-    """A task's progress at one moment; `settings` by label, `seconds` since the session began.
+    """A task's progress at one moment.
 
-    `done` of `expected` samples are done under all settings, `fresh` of them in this session. `audio_s` counts the
-    audio of the session's clips once, however many settings answered.
+    `done` of `expected` samples are done under all settings, `fresh` of them in this session, which has taken
+    `seconds`. `audio_s` is the audio of this session's samples; a sample counts once, however many settings answered.
+    `settings` holds the progress of each setting by label.
     """
 
     task: str
@@ -113,7 +114,7 @@ class Look:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left at the session's rate; None before the first sample."""
+        """Seconds left at the session's rate so far; None before its first sample."""
         return self.seconds * (self.expected - self.done) / self.fresh if self.fresh and self.seconds > 0 else None
 
     def heading(self, now: datetime.datetime, *, audio: bool = True) -> str:
@@ -141,7 +142,7 @@ class Look:
 
 
 class Watch:
-    """Measures the progress of a task's settings now and then, between samples."""
+    """Follows the progress of a task's settings, and shows it now and then, between samples."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class Watch:
         self._plan, self._jobs, self._show, self._every_s, self._clock = plan, jobs, show, every_s, clock
         finished = [job.folder.done(plan.clips or None) for job in jobs]
         ids = [sample.id for sample in plan.samples]
-        # Old records that will run again stay on record until then; they do not count.
+        # Old records of samples that will run again are not counted; each stays in the folder until it is replaced.
         self._stale = [
             {id_: job.folder.records[id_] for id_ in ids if id_ in job.folder.records and id_ not in done}
             for job, done in zip(jobs, finished, strict=True)
@@ -166,7 +167,7 @@ class Watch:
         self._cost = self._earned = 0.0
 
     def update(self, samples: int = 1) -> None:
-        """Count finished samples, and show the progress if it is time and the cost is paid for."""
+        """Count finished samples. Show the progress if the interval is over and the cost is within its limit."""
         self.fresh += samples
         now = self._clock()
         self._earned += max(COST_A_SAMPLE_S * samples, COST_SHARE * (now - self._last))
@@ -206,15 +207,17 @@ class Watch:
 
 @contextmanager
 def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None = None) -> Iterator[Watch]:
-    """Show a task's progress: a table on a terminal, a rewritten line in a notebook, else a line every half minute and
-    at the end.
+    """Show a task's progress during the block.
+
+    On a terminal it is a table, in a notebook a line that is rewritten, elsewhere a line every half minute and at the
+    end.
 
     Parameters
     ----------
     jobs
         Their folders must be entered.
     say
-        Takes the lines.
+        Receives the lines.
     progress
         False shows nothing.
     """
@@ -248,7 +251,7 @@ def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None
 
 
 def _over_the_last(line: str) -> None:
-    """Overwrite the last line: a notebook understands a carriage return, but no cursor movements."""
+    """Overwrite the last line by a carriage return: a notebook does not understand cursor movements."""
     print(f"\r{line:<{LINE}}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -1,7 +1,7 @@
-"""A model in each of Ray's workers. They answer samples; this process alone writes the run folders.
+"""Answer samples in Ray's workers, each with a loaded model. Only this process writes the run folders.
 
-Any worker may get a chunk of samples: each sample has a seed of its own, so its record is the same everywhere. The pool
-of workers, which replaces the dead, is in `ray_workers.py`.
+Any worker may get any samples: each sample has its own seed, so its reply does not depend on the worker. The pool of
+workers, which also replaces workers that died, is in `ray_workers.py`.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from audiomarathon.errors import ModelError
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
-_BATCHES_A_CHUNK = 4  # untimed: the later ones are decoded while the first is in the model
+_BATCHES_A_CHUNK = 4  # of an untimed run: the later batches are prepared while the first is in the model
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Facts of a worker whose model is loaded.
+    """Facts of a worker that has loaded its model.
 
     Attributes
     ----------
     setup
-        As the worker found it: its checkpoint's hash and its hardware.
+        The setup on the worker's machine, with the checkpoint's hash and the hardware.
     environment
-        Versions and machine.
+        Versions and hardware of that machine.
     said
-        Lines for the user from loading.
+        Lines for the user that were said during loading.
     """
 
     setup: Setup
@@ -60,14 +60,14 @@ class Opened:
 
 @dataclass
 class Worker:
-    """A process that holds a model, and answers one call at a time.
+    """A process that holds a loaded model, and answers one call at a time.
 
     Attributes
     ----------
     begun
         Task and session of the last call.
     cold
-        Whether the next timed sample is run once beforehand, not counted.
+        Whether the next timed sample must first be run once to warm up.
     """
 
     model: str
@@ -78,7 +78,7 @@ class Worker:
 
     @cached_property
     def loaded(self) -> tuple[LocalEngine, Opened]:
-        """Load the model; not in the constructor, so that an error reaches the caller as it is."""
+        """Load the model. An error in the constructor would reach the caller wrapped in an error of Ray's."""
         said: list[str] = []
         with warnings.catch_warnings(record=True) as caught:
             engine = open_local(self.model, self.settings, self.methods, say=said.append)
@@ -93,7 +93,7 @@ class Worker:
         Raises
         ------
         ModelError
-            The first worker holds another checkpoint, or in a timed run has another device.
+            This worker's checkpoint or precision differs from the first worker's, or in a timed run its device.
         """
         _engine, opened = self.loaded
         if first and (found := differences(first.setup, opened.setup)):
@@ -101,7 +101,7 @@ class Worker:
         return opened
 
     def state(self) -> dict[str, Any]:
-        """Return the machine's state now; the other workers descend from the process that started this one."""
+        """Return the machine's state now. The load does not count this machine's workers: they have one parent."""
         return {**self.loaded[0].state(), "load": load(os.getppid())}
 
     def work(
@@ -111,7 +111,7 @@ class Worker:
         pending: Mapping[str, Sequence[str]],
         first_turn: int,
     ) -> list[Labelled]:
-        """Answer samples under the settings pending for each, named by their labels."""
+        """Answer samples under their pending settings; `pending` names settings by label, because labels are small."""
         first, plan = shared
         self.open(first)  # Ray may have restarted this process without notice
         engine, _opened = self.loaded
@@ -126,7 +126,7 @@ class Worker:
 
 
 def differences(first: Setup, other: Setup) -> str:
-    """Return the facts in which another worker's setup must equal the first one's and does not; "" if it equals."""
+    """Return how another worker's setup wrongly differs from the first worker's; "" if it does not."""
     pairs = {
         "checkpoint": (first.checkpoint_hash, other.checkpoint_hash),
         "dtype": (first.hardware.dtype, other.hardware.dtype),
@@ -142,12 +142,12 @@ class RayEngine(Engine):
     pool: Pool
 
     def certificate(self) -> dict[str, Any] | None:
-        """See :meth:`Engine.certificate`: the one on the first worker's machine."""
+        """See :meth:`Engine.certificate`. The certificate is looked up on the first worker's machine."""
         certificate: dict[str, Any] | None = self.pool.first.certificate
         return certificate
 
     def state(self) -> dict[str, Any]:
-        """See :meth:`Engine.state`; versions are the first worker's, and the load is that of the busiest machine."""
+        """See :meth:`Engine.state`. Versions are the first worker's; the load is that of the busiest machine."""
         known, shape = self.pool.known, self.pool.shape
         states = [(known[worker], state) for worker, state in self.pool.states().items()]
         by_host = {opened.host: state for opened, state in states}
@@ -182,14 +182,17 @@ def _foreign_share(load: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Samples that go to a worker together, and the number of their first batch."""
+    """Samples that are sent to a worker together, and the number of their first batch."""
 
     samples: tuple[Sample, ...]
     turn: int
 
 
 def cut(samples: Sequence[Sample], plan: Plan, workers: int) -> Iterator[Chunk]:
-    """Cut samples into chunks: one sample when timed, else a few batches, fewer towards the end so all end together."""
+    """Cut samples into chunks: of one sample in a timed run, else of a few batches.
+
+    Chunks get smaller towards the end, so that all workers end at about the same time.
+    """
     size, turn, at = plan.batch_size or 1, 0, 0
     while at < len(samples):
         left = -(-(len(samples) - at) // size)
@@ -205,9 +208,9 @@ class TaskWork:
     Attributes
     ----------
     labels
-        By sample the settings to run.
+        For each sample's id, the labels of the settings to run.
     shared
-        Reference to the first worker's facts and the plan.
+        Ray's reference to the facts of the first worker, and to the plan.
     """
 
     plan: Plan
@@ -220,15 +223,15 @@ class TaskWork:
         return worker.work.options(max_task_retries=0).remote(self.shared, part.samples, pending, part.turn)
 
     def smaller(self, part: Chunk, deaths: int) -> list[Chunk]:
-        """Return single batches after the first death, then single samples."""
+        """Split a chunk: into batches after a worker's first death, then into samples; give up after the last."""
         if deaths >= LIVES:
             return []
         size = (self.plan.batch_size or 1) if deaths == 1 else 1
         return [Chunk(part.samples[at : at + size], part.turn + at // size) for at in range(0, len(part.samples), size)]
 
     def given_up(self, part: Chunk, deaths: int) -> list[Labelled]:
-        """Return error records."""
-        reason = f"WorkerLost: {deaths} workers died with this sample in hand"
+        """Return error records for samples that are given up."""
+        reason = f"WorkerLost: {deaths} workers died while they ran this sample"
         records = {sample.id: error_record(self.plan, sample, reason) for sample in part.samples}
         return [(label, record) for id_, record in records.items() for label in self.labels[id_]]
 
@@ -237,18 +240,18 @@ class TaskWork:
 def open_workers(
     model: str, settings: RunSettings, methods: Sequence[Method], wanted: Ray, *, say: Say
 ) -> Iterator[RayEngine]:
-    """Start workers and yield once the first has loaded its model; the others join in as they are ready.
+    """Start workers, and yield once the first has loaded its model. Other workers join when they are ready.
 
     Raises
     ------
     AudioMarathonError
-        The cluster does not exist or has no room, or :func:`open_local` raises it in a worker.
+        The cluster does not exist or has no room, or :func:`open_local` raised an error in a worker.
     """
     if settings.model_path and Path(settings.model_path).expanduser().is_dir():
         settings = replace(settings, model_path=str(Path(settings.model_path).expanduser().absolute()))
     with connected(wanted, settings, say) as shape:
         if not shape.gpus and settings.device == "auto":
-            settings = replace(settings, device="cpu")  # a worker without a GPU of its own may still see all GPUs
+            settings = replace(settings, device="cpu")  # a worker that got no GPU from Ray may still see all GPUs
         pool = Pool.start(Worker, (model, settings, tuple(methods)), shape, say)
         for _ in pool.run():
             pass

@@ -12,7 +12,7 @@ EXECUTORS = ("local", "ray")
 
 @dataclass(frozen=True)
 class Ray:
-    """Workers that each hold one loaded model.
+    """Options for Ray's workers, which hold one loaded model each.
 
     Attributes
     ----------
@@ -21,7 +21,7 @@ class Ray:
     workers
         Number of workers; None: one per GPU, or one per machine without GPUs.
     gpus_per_worker
-        GPUs per worker; a fraction shares a GPU. None: 1, or 0 without GPUs or with the CPU as device.
+        GPUs per worker; with a fraction, workers share a GPU. None means 1, or 0 on machines without GPUs or on a CPU.
     """
 
     address: str | None = None
@@ -32,7 +32,7 @@ class Ray:
 def read_executor(
     executor: str, *, address: str | None = None, workers: int | None = None, gpus_per_worker: float | None = None
 ) -> Ray | None:
-    """Check the options of the command line and return Ray's, or None to run in this process.
+    """Check the command line's options, and return those for Ray; None to run in this process.
 
     Raises
     ------

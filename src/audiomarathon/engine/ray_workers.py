@@ -1,6 +1,6 @@
-"""Join or start a Ray cluster, lay out workers on its machines, and share work out to them.
+"""Join or start a Ray cluster, place workers on its machines, and send them work.
 
-Each worker holds one loaded model, and Ray restarts it when it dies.
+Each worker holds one loaded model. Ray restarts a worker that died.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from audiomarathon.errors import AudioMarathonError, ExecutorError, SettingsErro
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say, counted
 
-#: Send no usage reports. Do not lower the workers' priority (nice 15): their times are measured. Keep Python's `print`.
+#: Send no usage reports. Do not lower the workers' priority (Ray's default is nice 15): their times are measured. Keep
+#: Python's own `print`.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_TQDM_PATCH_PRINT": "0"}
 
 KEPT = "Results so far are saved; run the same command to continue"
 _PATIENCE_S = 10  # seconds to wait for a connection, and for Ray to stop
-LIVES = 3  # after so many workers died with the same work, give it up or cut it into smaller parts
+LIVES = 3  # after so many workers died with the same part of the work, give it up (or split it, when encoding clips)
 _LOOK_S = 5  # seconds between two checks of the cluster while no call ends
-_QUIET_S = 60  # seconds without an answer before a line names the busy workers, then twice as long; limit of bad starts
+_QUIET_S = 60  # seconds without an answer until a line names the busy workers (then twice as long); limit of bad starts
 _TOKEN = (
-    "something listens there: if the cluster needs a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN=…; "
-    "else install the cluster's version of Ray"
+    "but a program answers at this address: if the cluster needs a token, set RAY_AUTH_MODE=token and "
+    "RAY_AUTH_TOKEN=…; else install the cluster's version of Ray"
 )
 
 
@@ -49,7 +50,8 @@ class Shape:
     gpus, cpus
         GPUs and CPU cores of each worker.
     sharing
-        Number of workers that share a GPU, or without GPUs a machine's cores. Above 1 they disturb each other's times.
+        Number of workers that share one GPU, or one machine's cores if they use no GPU. If it is above 1, they disturb
+        each other's times.
     """
 
     workers: int
@@ -68,9 +70,11 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
         No cluster answers at the address, or it has no room for the workers.
     """
     if settings.device.startswith("cuda:"):
-        raise SettingsError(f"DEVICE={settings.device}: Ray gives each worker its GPU; allowed here: auto, cuda, cpu")
+        raise SettingsError(f"DEVICE={settings.device}: Ray chooses each worker's GPU; allowed here: auto, cuda, cpu")
     if settings.device == "cpu" and wanted.gpus_per_worker:
-        raise SettingsError(f"--gpus-per-worker={wanted.gpus_per_worker:g}: DEVICE=cpu uses none")
+        raise SettingsError(
+            f"--gpus-per-worker={wanted.gpus_per_worker:g}: DEVICE=cpu uses no GPU; leave out one of them"
+        )
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     ours, listens = wanted.address is None, False
@@ -91,7 +95,7 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
         say(f"Ray: {counted(shape.workers, 'worker')}, {kind} each")
         if shape.sharing > 1 and settings.timing:
             shared = f"{shape.sharing} workers share one {'GPU' if shape.gpus else 'machine'}"
-            say(f"warning: {shared}: their times cannot be compared with other runs; --no-timing leaves times out")
+            say(f"warning: {shared}; their times cannot be compared with other runs; --no-timing leaves times out")
         if shape.gpus > 1 and not settings.device_map:
             say(f"warning: each worker uses one of its {shape.gpus:g} GPUs; DEVICE_MAP=auto uses all")
         with _signals({signal.SIGTERM: _end}), _watching_raylet(say, ours=ours):  # Ray would abort at SIGTERM
@@ -103,12 +107,15 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
         stopped = isinstance(sys.exc_info()[1], KeyboardInterrupt)
         ignored = dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.SIG_IGN)
         with _signals(ignored), _hurrying(say, ours=ours, code=130 if stopped else 1):
-            ray.shutdown()  # interrupted, it would leave some of its processes behind
+            ray.shutdown()  # an interrupted shutdown would leave some processes of Ray behind
 
 
 @contextmanager
 def _watching_raylet(say: Say, *, ours: bool) -> Iterator[None]:
-    """Exit with one line if this machine's raylet ends inside the block: Ray would print pages of text."""
+    """Exit with one line if Ray's daemon on this machine (the raylet) ends during the block.
+
+    Ray itself would print pages of text.
+    """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     over = threading.Event()
 
@@ -135,7 +142,10 @@ def _watching_raylet(say: Say, *, ours: bool) -> Iterator[None]:
 
 @contextmanager
 def _hurrying(say: Say, *, ours: bool, code: int) -> Iterator[None]:
-    """Do not wait for a frozen Ray: kill the cluster started here, or exit and leave a joined cluster alone."""
+    """Limit the time that the block waits for Ray to stop.
+
+    After that, kill the cluster if it was started here; else exit, and leave the joined cluster as it is.
+    """
 
     def hurry() -> None:
         if ours:
@@ -155,7 +165,7 @@ def _hurrying(say: Say, *, ours: bool, code: int) -> Iterator[None]:
 
 
 def _kill_ours() -> None:
-    """Kill the processes that Ray started for this one."""
+    """Kill the processes that Ray started for this process."""
     ray._private.worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
@@ -166,20 +176,20 @@ def _end(number: int, _frame: object) -> None:
 
 @contextmanager
 def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Replace signal handlers for the duration of the block; only the main thread may, others change nothing."""
+    """Replace signal handlers during the block. Outside the main thread, where this is not allowed, change nothing."""
     ours = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number, handler in handlers.items() if ours}
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)  # None: not Python's
+            signal.signal(number, handler or signal.SIG_DFL)  # None: the handler was not set from Python
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if nothing listens at `host:port`: Ray itself would try for a minute, and then abort.
+    """Raise OSError if nothing listens at `host:port`. Ray itself would try for a minute, and then abort.
 
-    `auto` is the address that Ray wrote down when its head was started on this machine; the head may have ended since.
+    `auto` means the cluster that was last started on this machine; it may have ended since.
     """
     if address == "auto":
         noted = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
@@ -190,12 +200,14 @@ def _knock(address: str) -> None:
 
 
 def check_cluster() -> None:
-    """Check the cluster's head and this machine's raylet: without them Ray would end this process with its own message.
+    """Check that the cluster's head and Ray's daemon on this machine (the raylet) still run.
+
+    Without this check, Ray would end this process with a message of its own.
 
     Raises
     ------
     ExecutorError
-        One of them is lost; the message says which.
+        The head or the raylet has ended.
     """
     context, lost = ray.get_runtime_context(), ""
     try:
@@ -220,7 +232,7 @@ def has_room(shape: Shape) -> bool:
 
 
 def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]]) -> Shape:
-    """Lay out the workers on machines, given each machine's resources as Ray names them.
+    """Place the workers on machines. `nodes` holds each machine's resources, by Ray's names.
 
     Raises
     ------
@@ -238,7 +250,7 @@ def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]])
     if not 1 <= workers <= room:
         what = f"{_gpus(gpus)} and a CPU core each" if gpus else "a CPU core each"
         wants, there = counted(max(1, workers), "worker"), counted(len(nodes), "machine")
-        raise ExecutorError(f"{wants} of {what}: there is room for {room} on {there}")
+        raise ExecutorError(f"{wants} with {what} do not fit: there is room for {room} on {there}")
     slots = on_each if gpus else [-(-workers // len(usable))] * len(usable)
     cpus = max(1, min(int(node["CPU"]) // max(1, min(slot, workers)) for node, slot in zip(usable, slots, strict=True)))
     sharing = min(workers, _on_gpus(1, gpus)) if gpus else -(-workers // len(usable))
@@ -250,18 +262,21 @@ def _gpus(count: float) -> str:
 
 
 def _on_gpus(there: float, each: float) -> int:
-    """Return how many workers fit on some GPUs. A share never spans two GPUs: two GPUs hold two shares of 0.6."""
+    """Return how many workers with `each` GPUs fit on a machine with `there` GPUs.
+
+    A fraction never spans two GPUs: two GPUs hold two workers with 0.6 GPUs each.
+    """
     return int(there / each) if each > 1 else int(there) * int(1 / each + 1e-6)
 
 
 class Work(Protocol):
-    """How parts of the work are sent out, and what happens to a part whose worker died."""
+    """Interface of a pool's work: how its parts are sent to workers, and what happens to a part whose worker died."""
 
     def send(self, worker: Any, part: Any) -> Any:
         """Start a call on a worker, without retries, and return its reference."""
 
     def smaller(self, part: Any, deaths: int) -> Sequence[Any]:
-        """Return the parts to try next after so many deaths; empty to give the part up."""
+        """Return the parts to try next after `deaths` workers died with this part; empty to give it up."""
 
     def given_up(self, part: Any, deaths: int) -> Any:
         """Return the result of a part that is given up."""
@@ -269,14 +284,16 @@ class Work(Protocol):
 
 @dataclass
 class Pool:
-    """Ray actors with the method `open(first)`: it loads the model once and refuses to differ from the first worker.
+    """A pool of Ray actors (workers) with a method `open(first)`.
+
+    `open` loads the model once, and raises an error if the worker differs from the first worker.
 
     Attributes
     ----------
     first
-        Answer of the first worker that loaded its model; like each answer, it has the worker's `host` and `pid`.
+        What `open` returned on the first worker that loaded its model; it has the worker's `host` and `pid`.
     known
-        The last answer of each worker that loaded its model.
+        What `open` last returned, for each worker that loaded its model.
     """
 
     workers: list[Any]
@@ -288,21 +305,21 @@ class Pool:
     @classmethod
     def start(cls, actor: type, arguments: Sequence[Any], shape: Shape, say: Say) -> Pool:
         """Start the workers, without waiting for them."""
-        # Ray repeats a call after a restart unless the call says otherwise: so `open` waits for the new process.
+        # Ray repeats a call to a worker that it restarts, unless the call forbids that. So `open` outlives a restart.
         options = {"num_cpus": shape.cpus, "num_gpus": shape.gpus, "max_restarts": -1, "max_task_retries": LIVES - 1}
         remote = ray.remote(**options, scheduling_strategy="SPREAD")(actor)
         return cls([remote.remote(*arguments) for _ in range(shape.workers)], shape, say)
 
     def run(self, parts: Iterable[Any] = (), work: Work | None = None) -> Iterator[tuple[Any, Any]]:
-        """Yield each part with its result, in the order in which they come back.
+        """Send parts to workers, and yield each part with its result when it comes back.
 
-        Every worker loads its model first, if it has none; without parts, return when one has. A part whose worker
-        died goes back to the front of the queue.
+        Every worker loads its model first, unless it has. Without parts, return when the first worker has loaded its
+        model. A part whose worker died goes back to the front of the queue.
 
         Raises
         ------
         AudioMarathonError
-            A worker raised it; or the cluster, all workers, or all machines with room for a worker are lost.
+            A worker raised an error, or the cluster, all workers or all machines with room for a worker are lost.
         """
         queue, idle, trouble = deque((part, 0) for part in parts), list[Any](), 0.0
         calls: dict[Any, tuple[Any, Any]] = {one.open.remote(self.first): (one, None) for one in self.workers}
@@ -319,7 +336,7 @@ class Pool:
                     continue
                 except RayError as error:
                     calls[worker.open.remote(self.first)] = worker, None
-                    if work is None or held is None:  # died while loading, or Ray has not noticed a lost machine yet
+                    if work is None or held is None:  # it died while loading, or Ray has not noticed a lost machine yet
                         trouble = trouble or time.monotonic()
                         at_work = any(held for _worker, held in calls.values())
                         if not at_work and time.monotonic() - trouble > _QUIET_S:
@@ -340,7 +357,7 @@ class Pool:
                     self.first, self.known[worker] = self.first or made, made
 
     def _failed(self, worker: Any, error: BaseException, *, at_work: bool) -> None:
-        """Drop a worker that cannot load its model; raise errors of its work, and errors that concern every worker."""
+        """Drop a worker that cannot load its model. Raise errors of its work, and errors that stop every worker."""
         if at_work or isinstance(error, ExecutorError) or (not self.first and isinstance(error, AudioMarathonError)):
             raise error from None
         self.workers.remove(worker)
@@ -351,7 +368,7 @@ class Pool:
         self.say(f"warning: a worker could not be started: {told(error)}")
 
     def _ended(self, calls: Mapping[Any, tuple[Any, Any]]) -> list[Any]:
-        """Wait until a call ends, and return those that have."""
+        """Wait until at least one call ends, and return the calls that have ended."""
         quiet, tell_at = 0, _QUIET_S
         while not (ended := ray.wait([*calls], timeout=_LOOK_S)[0]):
             check_cluster()
@@ -369,7 +386,7 @@ class Pool:
         return f"{self.known[worker].host} (process {self.known[worker].pid})"
 
     def states(self) -> dict[Any, Any]:
-        """Return the `state` of every worker that has loaded its model, without those that died or do not answer."""
+        """Return the `state` of each worker that has loaded its model; leave out workers that do not answer."""
         calls = {worker.state.remote(): worker for worker in self.known}
         ended = ray.wait([*calls], num_returns=len(calls), timeout=_QUIET_S)[0] if calls else []
         found = {}

@@ -1,4 +1,4 @@
-"""Evaluate a model behind an endpoint: several requests at once, one writer, latencies as a client sees them."""
+"""Evaluate a model behind an endpoint, with several requests at once; latencies are those that a client sees."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
 SAMPLING_RATE = 16_000
-_GIVE_UP = 6  # stop after so many samples in a row fail after all attempts, plus two rounds of requests in flight
-_QUIET_S = 10.0  # seconds without a reply before a line says why
-_PATIENCE_S = 10.0  # seconds to wait for requests in flight when the run ends with an error
+_GIVE_UP = 6  # stop when so many samples in a row failed, plus two for each request that may run at once
+_QUIET_S = 10.0  # seconds without a reply until a line tells the user why
+_PATIENCE_S = 10.0  # seconds to wait for open requests when the run ends with an error
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class EndpointEngine(Engine):
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
         """Send a request for every sample without a reply, at most `batch_size` at a time.
 
-        Timed runs send one request at a time: under load, latencies measure the load too.
+        A timed run sends one request at a time, since several at once would slow each other.
         """
         (method,) = self.setup.methods
         samples = iter([sample for sample in plan.samples if sample.id in pending])
@@ -52,7 +52,7 @@ class EndpointEngine(Engine):
         with ThreadPoolExecutor(at_once, "endpoint") as pool, self.endpoint:
             try:
                 while True:
-                    # Start no more than may run, so that clips wait on disk and not in memory.
+                    # Submit only as many as may run at once: waiting samples would hold their clips in memory.
                     running.update(
                         pool.submit(self._record, plan, sample) for sample in islice(samples, at_once - len(running))
                     )
@@ -66,7 +66,7 @@ class EndpointEngine(Engine):
                         running.discard(future)
                         yield method.label, future.result()
                     if self.endpoint.given_up >= _GIVE_UP + 2 * at_once:
-                        advice = "its last error is on record; run the same command again when it is back"
+                        advice = "see the last sample's 'error'; run the same command again when it works"
                         raise ModelError(f"{self.endpoint.host} stopped responding: {advice}")
             except (ModelError, KeyboardInterrupt) as error:
                 patience = _PATIENCE_S if isinstance(error, ModelError) else 0.0
@@ -99,18 +99,21 @@ class EndpointEngine(Engine):
         )
 
     def state(self) -> dict[str, Any]:
-        """See :meth:`Engine.state`; of the machine that sends the requests, whose GPU may serve the model."""
+        """See :meth:`Engine.state`. It describes the machine that sends the requests.
+
+        GPUs are left out, since a server on this machine may use them for this model.
+        """
         return {**super().state(), "gpu": [], "other_gpu_processes": []}
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
-    """Return a prompt as a chat message: clips as base64 of 16-bit WAV at `SAMPLING_RATE`, then the text."""
+    """Turn a prompt into a chat message: first the clips, as 16-bit WAV at `SAMPLING_RATE` in base64, then the text."""
     clips = [{"type": "input_audio", "input_audio": {"data": _wav(clip), "format": "wav"}} for clip in prompt.clips]
     return [{"role": "user", "content": [*clips, {"type": "text", "text": prompt.text}]}]
 
 
 def _wav(clip: Waveform) -> str:
-    """Return a clip as base64 of a 16-bit WAV."""
+    """Encode a clip as 16-bit WAV in base64."""
     stream = io.BytesIO()
     soundfile.write(stream, clip, SAMPLING_RATE, format="WAV", subtype="PCM_16")
     return base64.b64encode(stream.getbuffer()).decode()
@@ -123,7 +126,7 @@ def open_endpoint(
     *,
     say: Say = lambda _line: None,
 ) -> EndpointEngine:
-    """Return the engine of a model behind an endpoint; sends no request yet.
+    """Return the engine for a model behind an endpoint, without sending a request.
 
     Raises
     ------
@@ -138,7 +141,7 @@ def open_endpoint(
     spec = get_model(model)
     endpoint = Endpoint.from_env(settings.model_path)
     say(f"model {endpoint.model} at {endpoint.host}")
-    # "endpoint" keeps its run folders apart from those of the same checkpoint on this machine.
+    # The variant "endpoint" keeps these run folders apart from those of the same checkpoint on this machine.
     checkpoint = Checkpoint(endpoint.model, Path(endpoint.model), "endpoint")
     hardware = Hardware("endpoint", "as served", f"endpoint {endpoint.host}")
     setup = Setup(
@@ -153,7 +156,7 @@ def open_endpoint(
 
 
 def _check_settings(settings: RunSettings) -> None:
-    """Refuse settings of local models: they would have no effect, and label the records wrongly."""
+    """Refuse settings that only local models have. They would have no effect, but be written into the run's facts."""
     if settings.decode_tokens:
         raise SettingsError(f"DECODE_TOKENS={settings.decode_tokens}: an endpoint stops at the end token; allowed: 0")
     for field in fields(settings):

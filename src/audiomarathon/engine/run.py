@@ -1,6 +1,6 @@
-"""Run tasks: find the data, load the model, evaluate, score, write; import replies that were generated elsewhere.
+"""Run tasks: find the data, load the model, evaluate, score and write. Also import replies generated elsewhere.
 
-Errors of the command are reported before the model is loaded, and errors of the model before the first sample.
+Errors in the command are reported before the model is loaded, and errors of the model before the first sample.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ IMPORTED = "imported"
 
 @dataclass(frozen=True)
 class Result:
-    """A finished setting of a task: its folder, its method's label and the content of its `summary.json`.
+    """A finished run: one task under one setting.
 
-    `without_attention` counts samples whose attention should have been captured but is missing.
+    It has the run's folder, the method's label and the content of `summary.json`. `without_attention` counts the
+    answered samples whose attention should have been captured but is missing.
     """
 
     folder: Path
@@ -68,27 +69,27 @@ def run(
     progress: bool | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> Iterator[Result]:
-    """Evaluate a model on tasks, yielding each setting's result when its task is finished.
+    """Evaluate a model on tasks. Yield the result of each setting when its task is finished.
 
     Parameters
     ----------
     tasks
-        Names, or tasks.
+        Names of tasks, or task objects.
     model
         A model's name (`audiomarathon list models`).
     methods
         Settings to run side by side on each sample; None runs the method that `settings` names.
     ray
-        Ray's workers that run the samples; None runs in this process.
+        Options for Ray's workers; None runs the samples in this process.
     say
-        Called with lines for the user: the model, skipped samples, the results' folder.
+        Receives lines for the user: on the model, skipped samples and run folders.
     trackers
-        Follow each run; see :mod:`audiomarathon.tracking`.
+        Trackers that show each run, such as MLflow; see :mod:`audiomarathon.tracking`.
 
     Raises
     ------
     AudioMarathonError
-        Before the first sample, for anything that the user must fix.
+        For anything that the user must fix; most errors are raised before the first sample.
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
     spec = get_model(model)
@@ -102,7 +103,7 @@ def run(
             say(line)
 
     def anything_left(setup: Setup) -> bool:
-        # Check every task: a clash in the last must be found before hours are spent on the first.
+        # Check every task now: an error in the last task must be found before hours are spent on the first.
         finished = [is_finished(setup, task, data) for task, data in loaded]
         return not all(finished)
 
@@ -127,9 +128,9 @@ def opened(
     Parameters
     ----------
     needed
-        Called before the weights are loaded, which may take minutes. It raises errors that can be known by then, and
-        returns whether any work is left; if not, no model is loaded. On a joined cluster only the workers know their
-        machine, so the model is loaded first.
+        Called before the weights are loaded, which may take minutes. It returns whether any work is left (if not, no
+        model is loaded), and raises errors that are known without the model. Exception: on a cluster that is joined,
+        only the workers know their machines, so the model is always loaded first.
 
     Yields
     ------
@@ -143,7 +144,7 @@ def opened(
         from audiomarathon.engine.remote import open_endpoint
 
         if ray is not None:
-            several = "for several requests at once set BATCH_SIZE and --no-timing"
+            several = "leave it out; for several requests at once set BATCH_SIZE and --no-timing"
             raise SettingsError(f"--executor ray: {model} runs behind an endpoint; {several}")
         engine = open_endpoint(model, settings, methods, say=say)
         needed(engine.setup)
@@ -167,7 +168,7 @@ def opened(
 
 
 def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
-    """Refuse batches to methods that work on one sample at a time.
+    """Refuse a batch size above 1 if a method works on one sample at a time.
 
     Raises
     ------
@@ -184,7 +185,7 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
     Raises
     ------
     DataError
-        There are none, or rows are bad and ALLOW_BAD_ROWS is off.
+        There are no samples, or rows are invalid and ALLOW_BAD_ROWS is off.
     """
     if task.probed:
         raise SettingsError(f"{task.key} probes encoders; run it with: audiomarathon encoder run ENCODER --tasks")
@@ -204,7 +205,7 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
     for name, count in loaded.defects.items():
         say(f"{task.key}: {counted(count, 'sample')}: {name}")
     if not loaded.samples:
-        raise DataError(f"{task.key}: {folder}: no sample is left to run")
+        raise DataError(f"{task.key}: no samples to run in {folder}")
     expected = read_manifest(folder).expected(task)
     if expected and (found := len(loaded.samples) + sum(loaded.left_out.values())) != expected.count:
         say(f"{task.key}: {counted(found, 'sample')} in {folder}; the whole task has {expected.count:,}")
@@ -212,14 +213,14 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
 
 
 def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
-    """Tell whether every selected sample has a reply under every setting, and with SAVE_ATTN its attention.
+    """Tell whether every selected sample has a reply under every setting; with SAVE_ATTN, also its attention.
 
     Raises
     ------
     RecordError
-        A folder holds another run, or another process writes it.
+        A folder holds another run, or another process is writing to it.
     SettingsError
-        Samples have no clips, and the model needs audio.
+        Samples have no clips, but the model needs audio.
     """
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
@@ -254,7 +255,7 @@ def run_task(
     Parameters
     ----------
     engine
-        None if the task is finished; then its results are yielded again.
+        None if every sample is answered; then only the scores are computed again.
     """
     import torch
 
@@ -297,7 +298,7 @@ def run_task(
             with progress_of(len(samples), f"{task.key}: attention", "sample") as step:
                 capture_missing(engine.lm, plan, jobs, settings, say=say, step=step)
         for job in jobs:
-            if engine is None and not keep_records:  # the summary covers the samples that this run selects
+            if engine is None and not keep_records:  # store which samples this run selects: the summary covers them
                 job.folder.write_run({**job.folder.run, **facts_of(setup, task, data, samples)})
             without_attention = set[str]()
             if settings.save_attn:
@@ -310,12 +311,12 @@ def run_task(
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
-    """Judge a folder's records, write verdicts and the summary of the last run's samples, and return the summary.
+    """Judge a folder's records, and write the verdicts and the summary, which covers the last run's samples.
 
     Raises
     ------
     PluginError
-        The scorer fails on a record; all records stay.
+        The scorer fails on a record. All records are kept.
     """
 
     def failed(record: Record, error: BaseException) -> None:
@@ -331,7 +332,7 @@ def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
 
 
 def score(path: Path) -> Result:
-    """Score a run's stored replies again and write `summary.json`; needs neither model nor data.
+    """Score a run's stored replies again, and write `summary.json`. Neither the model nor the data is needed.
 
     Raises
     ------
@@ -359,9 +360,9 @@ def as_run(
     control: str | None = None,
     corpus: Sequence[Sequence[str]] = (),
 ) -> Result:
-    """Write records as a run folder, or complete a folder that holds some of them, and score it.
+    """Write imported records to a run folder, or add those that it lacks, and score the run.
 
-    Two imported runs of the same questions are comparable.
+    Two imported runs with the same questions can be compared.
 
     Parameters
     ----------
@@ -377,12 +378,12 @@ def as_run(
     Raises
     ------
     DataError
-        The folder holds a different reply to one of the questions; nothing is written.
+        The folder holds a different reply to one of the questions. No record is written.
     RecordError
-        A record cannot be written; nothing is written.
+        A record cannot be written.
     """
     for record in records:
-        to_line(record)  # refuses a record that could not be read again
+        to_line(record)  # refuse a record that could not be read again, before anything is written
     questions = json.dumps([[record.id, record.reference] for record in sorted(records, key=lambda record: record.id)])
     digest = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
     controlled = {"control": {"kind": control}} if control else {}

@@ -1,4 +1,4 @@
-"""Write facts of the run, the machine and each session to `run.json`; report what a resumed run finds."""
+"""Write facts of the run, the machine and each session to `run.json`. Tell the user what a resumed run finds."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], say: Say, progress: bool | None) -> None:
-    """Evaluate a task's settings and record the session's time and load; see :meth:`Engine.evaluate`."""
+    """Evaluate a task's settings, and write the session's time and load to `run.json`; see :meth:`Engine.evaluate`."""
     from audiomarathon.costs.flops import drops_of
 
     machine = engine.state()
     load, cpu_s, others = (machine.pop(name) for name in ("load", "cpu_s", "other_gpu_processes"))
     machine |= {"gpu_before": machine.pop("gpu"), "load_before": load}
     if others and engine.setup.settings.timing:
-        warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}")
+        warn(f"other processes use the GPU, so measured times will be longer: {'; '.join(others)}")
     threads = threads_of(machine, engine.setup.hardware.name)
     if engine.setup.settings.timing:
         _warn_if_busy(load, threads)
@@ -72,11 +72,11 @@ def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
     if load and is_busy(load, threads):
         found = counted(foreign_count(load), "busy process", "busy processes")
         advice = "wait until they end, or run without times (--no-timing; in Python timing=False)"
-        warn(f"{found} of other programs on {load['cores']} cores: times will suffer; {advice}")
+        warn(f"{found} of other programs on {load['cores']} cores, so measured times will be longer; {advice}")
 
 
 def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return the facts in `run.json` that all settings of a task share; no model is needed."""
+    """Return the facts for `run.json` that all settings of a task share and that need no loaded model."""
     expected = read_manifest(data.folder).expected(task)
     return {
         "task": task.key,
@@ -100,12 +100,12 @@ def now() -> str:
 
 
 def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None:
-    """Print how many samples of a folder are done, how many have changed clips, and if another version wrote it.
+    """Tell the user what a folder holds: finished samples, samples whose clips have changed, and the version.
 
     Parameters
     ----------
     clips
-        Current fingerprint of each sample's clips.
+        Current hash of each sample's clips.
     """
     from audiomarathon.engine.environment import environment
 
@@ -113,7 +113,7 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
     if folder.records and last != now:
         say(f"{folder.path}: last written by audiomarathon {last}, now {now}")
     if folder.weak:
-        why = "an earlier version made records here; weights or third-party code may have changed since"
+        why = "an older version wrote some records; changes of weights or third-party code since then go unnoticed"
         say(f"{folder.path}: weak fingerprint: {why}")
     done = folder.done(clips) & set(clips)
     if done == set(clips):
@@ -121,7 +121,7 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
     elif done:
         say(f"{folder.path}: resuming: {len(done):,} of {counted(len(clips), 'sample')} done")
     if beyond := len(folder.done() - set(clips)):
-        say(f"{folder.path}: {counted(beyond, 'more recorded sample')} outside this run's limit, not in the summary")
+        say(f"{folder.path}: {counted(beyond, 'more recorded sample')} not selected by this run, not in the summary")
     if changed := len((folder.done() & set(clips)) - done):
         say(f"{folder.path}: {counted(changed, 'sample')} with changed clips: running again")
 

@@ -1,6 +1,6 @@
-"""Find a run's checkpoint, device and precision before any weights are loaded, and its identity.
+"""Find a run's checkpoint, device and precision before the weights are loaded, and compute the run's identity.
 
-Records of two runs mix only if every field of the identity is equal.
+Two runs share a folder only if every field of their identities is equal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Device and precision of the model; `name` is the GPU's or the CPU's name, on which times depend."""
+    """Device and precision of the model. `name` names the GPU or the CPU, since times depend on it."""
 
     device: str
     dtype: str
@@ -39,7 +39,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Setup:
-    """Checkpoint, machine, settings and methods of a run; with the task they decide its identity."""
+    """Checkpoint, machine, settings and methods of a run. Together with the task, they make the run's identity."""
 
     checkpoint: Checkpoint
     checkpoint_hash: str
@@ -76,7 +76,7 @@ def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
 
 
 def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) -> None:
-    """Refuse methods that the config alone rules out; the loader reports errors of the config itself."""
+    """Refuse methods that cannot work with this config. Faults of the config itself are reported when it is loaded."""
     from audiomarathon.models.loading import loading
 
     try:
@@ -106,7 +106,9 @@ def find_hardware(settings: RunSettings) -> Hardware:
         if not gpu:
             raise SettingsError(f"DEVICE={device}: PyTorch sees no GPU here; allowed: cpu, auto")
         if device[5:] and int(device[5:]) >= torch.cuda.device_count():
-            raise SettingsError(f"DEVICE={device}: there are {torch.cuda.device_count()} GPUs, counted from 0")
+            raise SettingsError(
+                f"DEVICE={device}: no such GPU; allowed: cuda:0 to cuda:{torch.cuda.device_count() - 1}"
+            )
     if settings.device_map and not gpu:
         raise SettingsError(f"DEVICE_MAP={settings.device_map}: PyTorch sees no GPU to spread the model over")
     dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if device.startswith("cuda") else "float32")
@@ -114,7 +116,7 @@ def find_hardware(settings: RunSettings) -> Hardware:
 
 
 def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
-    """Return the folder of each setting of a task, not yet entered."""
+    """Return each method with its run folder for this task. The folders are not entered (locked) yet."""
     shared = _identity(setup, task, data)
     root = setup.settings.results / task.key / setup.checkpoint.folder_name
     fits = task.scorer.fits
@@ -126,7 +128,7 @@ def _method(method: Method) -> dict[str, Any]:
 
 
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
-    """Return the hashes of third-party code, by the kind and name of the object that it defines."""
+    """Return hashes of the third-party code that defines some objects, by the objects' kind and name."""
     hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
     return {name: found for name, found in hashes.items() if found}
 
@@ -137,7 +139,7 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
     control = read_manifest(data.folder).control
     return {
-        **({"control": dict(control)} if control else {}),  # a control is another task than its original
+        **({"control": dict(control)} if control else {}),  # a task with control audio is not the original task
         **({"version": task.version} if task.version else {}),
         "checkpoint": setup.checkpoint_hash,
         "dtype": hardware.dtype,
@@ -148,6 +150,6 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
         "device": hardware.name if settings.timing else None,
-        **_code("task", {task.key: task}, without=Scorer),  # a scorer may change: it judges stored replies again
+        **_code("task", {task.key: task}, without=Scorer),  # scorers may change: they judge stored replies again
         **({} if setup.spec.remote else _code("model", {setup.spec.key: setup.spec.load_family()})),
     }

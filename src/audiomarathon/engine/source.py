@@ -1,4 +1,4 @@
-"""Hash the source code of third-party methods, tasks and models, for the run's identity."""
+"""Hash the source code of third-party methods, tasks and models. The hashes are part of a run's identity."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _INSTALLED = {"site-packages", "dist-packages"}
 def source_hash(thing: object, without: type | None = None) -> str | None:
     """Return a hash of the source code of an object, a class or a function; None if all of it belongs to this project.
 
-    It covers the files of the object's classes, and the modules that they import from the same package or from outside
-    `site-packages`; `run.json` names the versions of installed packages. In a script it covers only the definition and
-    the names that it uses, since a script also contains the call that runs it.
+    The hash covers the files of the object's classes, and modules that these files import from the same package or from
+    outside `site-packages`. Other installed packages are left out. In a script, the hash covers only the definition
+    and the names that it uses, since a script also contains the call that runs it.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def source_hash(thing: object, without: type | None = None) -> str | None:
     """
     home = {_package(part) for part in _definitions(thing)[:1]}
     found: dict[str, str] = {}
-    seen: dict[int, object] = {}  # holds the objects, so that an id stays theirs
+    seen: dict[int, object] = {}  # by id; it keeps the objects alive, so that no other object can get the same id
     todo = [thing]
     while todo:
         one = todo.pop()
@@ -48,7 +48,7 @@ def source_hash(thing: object, without: type | None = None) -> str | None:
             installed = _INSTALLED.intersection(Path(file or "").parts) and _package(part) not in home
             if _package(part) in _KNOWN or installed or name in found:
                 continue
-            if texts:  # a file outside any package: hash it as it was run, wherever it is
+            if texts:  # a file that was loaded by its path: hash the text that was run
                 found |= {Path(str(each.__file__)).stem: texts[each].hex() for each in texts if each.__name__ == name}
                 found |= {each.__name__: texts[each].hex() for each in texts if each.__name__ != name}
                 todo += [value for each in texts for value in vars(each).values() if _is_definition(value, beside=name)]
@@ -79,7 +79,7 @@ def _package(part: Any) -> str:
 
 
 def _is_definition(value: object, *, beside: str) -> bool:
-    """Tell whether a module's attribute is another module, or is defined in another module."""
+    """Tell whether an attribute of module `beside` is another module, or a class or function defined elsewhere."""
     return isinstance(value, ModuleType | type | FunctionType) and getattr(value, "__module__", None) != beside
 
 
@@ -107,7 +107,7 @@ def _in_script(part: Any, file: str | None) -> str:
 
 
 def _reached(script: str, name: str) -> str:
-    """Return the statements of a script that define a name, and the definitions that they use, recursively."""
+    """Return a script's statements that define a name, and, recursively, the definitions that they use."""
     bound: dict[str, list[ast.stmt]] = {}
     for statement in ast.parse(script).body:
         stored = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))

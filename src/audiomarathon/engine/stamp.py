@@ -1,4 +1,4 @@
-"""The stamp of a certificate: the checks that a checkpoint passed on this machine, for `run.json`."""
+"""The stamp of a certificate, for `run.json`: the verdicts of the checks of a checkpoint on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAIL = "fail"
 
 
 def about(setup: Setup) -> dict[str, str]:
-    """Return the facts that a certificate covers; it counts for a run only if all of them are equal."""
+    """Return the facts that a certificate is about. It is valid for a run only if all these facts are equal."""
     return {
         "checkpoint": setup.checkpoint_hash,
         "device": setup.hardware.name,
@@ -51,11 +51,11 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
         failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
         warn(f"{setup.spec.key} FAILED its certificate ({failed}); see {path}")
     if weak:
-        old = f"its certificate of {found['date']} rests on an old hash of the checkpoint, which misses most changes"
-        warn(f"{setup.spec.key}: weak fingerprint: {old}; run `audiomarathon certify` again")
+        old = f"its certificate of {found['date']} has a weak fingerprint of the checkpoint, which misses most changes"
+        warn(f"{setup.spec.key}: {old}; run `audiomarathon certify` again")
     return {**found, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
 
 
 def place(about_: dict[str, str]) -> Path:
-    """Return the file of a certificate."""
+    """Return the file for a certificate about these facts."""
     return cache_folder() / "certificates" / f"{identity_hash(about_)}.json"

@@ -1,6 +1,6 @@
-"""Run many tasks under a grid of methods and ratios; each pair gets a run folder.
+"""Run many tasks under a grid of methods and ratios. Each task under each setting gets a run folder.
 
-The model is loaded once. A failing task is recorded with its reason; the other tasks still run.
+The model is loaded once. If a task fails, the reason is kept, and the other tasks still run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from audiomarathon.tracking.tracker import Tracker
 
 @dataclass
 class Swept:
-    """A sweep's results so far, and the reason of each task that failed."""
+    """A sweep's results so far, and for each task that failed the reason."""
 
     results: list[Result] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ _ALLOWED = "ratios from 0 to below 1: one (0.5), a list (0.1,0.5), a range first
 
 
 def parse_ratios(text: str) -> list[float]:
-    """Return the ratios of a list, a range `first:last:step` (both ends included) or a single number.
+    """Read ratios from a list, a range `first:last:step` (both ends included) or a single number.
 
     Steps are decimal, so 0.1:0.9:0.1 contains 0.3 and not 0.30000000000000004. Ratios are sorted and unique.
 
@@ -79,12 +79,12 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     Parameters
     ----------
     names
-        `all` means every method but base. `fast_v` runs at every ratio; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` name
-        theirs. Ratio 0 of any method means base, which comes first, once.
+        `all` means every method but base. `fast_v` gets every ratio of `ratios`; `fast_v:0.5` and
+        `fast_v:0.5+snapkv:0.3` have their own. A method with ratio 0 is replaced by base, which comes first, once.
     base
-        Add base if nothing names it.
+        Whether to add base even if no name asks for it.
     places
-        `layer`, `scope` and `at`, as :func:`get_method` takes them.
+        Arguments `layer`, `scope` and `at` of :func:`get_method`.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     once: dict[str, Method] = {}
     for method in found:
         if _code(once.setdefault(method.label, method)) != _code(method):
-            raise SettingsError(f"two methods are called {method.label}: rename one of the classes")
+            raise SettingsError(f"two different methods are called {method.label}; rename one of the classes")
     return sorted(once.values(), key=lambda method: not isinstance(method, Base))
 
 
@@ -139,19 +139,19 @@ def sweep(
     Parameters
     ----------
     ray
-        Ray's workers that run the samples; None runs in this process.
+        Options for Ray's workers; None runs the samples in this process.
     logs
-        Folder for one log a task.
+        Folder for the logs, one for each task.
     finished
-        Called after each task with the results so far, so that a summary exists whatever happens next.
+        Called after each task with the results so far, so that a summary exists even if a later task is killed.
     trackers
-        Follow each run; see :mod:`audiomarathon.tracking`.
+        Trackers that show each run, such as MLflow; see :mod:`audiomarathon.tracking`.
 
     Raises
     ------
     AudioMarathonError
-        An error of all tasks: an unknown model, or a method that does not apply to it. It is written to each log, and
-        `finished` is called first.
+        An error that stops all tasks, such as an unknown model, or a method that does not apply to the model. It is
+        written to each log, and `finished` is called before it is raised.
     """
     check_batch_size(settings, methods)
     swept, ready, remaining = Swept(), [], list(trackers)
@@ -194,7 +194,7 @@ def sweep(
 
 
 def _write(finished: Callable[[Swept], None], swept: Swept, say: Say) -> None:
-    """Pass on the results so far; an error in writing them does not end the sweep."""
+    """Call `finished` with the results so far. If they cannot be written, say so, and continue the sweep."""
     try:
         finished(swept)
     except (AudioMarathonError, OSError) as error:

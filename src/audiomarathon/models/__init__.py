@@ -1,1 +1,1 @@
-"""Model families: how each one loads, how its prompt looks, and where its parts are."""
+"""Model families: how each family's checkpoints are loaded, how its prompts look, and where its parts are."""

@@ -1,7 +1,8 @@
-"""Aero-1-Audio (github.com/EvolvingLMMs-Lab/Aero-1): Qwen2-Audio's encoder before Qwen2.5-1.5B.
+"""Aero-1-Audio (github.com/EvolvingLMMs-Lab/Aero-1): Qwen2-Audio's encoder and the LLM Qwen2.5-1.5B.
 
-The published code builds the parts of Qwen2-Audio under other names. So transformers' Qwen2-Audio class runs it, and
-the code that comes with the checkpoint does not. Each window of 30 s has a placeholder, followed by a line break.
+The checkpoint's own code builds the parts of Qwen2-Audio under other names. So we load the checkpoint into the class
+Qwen2-Audio of transformers, and never run that code. In the prompt, each window of 30 s has a placeholder and a line
+break.
 """
 
 from __future__ import annotations
@@ -35,5 +36,5 @@ class Aero(Qwen2Audio):
     )
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
-        """Return None: the processor is code from the checkpoint, and that is not run."""
+        """Return None: the processor is code in the checkpoint, which is never run."""
         return None

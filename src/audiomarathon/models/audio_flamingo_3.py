@@ -1,8 +1,8 @@
 """Audio Flamingo 3 (arXiv 2507.08128), on transformers' native class.
 
-A Whisper encoder hears windows of 30 s. The audio tokens of all windows of a clip, 25 a second, stand in one run in the
-prompt. The last window is padded with silence for the encoder only: the silence gets no tokens. The model takes clips
-of up to ten minutes, where its processor would cut; here a longer clip is an error.
+A Whisper encoder hears windows of 30 s. A clip has 25 audio tokens a second, and the tokens of its windows follow each
+other in the prompt without a gap. The last window is padded with silence for the encoder, but the silence gets no audio
+tokens. The model takes clips of up to ten minutes. Its processor would cut a longer clip; here it is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AudioFlamingo3(AudioLM):
     architecture: ClassVar[Any] = AudioFlamingo3ForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("audioflamingo3",)
     encoder_window_seconds: ClassVar[float] = 30.0
-    template = ""  # the tokenizer's is for the LLM alone, without audio
+    template = ""  # do not use the tokenizer's template: it is for the LLM alone, without audio
     placeholder = "<sound>"
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
@@ -58,17 +58,17 @@ class AudioFlamingo3(AudioLM):
         extractor = self.feature_extractor
         if len(clip) > _MOST_SECONDS * self.sampling_rate:
             raise ModelError(
-                f"a clip of {len(clip) / self.sampling_rate:.1f} s: Audio Flamingo 3 hears {_MOST_SECONDS} s at most, "
-                f"and audio is not cut here"
+                f"a clip of {len(clip) / self.sampling_rate:.1f} s: Audio Flamingo 3 hears {_MOST_SECONDS} s at most; "
+                "cut the clip, or use another model"
             )
         if len(clip) <= 2 * extractor.hop_length:
             raise ModelError("a clip is too short for a single audio token (0.04 s)")
         return list(windows(clip, extractor.n_samples))
 
     def worded(self, prompt: Prompt) -> str:
-        """See :meth:`AudioLM.worded`. The template has a single placeholder for audio.
+        """See :meth:`AudioLM.worded`. The chat template has one placeholder, since the processor takes one clip.
 
-        Put the placeholders of several clips there, each on a line. The processor itself accepts one clip only.
+        For several clips, replace it by several placeholders, each on a line.
         """
         several = "\n".join([self.placeholder] * max(1, len(prompt.clips)))
         return super().worded(prompt).replace(self.placeholder, several, 1)

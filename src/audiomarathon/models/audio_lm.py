@@ -1,4 +1,4 @@
-"""The interface of an audio LLM, and the generate loop that all families and methods share."""
+"""The base class of audio LLMs: their interface, and the loading and generating that all families share."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from audiomarathon.models.trace import Trace
 
 
 class AudioLM:
-    """A loaded audio LLM of some family.
+    """A loaded audio LLM. Each model family is a subclass.
 
-    A family defines what is special in loading, how its prompt looks and where its parts are. Loading, generating,
-    timing and counting are defined here, for all families.
+    A family defines how its loading differs, how its prompt looks, and where its parts are. Loading, generating, timing
+    and counting are defined here, for all families.
 
-    Class attributes: `title` (the family's name for people), `architecture` (transformers' class), `model_types`
-    (accepted in config.json, the hub's first), `feature_extractor_class`, `sampling_rate` (Hz).
+    Class attributes: `title` (the family's name in messages), `architecture` (transformers' class), `model_types`
+    (accepted model types in config.json, first that of the hub's checkpoint), `feature_extractor_class`,
+    `sampling_rate` (Hz).
     """
 
     title: ClassVar[str]
@@ -38,18 +39,18 @@ class AudioLM:
 
     sampling_rate: ClassVar[int] = 16000
     encoder_window_seconds: ClassVar[float] = 0.0
-    """Length of the audio tower's windows, the last one padded; 0 without windows."""
+    """Length of the audio tower's windows, to which the end of a clip is padded; 0 without windows."""
     text_only: ClassVar[bool] = True
-    """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If not, a run with such samples is
-    refused before the model is loaded."""
+    """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If it does not, a run with such
+    samples is refused before the model is loaded."""
     other_kinds: ClassVar[str] = "a checkpoint of another model; `audiomarathon list models` names them"
     """Advice in the error about a checkpoint with another model type."""
     template: ClassVar[str | None] = None
-    """The chat template of a checkpoint without a template file; None: the tokenizer's."""
+    """Chat template for checkpoints without a template file; None uses the tokenizer's template."""
     tower_list: ClassVar[str] = "layers"
     """Name of the audio encoder's list of layers."""
     placeholder: str = ""
-    """The chat template's text for a clip; the tokenizer turns it into :attr:`audio_token`."""
+    """Text that the chat template writes for a clip; the tokenizer turns it into :attr:`audio_token`."""
     audio_token: int
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -57,8 +58,8 @@ class AudioLM:
         self.tokenizer = tokenizer
         self.feature_extractor = feature_extractor
         self.end_tokens = self._end_tokens()
-        # An explicit, greedy generation config: shipped configs may sample (Qwen2.5-Omni's has do_sample=True) or set
-        # penalties, and `generate` fills every gap from the model's config.
+        # Replace the checkpoint's generation config, which may sample (Qwen2.5-Omni has do_sample=True) or set
+        # penalties. Otherwise `generate` would use its values for every field that our own config leaves out.
         self.model.generation_config = GenerationConfig()
         self.clock = make_clock(self.model)
         if self.placeholder:
@@ -66,7 +67,7 @@ class AudioLM:
 
     @classmethod
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
-        """Load a checkpoint folder. The steps are the same for every family; the hooks below hold the differences.
+        """Load a checkpoint folder. The steps are the same for every family; families override the methods below.
 
         Parameters
         ----------
@@ -82,7 +83,7 @@ class AudioLM:
         Raises
         ------
         ModelError
-            When weights are missing or left over, or the checkpoint is another model's.
+            When the checkpoint lacks weights, has unexpected weights, or belongs to another model.
         """
         with loading(path, cls.title):
             cls.refuse_other_kinds(path)
@@ -103,20 +104,20 @@ class AudioLM:
 
     @classmethod
     def refuse_other_kinds(cls, path: Path) -> None:
-        """Refuse another model's checkpoint, before a config class fills gaps with a full-size model's defaults."""
+        """Refuse a checkpoint of another model. Otherwise the config class would fill its gaps with wrong defaults."""
         kind = cls.architecture.config_class.get_config_dict(path)[0].get("model_type")
         if kind not in cls.model_types:
             raise ModelError(
-                f"{path}: config.json says model type {kind!r}, not {cls.model_types[0]!r}: {cls.other_kinds}"
+                f"{path}: config.json says model type {kind!r}, not {cls.model_types[0]!r}; {cls.other_kinds}"
             )
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
-        """Refuse a folder that lacks files, or a machine without a needed package, before loading; by default pass."""
+        """Before loading, refuse a folder that lacks files, or a machine that lacks a package. By default, pass."""
 
     @classmethod
     def attention(cls, attn_implementation: str) -> str | Mapping[str, str]:
-        """Return the attention implementation of the whole model, or of each part by its config's name."""
+        """Return the attention implementation for the whole model, or for each part, by the name of its config."""
         return attn_implementation
 
     @classmethod
@@ -126,11 +127,11 @@ class AudioLM:
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """Read the tokenizer, with the chat template for audio.
+        """Read the tokenizer, and give it the chat template for audio.
 
-        A separate template file wins, as it does for the processor: the tokenizer's template may lack audio.
+        A separate template file wins over the tokenizer's template, which may lack audio. The processor does the same.
         """
-        # Without the config, transformers would ask whether to run the code that Aero's checkpoint names.
+        # Pass the config: without it, transformers would ask whether to run the code in Aero's checkpoint.
         tokenizer = AutoTokenizer.from_pretrained(path, config=cls.read_config(path), trust_remote_code=False)
         built_in = tokenizer.chat_template if cls.template is None else cls.template
         tokenizer.chat_template = template_in(path) or built_in
@@ -140,7 +141,7 @@ class AudioLM:
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:
-        """Add weights that the checkpoint stores in a special way, and remove them from the missing keys of `info`."""
+        """Load weights that the family stores in a special way, and remove them from `info`'s missing keys."""
 
     @classmethod
     def read_config(cls, path: Path) -> Any:
@@ -154,9 +155,9 @@ class AudioLM:
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding.
+        """Turn prompts into a batch of tensors on the model's device: audio features, and left-padded tokens.
 
-        Clips are never cut short, except by a family that says so.
+        Clips are never cut short, unless the family's docstring says so.
         """
         prompts = [self.windowed(prompt) for prompt in prompts]
         clips = [clip for prompt in prompts for clip in prompt.clips]
@@ -164,33 +165,33 @@ class AudioLM:
         return self.batch(prompts, counts, **features)
 
     def windowed(self, prompt: Prompt) -> Prompt:
-        """Cut a prompt's clips into windows, and count each window as a clip; by default cut nothing."""
+        """Cut a prompt's clips into windows, each of which then counts as a clip; by default, cut nothing."""
         return prompt
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return the number of audio tokens of each clip, and the features of all, by the model's names for them."""
+        """Return each clip's number of audio tokens, and the features of all clips, named as the model's arguments."""
         raise NotImplementedError(f"{type(self).__name__} defines neither `heard` nor its own `prepare`")
 
     def features(self, clips: Any, **options: Any) -> Any:
-        """Return the feature extractor's output for one or several clips, none of them cut."""
+        """Return the feature extractor's output for one or several clips, without cutting a clip."""
         usual = {"padding": "max_length", "truncation": False, "return_attention_mask": True, "return_tensors": "pt"}
         return self.feature_extractor(clips, sampling_rate=self.sampling_rate, **{**usual, **options})
 
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return the audio tokens of clips with `frames` mel frames: 25 a second with Whisper's encoder."""
+        """Return the number of audio tokens for `frames` mel frames; with Whisper's encoder, 25 per second."""
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
     def worded(self, prompt: Prompt) -> str:
-        """Word a prompt by the tokenizer's chat template, with a placeholder for each clip."""
+        """Return a prompt's text by the tokenizer's chat template, with a placeholder for each clip."""
         return chat_text(self.tokenizer, prompt, self.placeholder)
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
-        """Word prompts and join them with their features into a left-padded batch, in the model's precision.
+        """Turn prompts into a left-padded batch, and add their audio features in the model's precision.
 
         Parameters
         ----------
         counts
-            Audio tokens of each clip, prompt after prompt.
+            Number of audio tokens of each clip, in the prompts' order.
         """
         encoded = self.encoded(prompts, counts)
         tensors = {name: encoded[name].to(self.device) for name in ("input_ids", "attention_mask")}
@@ -200,7 +201,7 @@ class AudioLM:
         return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts))
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Return prompts as left-padded tokens, with `counts` audio tokens for each clip."""
+        """Return prompts as left-padded tokens; `counts` are the numbers of audio tokens of the clips."""
         remaining = iter(counts)
         texts = [
             with_audio_tokens(self.worded(prompt), self.placeholder, [next(remaining) for _ in prompt.clips])
@@ -208,11 +209,11 @@ class AudioLM:
         ]
         return self.tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
 
-    # Most families of transformers keep their parts here; the others override these properties.
+    # Most model classes of transformers have their parts at these places; other families override these properties.
 
     @property
     def decoder(self) -> nn.Module:
-        """The LLM without its head: the module with `.layers` that receives `past_key_values`."""
+        """The LLM without its head: the module that has `.layers` and receives `past_key_values`."""
         decoder: nn.Module = self.model.model.language_model
         return decoder
 
@@ -224,13 +225,13 @@ class AudioLM:
 
     @property
     def audio_tower(self) -> nn.Module:
-        """The audio encoder. Its forward is the `encoder` stage; a projector after it counts as LLM prefill."""
+        """The audio encoder, timed as the stage `encoder`. A projector outside this module counts as LLM prefill."""
         tower: nn.Module = self.model.model.audio_tower
         return tower
 
     @property
     def audio_encoder(self) -> nn.Module:
-        """The audio tower without its projector; the whole tower if it has none."""
+        """The audio tower without its projector; the whole tower if it contains no projector."""
         return self.audio_tower
 
     @property
@@ -257,9 +258,10 @@ class AudioLM:
         return name
 
     def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the cosines and sines of `count` text positions from `start` on, each of shape (count, d_rotated).
+        """Return the rotary cosines and sines of `count` text positions from `start`, each of shape (count, d_rotated).
 
-        Calls `forward` without hooks: a hook that renumbers a shortened prompt must not renumber these positions.
+        `forward` is called directly, so that hooks do not run: a hook that renumbers a shortened prompt must not
+        renumber these positions.
         """
         positions = torch.arange(start, start + count, device=self.device)[None]
         like = torch.empty(0, dtype=self.model.dtype, device=self.device)
@@ -271,28 +273,32 @@ class AudioLM:
         return (positions,)
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context manager around each generate call; by default an empty one."""
+        """Return a context manager in which each generate call runs; by default, one that does nothing."""
         return nullcontext()
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
-        """Return the inputs that the family's processor, read from the folder `path`, makes of one prompt.
+        """Return the inputs that the family's own processor makes of one prompt; None if it cannot be used here.
 
-        `audiomarathon certify` compares :meth:`prepare` with them. None if the processor cannot be built here, for
-        example without packages for pictures.
+        `audiomarathon certify` compares them with those of :meth:`prepare`.
+
+        Parameters
+        ----------
+        path
+            Checkpoint folder, from which the processor is read.
         """
         return None
 
     def processed(self, processor: Any, prompt: Prompt, **options: Any) -> dict[str, torch.Tensor]:
-        """Return a processor's inputs for one prompt, worded by the processor's chat template."""
+        """Return the inputs that a processor makes of one prompt, with the processor's chat template."""
         text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         return dict(processor(text=text, audio=list(prompt.clips), return_tensors="pt", **options))
 
     def transcript(self, tokens: Sequence[int]) -> str | None:  # noqa: ARG002
-        """Return the transcript inside a reply, if the family documents how to extract it; else None."""
+        """Return the transcript inside a reply if the family documents how to extract it, else None."""
         return None
 
     def without_adapter(self) -> AbstractContextManager[None] | None:
-        """Return a context manager that switches the family's adapter off, for `audiomarathon certify`, or None."""
+        """Return a context manager that switches the family's adapter off; None if it has none. For `certify` only."""
         return None
 
     def generate(
@@ -312,14 +318,14 @@ class AudioLM:
         Parameters
         ----------
         applied
-            Context manager around the generation, which yields a trace of its work. A method makes one: see
+            Context manager in which a method is applied. It yields the method's trace; see
             :meth:`audiomarathon.compression.method.Method.generate`.
         ignore_end
-            Continue after the end token up to `max_new_tokens`: the forced decode run.
+            Whether to continue after an end token, up to `max_new_tokens` (for the forced decode run).
         keep_logits
-            Also return every step's raw logits, shape (steps, B, vocabulary), on the CPU.
+            Whether to return every step's raw logits, shape (steps, B, vocabulary), on the CPU.
         keep_entries
-            Also return the cache entries that a press kept.
+            Whether to return which cache entries a press kept.
         """
         config = GenerationConfig(
             do_sample=False,
@@ -381,7 +387,7 @@ class AudioLM:
         return Reply(text, finish, len(tokens), tuple(tokens), None if transcript == text else transcript)
 
     def _end_tokens(self) -> tuple[int, ...]:
-        """Return the token ids that end a reply, from the generation config and the tokenizer."""
+        """Return the ids of the tokens that end a reply, by the generation config and the tokenizer."""
         listed = self.model.generation_config.eos_token_id
         ends = {*(listed if isinstance(listed, list) else [listed]), self.tokenizer.eos_token_id} - {None}
         if not ends:
@@ -392,8 +398,8 @@ class AudioLM:
 def _last_position_only(lm_head: nn.Module) -> RemovableHandle:
     """Give the LM head only the last position of the prompt.
 
-    Some families compute logits for every prompt position (2.3 GB at 300 s on a 3B model), and pruning would seem to
-    save that work. Only the last position is used, so replies do not change.
+    Some families compute logits for every prompt position (2.3 GB at 300 s on a 3B model). Then pruning would seem to
+    save this needless work. Only the last position is used, so replies do not change.
     """
 
     def keep_last(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

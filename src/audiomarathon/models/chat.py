@@ -1,4 +1,4 @@
-"""Word a prompt for a model: chat templates and placeholders for audio."""
+"""Turn a prompt into a model's input text: chat templates, and placeholders for audio."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from audiomarathon.models.templates import render, template_file
 
 
 def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) -> str:
-    """Return the prompt as one user turn, worded by the tokenizer's chat template: the clips, then the text.
+    """Render a prompt by the tokenizer's chat template, as one user turn: the clips, then the text.
 
     Parameters
     ----------
     placeholder
-        The template's text for a clip.
+        Text that the template writes for a clip.
 
     Raises
     ------
     ModelError
         When the text contains a control token.
     TemplateError
-        When the template fails, or writes nothing for a clip.
+        When the template fails, or writes no placeholder for the clips.
     """
     added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     refuse_control_tokens(prompt.text, [*tokenizer.all_special_tokens, *added])
     text = render(tokenizer, conversation(prompt), **options)
     if prompt.clips and placeholder not in text:
         raise TemplateError(
-            f"{template_file(tokenizer)}: the chat template has no {placeholder} for audio: it belongs to another model"
+            f"{template_file(tokenizer)}: the chat template writes no {placeholder} for audio; use this model's own"
         )
     return text
 
 
 def conversation(prompt: Prompt) -> list[dict[str, Any]]:
-    """Return a prompt as input of a chat template: one user turn, the clips and then the text."""
+    """Return a prompt as a chat template's input: one user turn with the clips, then the text."""
     content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
     return [{"role": "user", "content": content}]
 
 
 def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
-    """Refuse a question in which the tokenizer would read a control token.
+    """Refuse a question that contains text which the tokenizer reads as a control token.
 
     Raises
     ------
     ModelError
-        Names the control token.
+        The question contains a control token; the message names it.
     """
     for token in special:
         if token in text:
@@ -59,7 +59,7 @@ def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
 
 
 def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str:
-    """Repeat each clip's placeholder, once for each of its audio tokens.
+    """Repeat each clip's placeholder as often as the clip has audio tokens.
 
     Raises
     ------
@@ -67,10 +67,10 @@ def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str
         When the numbers of placeholders and clips differ.
     """
     head, *rest = text.split(placeholder)
-    if len(rest) > len(counts):  # a tokenizer may not list its placeholder as special
+    if len(rest) > len(counts):  # the question contains a placeholder that the tokenizer does not list as special
         refuse_control_tokens(text, [placeholder])
     if len(rest) < len(counts):
-        raise ModelError("the chat template has no placeholder for audio: the checkpoint lacks its audio template")
+        raise ModelError("the chat template has no placeholder for audio; add the checkpoint's template for audio")
     return head + "".join(placeholder * n + after for n, after in zip(counts, rest, strict=True))
 
 
@@ -80,7 +80,7 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
     Raises
     ------
     ModelError
-        When tokenizer and config disagree.
+        When the tokenizer's id differs from the config's.
     """
     token: int = tokenizer.convert_tokens_to_ids(placeholder)
     if token != config.audio_token_id:
@@ -92,7 +92,7 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
 
 
 def audio_only(kind: Any, **parts: Any) -> Any:
-    """Build a family's processor without the parts for pictures, which need torchvision."""
+    """Build a processor of class `kind` without its parts for pictures, which need torchvision."""
 
     class Processor(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, name: str, part: Any) -> Any:
@@ -108,9 +108,9 @@ def windows(clip: Waveform, samples: int) -> Iterator[Waveform]:
 
 
 def template_in(folder: Path) -> str:
-    """Return the chat template of a separate file, which processors prefer, or "" without such a file.
+    """Read a folder's separate file with a chat template, which processors prefer; "" without such a file.
 
-    Older processors keep it in `chat_template.json`.
+    Older processors keep the template in `chat_template.json`.
     """
     file = folder / "chat_template.json"
     if not file.is_file():

@@ -24,9 +24,9 @@ from audiomarathon.models.registry import EMBEDDED
 _SAMPLE_BYTES = 65536
 _SAMPLES = 64
 _SMALL_BYTES = _SAMPLE_BYTES * _SAMPLES
-_GAP_BYTES = 1 << 20  # between the blocks of a large tensor
-_MOST_HEADER_BYTES = 100_000_000  # safetensors' limit
-_MISTAKEN = {"Aero-1/Aero-1-7B": "lmms-lab/Aero-1-Audio"}  # named in the first release's README
+_GAP_BYTES = 1 << 20  # between the starts of the blocks that are hashed in a large tensor
+_MOST_HEADER_BYTES = 100_000_000  # limit of the safetensors format
+_MISTAKEN = {"Aero-1/Aero-1-7B": "lmms-lab/Aero-1-Audio"}  # wrong name in the first release's README: right name
 _IGNORED = (
     "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*", "*.pth", "consolidated*", "params.json",
     "vision-lora/*",
@@ -53,16 +53,16 @@ class Checkpoint:
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder in a results tree, without separators, colons or spaces."""
+        """Name of the checkpoint's folder in a results folder, without separators, colons or spaces."""
         name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.name.rsplit("/", 1)[-1])
         return f"{name}-{self.variant}" if self.variant else name
 
     def fingerprint(self) -> str:
-        """Return a hash of the checkpoint's content that is quick even for 60 GB (audiomarathon/fingerprint.py).
+        """Return a fingerprint of the checkpoint's content; quick even for 60 GB (see audiomarathon/fingerprint.py).
 
-        Small files are hashed whole. Of a large safetensors file, hash the header, and of each tensor both ends, the
-        middle and a block per megabyte, so that every fine-tune differs. An adapter in a subfolder counts; files that
-        are never downloaded do not.
+        Small files are hashed whole. Of a large safetensors file, the header is hashed, and of each tensor both ends,
+        the middle and a block per megabyte, so that fine-tuned weights give another hash. Adapters in subfolders are
+        included; files that are never downloaded are not.
         """
         rule_1, rule_2 = (hashlib.sha256(self.variant.encode()) for _ in range(2))
         kinds = (".json", ".safetensors", ".jinja", ".txt", ".bin")
@@ -76,7 +76,7 @@ class Checkpoint:
                 # The length of the header, with the 8 bytes that state it.
                 stated = 8 + int.from_bytes(stream.read(8), "little") if file.suffix == ".safetensors" else 0
                 header = min(size, stated)
-                # Rule 1 was meant to read tensors too, but a fault made it always fall back to even blocks.
+                # Rule 1 must stay as it was: by a fault, it never read tensor by tensor, but always even blocks.
                 read_1 = [(0, header), *_even_blocks(size)]
                 read_2 = (size > _SMALL_BYTES and _tensor_blocks(stream, size, header)) or _even_blocks(size)
                 for digest, spans in ((rule_1, read_1), (rule_2, read_2)):
@@ -91,9 +91,9 @@ def is_ignored(name: str) -> bool:
 
 
 def _tensor_blocks(stream: BinaryIO, size: int, header: int) -> list[tuple[int, int]]:
-    """Return the byte ranges to hash of a safetensors file: its header, and blocks of every tensor.
+    """Return the byte ranges of a safetensors file to hash: the header, and blocks of every tensor.
 
-    Empty for any other file, and for a damaged file, which the loader will refuse.
+    Empty for any other file, and for a damaged file (which cannot be loaded later).
     """
     if not 8 <= header <= _MOST_HEADER_BYTES:
         return []
@@ -110,7 +110,7 @@ def _tensor_blocks(stream: BinaryIO, size: int, header: int) -> list[tuple[int, 
 
 
 def _even_blocks(size: int) -> Iterator[tuple[int, int]]:
-    """Yield evenly spaced blocks of a file, or all of a small file."""
+    """Yield the byte ranges of evenly spaced blocks of a file; of a small file, the whole range."""
     if size <= _SMALL_BYTES:
         yield 0, size
         return
@@ -130,15 +130,15 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
     Parameters
     ----------
     source
-        A folder, a hub id (`org/name`, optionally `org/name@revision`, which may be `refs/pr/N`), or `"embedded"`.
+        A folder, a hub id (`org/name` or `org/name@revision`; a revision may be `refs/pr/N`), or `"embedded"`.
     download
-        False looks in the cache only.
+        False looks only in the hub's cache.
 
     Raises
     ------
     ModelError
-        When there is no such folder or repository, the hub refuses, or cannot be reached; it says what to do. Or a
-        :class:`ConfigError` or :class:`WeightsError` for files that cannot be loaded safely.
+        When the folder or repository does not exist, or the hub refuses or cannot be reached; the message says what to
+        do. Files that cannot be loaded safely raise its subclasses :class:`ConfigError` and :class:`WeightsError`.
     """
     if source in _MISTAKEN:
         raise ModelError(f"{source}: there is no such model on the hub; did you mean {_MISTAKEN[source]}?")
@@ -168,6 +168,6 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
 
 
 def hub_cache() -> Path:
-    """Return the folder of the hub's downloads (`HF_HUB_CACHE`, `HF_HOME`)."""
+    """Return the folder for downloads from the hub, by the env vars `HF_HUB_CACHE` and `HF_HOME`."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()

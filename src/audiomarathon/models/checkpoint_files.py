@@ -1,7 +1,6 @@
 """Check a checkpoint folder before any library opens it.
 
-Unchecked, a library could wait forever on a file that is a pipe, build 10⁸ layers, or run code that weights hold as a
-pickle.
+Otherwise a library might wait forever for a file that is a pipe, build 10⁸ layers, or run code inside pickled weights.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads", "encoder_at
 _OTHERS = ("head_dim", "num_mel_bins", "output_dim", "n_window")
 _LONG = ("vocab_size", "max_position_embeddings")
 _PARTS = ("text_config", "audio_config", "thinker_config")
-#: Highest size in a config; published models stay a hundred times below.
+#: Highest allowed sizes in a config, a hundred times those of published models.
 _MOST = (
     dict.fromkeys((*_LAYERS, *_HEADS), 10_000)
     | dict.fromkeys((*_WIDTHS, *_FEED_FORWARD, *_OTHERS), 1_000_000)
@@ -49,7 +48,7 @@ def check_files(folder: Path, weights: list[Path]) -> None:
     Raises
     ------
     ConfigError, WeightsError
-        Names the file, its fault, and what is allowed.
+        A file cannot be loaded safely; the message names the file, its fault, and what is allowed.
     """
     for file in sorted([*folder.iterdir(), *folder.glob("*/adapter_*")]):
         if file.suffix in _KINDS:
@@ -92,7 +91,7 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _check_sizes(file: Path, config: dict[str, Any], weight_bytes: int) -> None:
-    """Refuse sizes that no model has, and sizes that the weight files cannot hold: they would fill the memory."""
+    """Refuse sizes that are impossible, or too large for the weight files: such a model would fill the memory."""
     for part in _objects(file, config):
         for name in _PARTS:
             if not isinstance(part.get(name, {}), dict):

@@ -1,7 +1,7 @@
 """Gemma 3n (ai.google.dev/gemma/docs/gemma-3n), on transformers' native class; the vision tower is not loaded.
 
-The audio encoder hears up to 30 s, which make 188 audio tokens, silence included. A longer clip is cut into windows.
-The vision tower needs timm and torchvision, and no task has pictures.
+The audio encoder hears windows of 30 s. Each window has 188 audio tokens, also where it is padded with silence. The
+vision tower needs timm and torchvision; we leave it out, since no task has pictures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WINDOW = 480000  # samples: 30 s
 
 
 class _NoVisionConfig(Gemma3nVisionConfig):  # type: ignore[misc]
-    """The sizes that the embedding of picture tokens needs."""
+    """A vision config with only the sizes that the embedding of picture tokens needs."""
 
     model_type = "gemma3n_no_vision"
 
@@ -79,7 +79,7 @@ class Gemma3n(AudioLM):
         self.frames_per_token = strides[0][0] * strides[1][0] * model.config.audio_config.conf_reduction_factor
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
-        """See :meth:`AudioLM.rotary_arguments`. Layers with a window rotate faster; take the first layer's."""
+        """See :meth:`AudioLM.rotary_arguments`. Sliding-window layers rotate faster; use the first layer's kind."""
         return positions, self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
@@ -100,8 +100,8 @@ class Gemma3n(AudioLM):
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
         """See :meth:`AudioLM.heard`.
 
-        Pad every window to 30 s. The processor pads to the longest clip of the call, so the end of a clip would sound
-        different in another batch.
+        Every window is padded to 30 s. The processor pads only to the longest clip of its call, so the features at the
+        end of a clip would depend on the batch.
         """
         features = self.features(clips, max_length=_WINDOW)
         mask = features["input_features_mask"].bool()

@@ -1,4 +1,4 @@
-"""The output of a model: replies, and the costs of one `generate` call."""
+"""The output of one `generate` call: the replies, and what they cost."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Reply:
     finish
         `"stop"` if the model ended its reply, `"length"` if the token limit cut it.
     new_tokens
-        Generated tokens, the end token included.
+        Number of generated tokens, with the end token.
     transcript
-        The transcript that the family extracts from the text; None if it is the whole text.
+        The transcript that the family's code extracts from the text; None if the whole text counts.
     """
 
     text: str
@@ -42,26 +42,27 @@ class Generation:
     stages
         Measured seconds of encoder, LLM prefill and decode.
     kept_audio_tokens
-        Audio tokens that the method kept of each sample; None if the method does not tell.
+        Number of audio tokens that the method kept of each sample; None if the method does not tell.
     kv_lengths
         Cache length of each decoder layer after prefill (padding included when B > 1).
     expected_lengths
-        `kv_lengths` as the method promised them; None without a promise.
+        The `kv_lengths` that the method predicts; None if it predicts none.
     kv_bytes
         Bytes of all keys and values after prefill.
     peak_memory_bytes
         Peak of the GPUs' allocated memory during the call; None on a CPU.
     encoder_peak_memory_bytes
-        The peak until the audio tower was done. A call that reuses the tower's output does not have this peak.
+        Peak of that memory until the audio tower was done; None on a CPU. If the call reused the tower's output, this
+        is not the tower's peak.
     scoring
         Seconds of LLM prefill in which the method chose what to keep.
     kept_positions
-        Prompt positions that token pruning kept of each sample; None if nothing was dropped.
+        For each sample, the prompt positions that a token pruner kept; None if nothing was dropped.
     merges
         How the audio tokens of each sample were merged; None without merging.
     kept_entries
-        Entries that a press kept of each layer's cache, boolean, shape (Hkv, entries). Empty without a press; None
-        unless asked for.
+        For each layer, which cache entries a press kept: boolean, shape (Hkv, entries). Empty without a press; None if
+        `keep_entries` was not set.
     """
 
     replies: tuple[Reply, ...]

@@ -1,4 +1,4 @@
-"""Load a checkpoint exactly, or raise an error that gives the reason in one line."""
+"""Load a checkpoint, or raise an error that gives the reason in one line. Weights must match the model exactly."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from audiomarathon.errors import AudioMarathonError, ModelError, WeightsError
 
 @contextmanager
 def loading(path: Path, family: str) -> Iterator[None]:
-    """Silence transformers inside the block, and turn its errors into one line.
+    """Silence transformers' log inside the block, and turn any error into a :class:`ModelError` of one line.
 
     Raises
     ------
     ModelError
-        For missing files, other architectures or uninstalled extras, whatever transformers raises for them.
+        For any error, such as missing files, a config of another architecture, or a package that is not installed.
     """
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -29,7 +29,7 @@ def loading(path: Path, family: str) -> Iterator[None]:
         yield
     except AudioMarathonError:
         raise
-    except Exception as error:  # an odd config may raise any error in the libraries
+    except Exception as error:  # an unusual config may make the libraries raise any error
         if isinstance(error, torch.OutOfMemoryError):
             raise ModelError(f"{path}: the model does not fit the GPU's memory; try DEVICE_MAP=auto") from error
         if isinstance(error, OSError) and error.strerror:  # an error of the system, not of transformers
@@ -43,19 +43,19 @@ def loading(path: Path, family: str) -> Iterator[None]:
 def pretrained(
     native: Any, path: Path, *, dtype: str, attn_implementation: str | Mapping[str, str], device_map: str, **more: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Return a folder's model of a transformers class, and the loading report for :func:`check_loading`.
+    """Load a folder as a model of the transformers class `native`. Return it with the report for :func:`check_loading`.
 
     Raises
     ------
     ModelError
-        When a device map leaves parts of the model outside the GPUs: times would measure the copying of weights.
+        When a device map puts parts of the model outside the GPUs: then times would measure copies of weights.
     """
     model, info = native.from_pretrained(
         path,
         dtype=getattr(torch, dtype),
         attn_implementation=attn_implementation,
         device_map=device_map or None,
-        ignore_mismatched_sizes=True,  # check_loading refuses them by name
+        ignore_mismatched_sizes=True,  # check_loading refuses such tensors, and names them
         output_loading_info=True,
         **more,
     )
@@ -71,7 +71,7 @@ def pretrained(
 
 
 def causal_lm(path: Path, *, dtype: str, device_map: str = "") -> tuple[Any, Any]:
-    """Return a text model from a folder, in eval mode, and its tokenizer, which pads on the left."""
+    """Load a text model from a folder, in eval mode, and its tokenizer, which pads on the left."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with loading(path, "a text model"):
@@ -84,12 +84,12 @@ def causal_lm(path: Path, *, dtype: str, device_map: str = "") -> tuple[Any, Any
 
 
 def check_loading(path: Path, info: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that does not match the model exactly: a random head must never be benchmarked.
+    """Refuse a checkpoint that does not match the model exactly: missing weights would be random.
 
     Raises
     ------
     ModelError
-        Names the first few tensors that are missing, left over or of another shape.
+        Tensors are missing, unexpected or of another shape; the message names the first few.
     """
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         names = sorted(str(name) for name in info.get(kind, ()))
@@ -99,14 +99,14 @@ def check_loading(path: Path, info: Mapping[str, Any]) -> None:
 
 
 def check_finite(path: Path, model: torch.nn.Module) -> None:
-    """Refuse weights with NaN or infinities: every reply would be nonsense.
+    """Refuse weights that hold NaN or infinity: every reply would be nonsense.
 
     Raises
     ------
     WeightsError
-        Names the first such tensor.
+        A tensor holds NaN or infinity; the message names it.
     """
-    extremes = {  # lowest and highest value; NaN propagates, and each GPU is read once
+    extremes = {  # each tensor's lowest and highest value, which are NaN if any value is; each GPU is read only once
         name: torch.stack(torch.aminmax(tensor.detach()))
         for name, tensor in model.named_parameters()
         if tensor.is_floating_point() and tensor.numel() and tensor.device.type != "meta"
@@ -124,19 +124,19 @@ def check_finite(path: Path, model: torch.nn.Module) -> None:
 
 
 def check_installed(package: str, extra: str) -> None:
-    """Refuse a family whose extra is not installed.
+    """Refuse a model family whose package is not installed.
 
     Parameters
     ----------
     package
-        The package to import.
+        Name of the package in an import.
     extra
-        The project's extra that installs it; also the name of the file in `requirements/`.
+        This project's pip extra that installs it; also the name of the file in `requirements/`.
 
     Raises
     ------
     ModelError
-        Says what to install.
+        The package is missing; the message says how to install it.
     """
     if importlib.util.find_spec(package) is None:
         raise ModelError(
@@ -148,8 +148,8 @@ def check_installed(package: str, extra: str) -> None:
 @contextmanager
 def patched_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Replace `owner.name` by `value` inside the block, on this instance only."""
-    # An attribute of the instance is put back (accelerate also replaces `forward`); one of the class reappears by
-    # itself.
+    # If the instance had the attribute, put it back (accelerate, too, replaces `forward` on instances). If only the
+    # class had it, delete ours, and the class's is visible again.
     on_instance = name in vars(owner) or name in getattr(owner, "_buffers", ())
     before = getattr(owner, name)
     setattr(owner, name, value)

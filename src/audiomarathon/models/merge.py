@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Merge:
-    """N audio tokens as k weighted sums.
+    """How N audio tokens become k groups, each a weighted sum of its tokens.
 
-    If each group has one token of weight 1, which it also keeps, merging equals dropping to the bit.
+    If each group gives weight 1 to the token whose position it takes, and 0 to its other tokens, merging equals
+    dropping to the bit.
 
     Attributes
     ----------
@@ -31,7 +32,7 @@ class Merge:
 
     @classmethod
     def average_from(cls, starts: torch.Tensor, total: int) -> Merge:
-        """Average runs of neighbours; a run begins at an index of `starts` (the first is 0) and takes its position."""
+        """Average runs of neighbours. A run begins at each index in `starts` (first 0), whose position it gets."""
         import torch
 
         begins = torch.zeros(total, dtype=torch.long, device=starts.device).index_fill_(0, starts, 1)
@@ -49,5 +50,5 @@ class Merge:
         sizes = group.new_zeros(len(self.kept)).index_add_(0, group, torch.ones_like(group))
         weighted = states.float() * self.weight.to(states.device)[:, None]
         rows = weighted.index_select(-2, group.sort(stable=True).indices).movedim(-2, 0).contiguous()
-        summed = torch.segment_reduce(rows, "sum", lengths=sizes, unsafe=True)  # no atomics: equal bits every time
+        summed = torch.segment_reduce(rows, "sum", lengths=sizes, unsafe=True)  # no atomics, so the same bits each time
         return summed.movedim(0, -2).to(states.dtype)

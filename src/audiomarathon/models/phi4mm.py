@@ -1,8 +1,8 @@
-"""Phi-4-multimodal (arXiv 2503.01743) on transformers' native class, its speech adapter loaded and active.
+"""Phi-4-multimodal (arXiv 2503.01743) on transformers' native class, with its speech adapter loaded and active.
 
-The class loads the hub's converted revision (`refs/pr/70`). A Conformer hears 40 s at a time and gives the LLM 12.5
-audio tokens a second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for
-sequences of up to 4,096 tokens and long factors for longer sequences.
+It loads the hub's converted revision (`refs/pr/70`). A Conformer encodes 40 s at a time; the LLM gets 12.5 audio tokens
+a second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for sequences of up
+to 4,096 tokens, and long factors for longer sequences.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from audiomarathon.models.loading import check_installed, check_loading, loading
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.templates import render
 
-_ADAPTER = "speech"  # a LoRA on every layer of the LLM; without it, the replies are wrong
+_ADAPTER = "speech"  # name of the LoRA adapter on every layer of the LLM; without it, the replies are wrong
 _FOLDER = "speech-lora"
 
 
@@ -55,8 +55,9 @@ class Phi4MM(AudioLM):
     def attention(cls, attn_implementation: str) -> Mapping[str, str]:
         """See :meth:`AudioLM.attention`.
 
-        The encoders stay on sdpa. The audio encoder adds a bias to every pair of frames, and flash attention takes
-        none. Both encoders define an eager attention, which `compression/attention.py` would mistake for the LLM's.
+        The encoders always use sdpa. The audio encoder adds a bias to every pair of frames, which flash attention does
+        not support. And both encoders define their own eager attention, which `compression/attention.py` would mistake
+        for the LLM's.
         """
         return {"": attn_implementation, "audio_config": "sdpa", "vision_config": "sdpa"}
 
@@ -68,8 +69,8 @@ class Phi4MM(AudioLM):
                 str(path), adapter_name=_ADAPTER, adapter_kwargs={"subfolder": _FOLDER}, ignore_mismatched_sizes=True
             )
             model.set_adapter(_ADAPTER)
-        # transformers takes every name with "speech" in it for the adapter's, so it reports the speech projector as
-        # missing.
+        # transformers takes every tensor with "speech" in its name for one of the adapter's. So it reports the speech
+        # projector as missing.
         missing = [name for name in found.missing_keys if ".lora_" in name]
         check_loading(path / _FOLDER, {**vars(found), "missing_keys": missing})
 
@@ -79,7 +80,7 @@ class Phi4MM(AudioLM):
         self.placeholder = getattr(tokenizer, "audio_token", None) or "<|audio|>"
         self.audio_token = audio_token(tokenizer, self.placeholder, config.audio_config)
         if (config.sliding_window or 0) >= config.max_position_embeddings:
-            config.sliding_window = None  # no prompt outgrows this window, and a cache with a window is harder to prune
+            config.sliding_window = None  # longer than any prompt, so it hides nothing; caches without one are simpler
         self._factors = _rotary_factors(self.decoder.rotary_emb)
         _check_active(self.decoder_layers)
 
@@ -91,7 +92,7 @@ class Phi4MM(AudioLM):
 
     @property
     def audio_tower(self) -> nn.Module:
-        """See :attr:`AudioLM.audio_tower`: it encodes, projects, and inserts the output into the text embeddings."""
+        """See :attr:`AudioLM.audio_tower`. This one encodes, projects, and puts the output into the text embeddings."""
         tower: nn.Module = self.model.model.embed_tokens_extend.audio_embed
         return tower
 
@@ -112,16 +113,16 @@ class Phi4MM(AudioLM):
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:
-        """Fix each sample's rotary factors for the whole call, keep its cache, and encode each clip as if alone.
+        """Make a sample's reply independent of its batch: fix the rotary factors, and encode each clip alone.
 
-        transformers chooses the factors at every step by the longest sample of the batch, and empties the cache when it
-        changes them. Here a sample whose prompt and token limit together exceed the switching point gets the long
-        factors from the start, whatever is in the batch and whatever is pruned.
+        transformers chooses the rotary factors at every step by the longest sample of the batch, and empties the cache
+        when they change. Here each sample keeps its factors for the whole call: the long ones if its prompt and token
+        limit together exceed the switching point, even if tokens are pruned.
 
         Raises
         ------
         ModelError
-            When prompt and token limit exceed the model's positions.
+            When prompt and token limit together exceed the model's positions.
         """
         config, rotary = self.model.config, self.decoder.rotary_emb
         ends = inputs.attention_mask.sum(-1) + max_new_tokens
@@ -142,14 +143,14 @@ class Phi4MM(AudioLM):
             yield
 
     def _inputs_of_a_step(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Prepare a step as most models do: keep the cache, and pass no audio after prefill."""
+        """Prepare a step as transformers does for most models: keep the cache, and pass no audio after prefill."""
         if not kwargs.get("is_first_iteration"):
             kwargs = {name: value for name, value in kwargs.items() if not name.startswith("audio_")}
         step: dict[str, Any] = GenerationMixin.prepare_inputs_for_generation(self.model, input_ids, **kwargs)
         return step
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """See :meth:`AudioLM.heard`. The speech adapter is on without clips too."""
+        """See :meth:`AudioLM.heard`. For a batch without clips, the speech adapter stays active too."""
         if any(len(clip) < self.feature_extractor.win_length for clip in clips):
             raise ModelError("a clip is too short for a single audio token (0.025 s)")
         alone = [self.feature_extractor(clip, sampling_rate=self.sampling_rate, return_tensors="pt") for clip in clips]
@@ -164,7 +165,7 @@ class Phi4MM(AudioLM):
         """See :meth:`AudioLM.batch`."""
         sizes = torch.tensor(list(counts))
         inputs = super().batch(prompts, sizes.tolist(), **features)
-        # On the CPU, because the model slices by the sizes: on a GPU that would wait for the device.
+        # Keep the sizes on the CPU: the model slices by them, and would wait for the GPU to read them there.
         return replace(inputs, tensors={**inputs.tensors, "audio_embed_sizes": sizes}) if features else inputs
 
     def worded(self, prompt: Prompt) -> str:
@@ -193,7 +194,7 @@ def _check_active(layers: Iterable[nn.Module]) -> None:
     Raises
     ------
     ModelError
-        Names the layer and its fault.
+        A layer does not use the adapter; the message names the layer and the reason.
     """
     for index, layer in enumerate(layers):
         fault = _fault([part for part in layer.modules() if hasattr(part, "lora_B")])
@@ -202,7 +203,7 @@ def _check_active(layers: Iterable[nn.Module]) -> None:
 
 
 def _fault(parts: list[Any]) -> str:
-    """Return the fault of one layer's adapted modules, or ""."""
+    """Return why the modules of one layer do not use the adapter, or "" if they do."""
     if not parts:
         return "has no adapter"
     if any(_ADAPTER not in part.lora_B or list(part.active_adapters) != [_ADAPTER] for part in parts):
@@ -229,8 +230,8 @@ def _each_alone(
 ) -> torch.Tensor:
     """Encode the clips of a batch one by one.
 
-    Encoded together, a clip's features would change: the subsampling convolutions read into the padding, and the
-    encoder adds its boolean padding mask to the attention logits as 0 and 1, which hides nothing.
+    In a batch, a clip's output would change: the subsampling convolutions read the padding, and the encoder adds its
+    boolean padding mask to the attention logits as 0 and 1, which hides nothing.
     """
     if mask is None:
         return encode(features, None)

@@ -1,4 +1,4 @@
-"""The input of a model: prompts as worded by a task, and batches of prompts as tensors."""
+"""The input of a model: a sample's prompt (text and clips), and a batch of prompts as tensors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Prompt:
     Attributes
     ----------
     text
-        The task's words, without the family's chat template.
+        The task's text, without the model's chat template.
     clips
         Mono waveforms of shape (samples,) at the model's sampling rate, placed before the text. Empty for a prompt of
         text only.
     seed
-        Seed of random methods. It depends on the run's seed and the sample, never on the batch.
+        Seed for methods that choose at random. It depends on the run's seed and the sample, never on the batch.
     transcription
-        Whether the text asks for a transcript: some families have a special request for transcripts.
+        Whether the text asks for a transcript. Some families have a special request for this.
     """
 
     text: str
@@ -54,12 +54,12 @@ class Inputs:
     seeds
         Seed of each sample, from its :class:`Prompt`.
     window_padding
-        Audio tokens of each sample that stand for the silence in its last window; empty for families without fixed
-        windows.
+        Number of each sample's audio tokens that stand for silence at the end of windows; empty for families without
+        fixed windows.
     truncated
-        Whether each sample's audio was cut, as the published practice of some models does; empty if none was.
+        Whether each sample's audio was cut, as some models' published code does; empty for models that cut nothing.
     heard_seconds
-        Seconds of audio that the model hears of each sample, where it cuts clips; empty if it hears all.
+        Seconds of audio that the model hears of each sample; empty for models that cut nothing.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -86,10 +86,10 @@ class Inputs:
 
 
 def by_clip(values: _Numbers, inputs: Inputs, seconds: Sequence[float]) -> tuple[_Numbers, ...]:
-    """Split values of a batch of one, one value per audio token, into an array per clip.
+    """Split an array with one value per audio token of a single prompt into one array per clip.
 
-    A run of audio tokens in the prompt is a clip, or a window of 30 s. If the number of runs fits neither (clips stand
-    side by side), split by the clips' lengths, which is exact to one token.
+    Each run of audio tokens in the prompt is a clip, or a window of 30 s. If the number of runs fits neither (since
+    clips follow each other without text), split in proportion to the clips' lengths, which is exact to one token.
     """
     places = inputs.audio_mask[0].cpu().nonzero().flatten().numpy()
     starts = np.flatnonzero(np.diff(places) > 1) + 1

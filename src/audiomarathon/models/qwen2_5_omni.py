@@ -1,7 +1,7 @@
-"""Qwen2.5-Omni (arXiv 2503.20215): the thinker alone, on transformers' native class.
+"""Qwen2.5-Omni (arXiv 2503.20215) on transformers' native class; only the thinker, which writes text, is loaded.
 
-The hub's checkpoints hold `thinker.*`, `talker.*` and `token2wav.*`. The last two make speech and are not loaded. Audio
-is encoded in independent windows of two seconds; the LLM sees 25 audio tokens a second.
+The hub's checkpoints hold `thinker.*`, `talker.*` and `token2wav.*`. The last two make speech. Audio is encoded in
+independent windows of two seconds; the LLM gets 25 audio tokens a second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:  # noqa: ARG002
-        """Afterwards, drop the position offsets that the thinker keeps from prefill to decode."""
+        """See :meth:`AudioLM.generating`. After the call, delete the position offsets that the thinker has stored."""
         try:
             yield
         finally:
@@ -61,8 +61,8 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features (clips, mel bins, frames) and a mask (clips, frames), 1 for real frames and 0 for padding."""
-        # Padding one window past the longest clip makes every clip end in zeros, as the processor's fixed-length
-        # padding does. So a clip's last frames do not depend on the batch.
+        # Pad by one FFT window more than the longest clip. Then zeros follow every clip, as after the processor's
+        # padding to a fixed length, and a clip's last frames do not depend on the batch.
         longest = max(len(clip) for clip in clips)
         features = self.features(clips, max_length=longest + self.feature_extractor.n_fft)
         frames = int(features["attention_mask"].sum(-1).max())

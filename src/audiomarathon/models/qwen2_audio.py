@@ -1,7 +1,7 @@
 """Qwen2-Audio (arXiv 2407.10759), on transformers' native class.
 
 A Whisper encoder hears windows of 30 s. The prompt has a placeholder for each window, with 25 audio tokens a second.
-The last window is padded with silence for the encoder only: the silence gets no tokens.
+The last window is padded with silence for the encoder, but the silence gets no audio tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Qwen2Audio(AudioLM):
     architecture: ClassVar[Any] = Qwen2AudioForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Patterns of tensor names in the checkpoint, and the native class's name for each."""
+    """Patterns of tensor names in the checkpoint, each with the name in transformers' class."""
     template: ClassVar[str | None] = (
         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
         "{% for part in messages[0]['content'] %}{% if part['type'] == 'audio' %}"
@@ -38,11 +38,11 @@ class Qwen2Audio(AudioLM):
         "{% else %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    """The chat template built into the family's processor, for one user turn. A template in the checkpoint wins."""
+    """The processor's built-in chat template, reduced to one user turn. A template in the checkpoint wins over it."""
 
     @classmethod
     def read_config(cls, path: Path) -> Qwen2AudioConfig:
-        """See :meth:`AudioLM.read_config`. Aero's config is Qwen2-Audio's under another name."""
+        """See :meth:`AudioLM.read_config`. It also reads Aero's config, which is Qwen2-Audio's under another name."""
         cls.refuse_other_kinds(path)
         return Qwen2AudioConfig.from_pretrained(path)
 
@@ -53,9 +53,9 @@ class Qwen2Audio(AudioLM):
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
-        """Use the token embeddings as LM head where the config ties them and the checkpoint has no head.
+        """Use the token embeddings as LM head if the config ties them and the checkpoint has no LM head.
 
-        The native class does not tie them.
+        Transformers' class does not do this itself.
         """
         if model.config.text_config.tie_word_embeddings and "lm_head.weight" in info["missing_keys"]:
             embeddings, device = model.get_input_embeddings().weight, model.lm_head.weight.device
@@ -78,8 +78,8 @@ class Qwen2Audio(AudioLM):
             return prompt
         if min(lengths) <= 2 * extractor.hop_length:
             raise ModelError("a clip is too short for a single audio token (0.04 s)")
-        if max(lengths) <= 6 * extractor.hop_length:  # the class would repeat a single audio token
-            raise ModelError("the audio is too short for two audio tokens in a row (0.06 s)")
+        if max(lengths) <= 6 * extractor.hop_length:  # transformers' class would repeat a single audio token
+            raise ModelError("the audio is too short for two audio tokens (0.06 s)")
         return replace(
             prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, extractor.n_samples))
         )
@@ -91,7 +91,7 @@ class Qwen2Audio(AudioLM):
 
 
 class Qwen2AudioFirst30(Qwen2Audio):
-    """Qwen2-Audio as published: its processor keeps the first 30 s of each clip. Records are marked `truncated`."""
+    """Qwen2-Audio as published: it hears only the first 30 s of each clip. Records of longer clips say `truncated`."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`."""

@@ -1,8 +1,8 @@
-"""Qwen3-Omni (arXiv 2509.17765): the thinker alone, a mixture of experts, on transformers' native class.
+"""Qwen3-Omni (arXiv 2509.17765) on transformers' native class; only the thinker, which writes text, is loaded.
 
-The hub's checkpoints hold `thinker.*`, `talker.*` and `code2wav.*`. The last two make speech and are not loaded. Mel
-frames go through three strided convolutions in chunks of one second, which give 13 audio tokens each. The encoder
-attends within eight seconds. Each expert's weights are separate tensors on disk; loading joins them.
+The hub's checkpoints hold `thinker.*`, `talker.*` and `code2wav.*`. The last two make speech. The thinker is a mixture
+of experts; each expert's weights are separate tensors on disk, which are joined when they are loaded. Three strided
+convolutions turn each second of audio into 13 audio tokens. The encoder attends within eight seconds.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Qwen3Omni(Qwen2_5Omni):
     placeholder = "<|audio_pad|>"
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features and their mask, each clip processed alone, without padding.
+        """Return features and their mask. Each clip is processed alone, before padding.
 
-        In a batch with a longer clip, the processor would change the values of the last frames and add up to one token.
+        In a batch with a longer clip, the processor would change a clip's last frames, and add up to one audio token.
         """
         if min(len(clip) for clip in clips) <= self.feature_extractor.n_fft // 2:
             raise ModelError("a clip is too short for a single audio token")
@@ -40,6 +40,6 @@ class Qwen3Omni(Qwen2_5Omni):
         return features, pad_sequence([torch.ones(clip.shape[1], dtype=torch.long) for clip in alone], batch_first=True)
 
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """See :meth:`AudioLM.tokens_of`. Each chunk is halved three times."""
+        """See :meth:`AudioLM.tokens_of`. Each chunk of frames is halved three times."""
         chunk: int = 2 * self.model.config.audio_config.n_window
         return frames // chunk * ((chunk + 7) // 8) + (frames % chunk + 7) // 8

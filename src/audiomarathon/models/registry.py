@@ -1,6 +1,6 @@
 """The table of models: name, default checkpoint, and the family whose code runs it.
 
-A third party adds a model by an entry point in the group `audiomarathon.models` that yields a :class:`ModelSpec`.
+Another package adds a model by an entry point in the group `audiomarathon.models` that names a :class:`ModelSpec`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
 
 EMBEDDED = "embedded"
-"""Checkpoint name of the model inside the package."""
+"""Name of the checkpoint that ships with this package."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,23 @@ class ModelSpec:
     key
         The name users type.
     family
-        `module:class` of the :class:`~audiomarathon.models.audio_lm.AudioLM` that runs it; imported when needed.
+        `module:class` of the :class:`~audiomarathon.models.audio_lm.AudioLM` that runs the model; imported when needed.
     checkpoint
         Default checkpoint: a hub id, or :data:`EMBEDDED`.
     tokens_per_second
-        Audio tokens of the LLM per second of audio.
+        Number of audio tokens per second of audio in the LLM's prompt.
     folder
         The repository's folder with this model's scripts, or "".
     download_gb
-        Approximate size of the download in GB; 0 without one.
+        Approximate size of the download in GB; 0 if there is no download.
     variant
-        Label that keeps the results of two models with the same checkpoint apart.
+        Label in results folders that keeps two models with the same checkpoint apart.
     most_seconds
-        The longest allowed clip in seconds; 0 for any length.
+        Longest allowed clip in seconds; 0 for any length.
     heard_seconds
-        Seconds after which the model cuts a clip; 0 if it hears all.
+        Seconds after which the model cuts a clip; 0 if it never cuts.
     remote
-        Whether the model runs behind an endpoint; then `family` is the client, and there is no checkpoint.
+        Whether the model runs behind an endpoint. Then `family` is the client, and there is no checkpoint.
     """
 
     key: str
@@ -74,7 +74,7 @@ _QWEN2_5_OMNI = "audiomarathon.models.qwen2_5_omni:Qwen2_5Omni"
 _VOXTRAL = "audiomarathon.models.voxtral:Voxtral"
 _GEMMA3N = "audiomarathon.models.gemma3n:Gemma3n"
 
-#: By name: family, default checkpoint, tokens per second, title, and further facts.
+#: Each model's name, family, default checkpoint, audio tokens per second, title and other facts.
 BUILT_IN = (
     ModelSpec("embedded", _QWEN2_5_OMNI, EMBEDDED, 25,
         "tiny Qwen2.5-Omni thinker trained on a synthetic world; ships with the package"),
@@ -111,7 +111,7 @@ BUILT_IN = (
 
 
 def all_models() -> tuple[ModelSpec, ...]:
-    """Return every known model: the built-in ones, then third parties' by name."""
+    """Return every known model: first the built-in models, then those of plug-ins."""
     return (*BUILT_IN, *plugins("audiomarathon.models", ModelSpec, BUILT_IN))
 
 
@@ -121,7 +121,7 @@ def get_model(name: str) -> ModelSpec:
     Raises
     ------
     SettingsError
-        When there is no such model. Names the nearest, or all.
+        When there is no such model; the message suggests the nearest name, or lists all names.
     """
     return look_up(name, all_models(), kind="model")
 

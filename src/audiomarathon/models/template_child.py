@@ -1,7 +1,7 @@
-"""The process that renders chat templates: JSON lines in, JSON lines out, until the input ends.
+"""Script of the process that renders chat templates: it answers each line of JSON with a line, until the input ends.
 
 `templates.py` runs this script. A template is code from a checkpoint, and may loop or fill the memory. So this process
-has little memory, and a request that takes too long ends it.
+has a memory limit, and it is ended if a request takes too long.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     """Answer each line with `{"text": …}` or `{"error": …}`."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    with suppress(OSError, ValueError):  # this system has no /proc, or no such limit
+    with suppress(OSError, ValueError):  # some systems have no /proc, or no such limit
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + (_MEMORY_MB << 20),) * 2)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Render chat templates in a child process, which ends with this process (template_child.py)."""
+"""Render chat templates in a child process (template_child.py), which ends when this process ends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from audiomarathon.errors import TemplateError
 
 SECONDS = 5.0
-"""CPU time for one prompt; published templates take milliseconds."""
+"""Longest CPU time for one prompt; published templates take milliseconds."""
 
 
 class _Child:
-    """The child process. It starts at the first request, and again after it ended or this process forked."""
+    """The child process. It starts at the first request, and again if it has ended or this process has forked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class _Child:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """Return the answer to a request, or an error with the reason if the process ended."""
+        """Send a request and return the answer; if the process ended, the answer is an error with the reason."""
         with self._lock:
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._process, self._owner = _started(), os.getpid()
@@ -47,7 +47,7 @@ class _Child:
             self._process = None
         if code == -signal.SIGPROF:
             return {"error": f"it takes more than {request['seconds']:g} s of CPU time"}
-        return {"error": f"it ended the process that renders it (exit code {code})"}
+        return {"error": f"the process that renders it ended (exit code {code})"}
 
     def stop(self) -> None:
         """End the process."""
@@ -72,15 +72,15 @@ atexit.register(_CHILD.stop)
 
 
 def render(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:
-    """Return a conversation as worded by the tokenizer's chat template, up to the start of the model's turn.
+    """Render a conversation by the tokenizer's chat template, up to the start of the model's turn.
 
     Raises
     ------
     TemplateError
-        When the template fails, never ends or takes too much memory. Names the file.
+        When the template fails, never ends or takes too much memory; the message names its file.
     """
     template = tokenizer.chat_template
-    if isinstance(template, dict):  # several by name
+    if isinstance(template, dict):  # several templates, by name
         template = template.get("default")
     if not isinstance(template, str):
         raise TemplateError(f"{template_file(tokenizer)}: the chat template is not text")

@@ -1,7 +1,8 @@
 """Time prefill and decode, and read peak memory.
 
-One `generate` call gives every stage: the calls of the audio tower are the encoder, the first call of a logits
-processor ends prefill, the rest is decode. Nothing runs twice, and every subtracted time was measured in the same call.
+All stages are timed in one `generate` call. The calls of the audio tower are the stage `encoder`. Prefill ends at the
+first call of a logits processor, and the rest is decode. So nothing runs twice, and times of different calls are never
+subtracted from each other.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from transformers import LogitsProcessor
 
 @dataclass(frozen=True)
 class Stages:
-    """Seconds spent in the stages of one `generate` call.
+    """Seconds of each stage of one `generate` call.
 
     Attributes
     ----------
     encoder
-        In the audio tower.
+        Time in the audio tower.
     llm_prefill
-        From the start of `generate` to the first token's logits, without the encoder.
+        Time from the start of `generate` to the first token's logits, without the audio tower.
     decode
-        From the first token's logits to the end.
+        Time from the first token's logits to the end.
     """
 
     encoder: float
@@ -43,16 +44,17 @@ class Stages:
 
 
 class Clock:
-    """Mark points in time with `perf_counter`: on a CPU, a call has done its work when it returns.
+    """Take times with `perf_counter`, on a CPU or on several GPUs.
 
-    With several GPUs, wait for all of them at each mark: events of different GPUs cannot be compared.
+    On a CPU, a call has done its work when it returns. With several GPUs, wait for all of them at each mark, since CUDA
+    events of different GPUs cannot be compared.
     """
 
     def __init__(self, devices: Sequence[torch.device] = ()) -> None:
         self.devices = devices
 
     def mark(self) -> Any:
-        """Return a mark of the present moment."""
+        """Return a mark: the present moment, for :meth:`seconds`."""
         self.synchronize()
         return time.perf_counter()
 
@@ -66,17 +68,17 @@ class Clock:
             torch.cuda.synchronize(device)
 
     def reset_peak_memory(self) -> None:
-        """Measure the peak of memory from here on."""
+        """Start to measure the peak of memory anew."""
         for device in self.devices:
             torch.cuda.reset_peak_memory_stats(device)
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the peak of memory; None on a CPU, where the peak of a process is not the peak of a call."""
+        """Return the peak of GPU memory since the reset; None on a CPU, which only knows a whole process's peak."""
         return sum(map(torch.cuda.max_memory_allocated, self.devices)) if self.devices else None
 
 
 class CudaClock(Clock):
-    """Mark with CUDA events on one GPU's stream, so that marking never makes the GPU wait."""
+    """Take times with CUDA events on one GPU's stream, so that a mark never waits for the GPU."""
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -94,17 +96,17 @@ def make_clock(model: nn.Module) -> Clock:
 
 
 class TokenWatch(LogitsProcessor):  # type: ignore[misc]
-    """A logits processor that changes nothing.
+    """A logits processor that changes no logits.
 
-    Make the given calls once, when the first token's logits exist. Keep each step's highest logit: it is NaN if any
-    logit is NaN.
+    When the first token's logits exist, it makes the given calls, once. It keeps each step's highest logit, which is
+    NaN if any logit is NaN.
 
-    All calls share one processor, because transformers inspects each processor's signature at every token (9 µs).
+    One processor makes all calls, because transformers inspects each processor's signature at every token (9 µs).
     """
 
     def __init__(self, *calls: Callable[[], None]) -> None:
         self._calls = calls
-        self._highest: list[torch.Tensor] = []  # of each step; they stay on the device, so that nothing waits
+        self._highest: list[torch.Tensor] = []  # one per step, kept on the GPU so that nothing waits for it
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:  # noqa: ARG002
         calls, self._calls = self._calls, ()
@@ -114,7 +116,7 @@ class TokenWatch(LogitsProcessor):  # type: ignore[misc]
         return scores
 
     def first_not_finite(self, row: int, steps: int) -> int | None:
-        """Return the first step, from 1, of a sample's `steps` steps whose logits are not finite, or None."""
+        """Return the first of a sample's `steps` steps, counted from 1, with NaN or infinite logits, or None."""
         finite = torch.stack(self._highest)[:steps, row].isfinite().tolist()
         return None if all(finite) else finite.index(False) + 1
 
@@ -136,7 +138,7 @@ class StageTimer:
 
     @contextmanager
     def watching(self, audio_tower: nn.Module) -> Iterator[None]:
-        """Mark the start and end of each call of the audio tower, and keep the peak of memory until then."""
+        """During the block, mark the start and end of each call of the audio tower, and keep the memory peak so far."""
         begun: list[Any] = []
 
         def before(_module: nn.Module, _args: Any) -> None:
@@ -144,7 +146,7 @@ class StageTimer:
 
         def after(_module: nn.Module, _args: Any, _output: Any) -> None:
             self._encoder.append((begun.pop(), self.clock.mark()))
-            # Kept apart: settings share one run of the tower, and differ in the LLM's peak only.
+            # Keep the tower's peak separately: settings share one run of the tower, and only the LLM's peaks differ.
             if (peak := self.clock.peak_memory_bytes()) is not None:
                 self._encoder_peaks.append(peak)
                 self.clock.reset_peak_memory()
@@ -168,7 +170,7 @@ class StageTimer:
         self.clock.synchronize()
 
     def encoder_peak_memory_bytes(self) -> int | None:
-        """Return the peak of memory until the audio tower was done; None if not measured."""
+        """Return the peak of memory until the audio tower was done; None if the tower did not run, or on a CPU."""
         return max(self._encoder_peaks, default=None)
 
     def peak_memory_bytes(self) -> int | None:
@@ -184,7 +186,7 @@ class StageTimer:
 
 
 class CacheProbe:
-    """Reads the KV cache's tensors at the end of prefill: length of each layer, and bytes."""
+    """Reads the sizes of the KV cache at the end of prefill: each layer's length, and the bytes of all layers."""
 
     def __init__(self) -> None:
         self.lengths: tuple[int, ...] = ()
@@ -192,7 +194,7 @@ class CacheProbe:
         self._cache: Any = None
 
     def watching(self, decoder: nn.Module) -> RemovableHandle:
-        """Remember, until :meth:`read`, the cache that the decoder receives in prefill."""
+        """Remember the cache that the decoder receives in prefill, until :meth:`read` is called."""
 
         def remember(_module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
             self._cache = kwargs.get("past_key_values")
@@ -202,7 +204,7 @@ class CacheProbe:
         return handle
 
     def read(self) -> None:
-        """Read the cache, and forget it. Call at the end of prefill."""
+        """Read the cache's sizes, then forget the cache. Call this at the end of prefill."""
         layers = [layer for layer in self._cache.layers if torch.is_tensor(layer.keys)] if self._cache else []
         self.lengths = tuple(int(layer.keys.shape[-2]) for layer in layers)
         self.bytes = sum(part.nbytes for layer in layers for part in (layer.keys, layer.values))

@@ -1,4 +1,4 @@
-"""A method's report on one `generate` call."""
+"""What a method reports about one `generate` call: what it kept, and how long it took to choose."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 @dataclass
 class Trace:
-    """A method's record of its work on a batch; filled while the method is applied.
+    """A method's report on its work on a batch, which it fills while it is applied.
 
-    Separate from :mod:`audiomarathon.models.generation` so that importing it loads no torch.
+    It is not in :mod:`audiomarathon.models.generation`, so that an import of this class does not load torch.
 
     Attributes
     ----------
     kept_audio_tokens
-        Audio tokens kept of each sample; None if the method does not tell.
+        Number of audio tokens kept of each sample; None if the method does not tell.
     kept_positions
-        Prompt positions kept of each sample, audio and text, in order (left padding counts as positions). None if
-        nothing was dropped. Known when the block ends.
+        For each sample, the prompt positions that were kept, audio and text, in order. Positions count the padding on
+        the left. None if nothing was dropped. Known when the block ends.
     merges
-        How each sample's audio tokens were merged; None for a sample without merging, or for all.
+        How each sample's audio tokens were merged; None for a sample without merging, or for the whole batch.
     spans
-        Marks of the model's clock before and after choosing.
+        Pairs of clock marks, before and after the method chose what to keep.
     positions
-        Maps a layer to the prompt positions that it computes in prefill, in order (batch 1). None if every layer
-        computes all.
+        Function from a layer to the prompt positions that it computes in prefill, in order (batch 1). None if every
+        layer computes all positions.
     prompt
-        Length of a prompt that was shortened at the input; None if it was not.
+        The new length of a prompt that was shortened at the input; None otherwise.
     expected_lengths
-        Each layer's promised cache length after prefill. It is checked against the cache.
+        The cache length of each layer after prefill that the method predicts. It is compared with the real cache.
     kept_entries
-        A list that the caller sets to collect what a press keeps: for each layer a boolean tensor over the cache's
+        A list that the caller sets, and to which a press adds what it keeps: for each layer a boolean tensor over the
         entries before the press, shape (Hkv, entries). None collects nothing.
     """
 
@@ -54,7 +54,7 @@ class Trace:
 
     @contextmanager
     def scoring(self, clock: Clock) -> Iterator[None]:
-        """Count the time of the block as scoring."""
+        """Count the time of the block as `scoring`: the time in which a method chooses what to keep."""
         start = clock.mark()
         yield
         self.spans.append((start, clock.mark()))

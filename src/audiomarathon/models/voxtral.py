@@ -1,8 +1,9 @@
 """Voxtral (arXiv 2507.13264), on transformers' native class and mistral-common's tokenizer.
 
-A Whisper encoder hears windows of 30 s, the last one padded with silence. A projector joins four encoder frames into
-one audio token, 12.5 a second; the silence gets tokens too. Questions use the chat request. Transcription uses its own
-request, which ignores the prompt's text; without a clip it is an ordinary question.
+A Whisper encoder hears windows of 30 s; the last window is padded with silence, which gets audio tokens too. A
+projector joins four encoder frames into one audio token, so there are 12.5 a second. Questions use the chat request.
+Prompts that ask for a transcript use a special request without the prompt's text; without a clip, they use the chat
+request.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Voxtral(AudioLM):
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """See :meth:`AudioLM.read_tokenizer`: mistral-common words the prompt without a chat template."""
+        """See :meth:`AudioLM.read_tokenizer`. mistral-common builds the prompt without a chat template."""
         return MistralCommonBackend.from_pretrained(path)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -58,8 +59,8 @@ class Voxtral(AudioLM):
         known = encoder is not None and encoder.special_ids.audio == self.audio_token
         if not known or self._request(Prompt("?", (_SILENCE,))).count(self.audio_token) != per_window:
             raise ModelError(
-                f"the weights need {per_window} audio tokens of id {self.audio_token} a window, but tekken.json makes "
-                f"others: tokenizer and weights do not belong together"
+                f"the weights need {per_window} audio tokens with id {self.audio_token} per window, but tekken.json "
+                "makes others; tokenizer and weights do not belong together"
             )
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
@@ -69,7 +70,7 @@ class Voxtral(AudioLM):
         return replace(inputs, window_padding=tuple(np.subtract(inputs.audio_tokens, real).tolist()))
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """See :meth:`AudioLM.heard`. The tokens are counted by :meth:`encoded`."""
+        """See :meth:`AudioLM.heard`. It returns no counts, since :meth:`encoded` finds them itself."""
         if not all(len(clip) for clip in clips):
             raise ModelError("a clip is empty")
         return [], {"input_features": torch.cat([self._windows(clip) for clip in clips])}
@@ -82,8 +83,8 @@ class Voxtral(AudioLM):
     def _windows(self, clip: Waveform) -> torch.Tensor:
         """Return a clip's log-mel spectrogram, cut into windows: (windows, mel bins, frames).
 
-        Compute the spectrogram of the whole clip first: its loudest moment sets the floor for every window, and frames
-        at the edge of a window include samples of the next.
+        The spectrogram is computed for the whole clip before it is cut: the clip's loudest moment sets the floor of all
+        windows, and the last frames of a window include samples of the next window.
         """
         extractor = self.feature_extractor
         whole = self.features(clip, padding=True, pad_to_multiple_of=extractor.n_samples)["input_features"]
@@ -91,9 +92,9 @@ class Voxtral(AudioLM):
         return windows
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        """Word a prompt as the family's processor does.
+        """Return the tokens of a prompt, as the family's processor makes them.
 
-        mistral-common takes audio as an encoded file. Give it one short silent clip for each real clip, which makes one
+        mistral-common takes audio as an encoded file. Give it a short silent clip for each real clip, which makes one
         window of audio tokens. Then repeat these tokens for each window of the real clip.
         """
         counts = (math.ceil(len(clip) / self.feature_extractor.n_samples) for clip in prompt.clips)
@@ -110,7 +111,7 @@ class Voxtral(AudioLM):
         from mistral_common.protocol.transcription.request import TranscriptionRequest
 
         if len(prompt.clips) != 1:
-            raise ModelError(f"Voxtral transcribes one clip at a time, this prompt has {len(prompt.clips)}")
+            raise ModelError(f"Voxtral transcribes one clip at a time, but this prompt has {len(prompt.clips)}")
         request = TranscriptionRequest(audio=_wav(_SILENCE), language=_LANGUAGE)
         return list(self.tokenizer.tokenizer.encode_transcription(request).tokens)
 
@@ -132,7 +133,7 @@ def _conversation(text: str, clips: Sequence[Waveform]) -> list[dict[str, Any]]:
 
 
 def _wav(clip: Waveform) -> str:
-    """Return a clip as a WAV of floats, without rounding, in base64."""
+    """Encode a clip as a WAV file of floats (so without rounding) in base64."""
     stream = io.BytesIO()
     soundfile.write(stream, clip, Voxtral.sampling_rate, format="WAV", subtype="FLOAT")
     return f"data:audio/wav;base64,{base64.b64encode(stream.getvalue()).decode()}"

@@ -1,6 +1,6 @@
-"""Store a sample's attention: `attention/<sample>.npz`, with a line in `index.jsonl`.
+"""Store each sample's attention in `attention/<sample>.npz`, with a line in `attention/index.jsonl`.
 
-Whole attention maps take 4·L·S² bytes (6.5 GB for 300 s of audio); the stored reduction takes 1 MB.
+Whole attention maps take 4·L·S² bytes (6.5 GB for 300 s of audio). The reduced attention that is stored takes 1 MB.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FOLDER = "attention"
 INDEX = "index.jsonl"
 WHOLE = ".whole"  # suffix of the folder with a sample's whole maps
 
-#: Positions that attend: the prompt's last token, the question's tokens (mean), the generated tokens (mean).
+#: Kinds of rows, by the tokens that attend: the prompt's last token, the question (mean), the generated tokens (mean).
 ROWS = ("last", "question", "generated")
 BLOCKS = 64
 TOP = 16
 
 Array = npt.NDArray[Any]
-_TYPES = {"id": str, "file": str, "bytes": int, "layers": list, "all": bool, "full": bool}  # of fields in the index
+_TYPES = {"id": str, "file": str, "bytes": int, "layers": list, "all": bool, "full": bool}  # fields of an index line
 _ARRAYS = ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edges")
 
 
@@ -41,30 +41,31 @@ _ARRAYS = ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edg
 class Attention:
     """A sample's reduced attention: R kinds of rows (:data:`ROWS`), L layers, H heads, A audio tokens.
 
-    Rows that do not exist are NaN: a reply of one token has no generated row, and dropped tokens attend to nothing.
+    Rows that do not exist are NaN: a reply of one token has no row "generated", and dropped tokens attend to nothing.
 
     Attributes
     ----------
     mass
-        How much attention each group of positions gets, shape (R, L, H, G), float32; sums to 1 over the groups that
-        `meta["groups"]` names: first token, template before (the audio), each clip, question, rest of the template,
-        generated.
+        How much attention each of G groups of positions gets, shape (R, L, H, G), float32; the sum over groups is 1.
+        `meta["groups"]` names the groups: first token, template before (the audio), each clip, question, rest of the
+        template, generated.
     profile
-        Mean over heads of the attention to each audio token, times A (1 is an even share of all attention), shape
-        (R, L, A), float16.
+        Attention to each audio token, mean over heads, times A, shape (R, L, A), float16. If every audio token had 1,
+        they would share all attention evenly.
     top_index, top_mass
-        The audio tokens with the most attention, and their share, shape (R, L, H, 16 or A), int32 and float16.
+        The 16 audio tokens with the most attention (all, if there are fewer), and their attention; shape (R, L, H, 16
+        or A), int32 and float16.
     entropy
-        Entropy of the attention among audio tokens, in nats, shape (R, L, H), float32.
+        Entropy of the attention among the audio tokens, in nats, shape (R, L, H), float32.
     blocks, edges
-        Mean over heads of the whole map in 64 × 64 blocks: columns summed, rows averaged, shape (L, 64, 64), float16;
-        block i covers positions edges[i] to edges[i + 1].
+        The whole map, mean over heads, in at most 64 × 64 blocks: summed over a block's columns, averaged over its
+        rows, shape (L, 64, 64), float16. Block i covers positions edges[i] to edges[i + 1].
     tokens
         The prompt's tokens as text.
     meta
-        `layers`, `model_layers` (number of the model's layers), `groups`, `clips` (number of audio tokens of each),
-        `parts` (each stretch of a group, with its first position and the one after its last), `kept_audio_bits` (see
-        :func:`.unpack`; None if nothing was dropped), `reply`, and the fields of LALM Bench's `meta.json`.
+        `layers` (captured layers), `model_layers` (number of the model's layers), `groups`, `clips` (number of audio
+        tokens of each clip), `parts` (a list of group, first position and position after the last), `kept_audio_bits`
+        (see :func:`.unpack`; None if nothing was dropped), `reply`, and the fields of LALM Bench's `meta.json`.
     """
 
     mass: Array
@@ -78,7 +79,7 @@ class Attention:
     meta: Mapping[str, Any]
 
     def save(self, file: Path) -> int:
-        """Write a file atomically; return its size in bytes."""
+        """Write the attention to a file atomically; return the file's size in bytes."""
         texts = {"tokens": list(self.tokens), "meta": dict(self.meta)}
         coded = {name: np.frombuffer(json.dumps(one).encode(), np.uint8) for name, one in texts.items()}
         stream = io.BytesIO()
@@ -93,12 +94,12 @@ class Attention:
 
     @classmethod
     def read(cls, file: Path) -> Attention:
-        """Read a file.
+        """Read a file that :meth:`save` wrote.
 
         Raises
         ------
         RecordError
-            The file was not written by :meth:`save`.
+            The file cannot be read, or is damaged.
         """
         try:
             with np.load(io.BytesIO(read_plain(file)), allow_pickle=False) as found:
@@ -112,7 +113,7 @@ class Attention:
 
 
 def index_of(run: Path) -> dict[str, dict[str, Any]]:
-    """Return the last line in a run's index for each sample whose file exists in the size on the line."""
+    """Return each sample's last line in a run's index, if the sample's file exists and has the size on that line."""
     index = run / FOLDER / INDEX
     lines = read_plain(index).splitlines() if index.is_file() else []
     found = {}
@@ -125,7 +126,7 @@ def index_of(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings) -> set[str]:
-    """Return the samples whose stored attention matches the settings and the current clips."""
+    """Return the ids of samples whose stored attention fits the settings and comes from the current clips."""
     found = set()
     for id_, row in index_of(folder.path).items():
         layers = {*settings.attn_layers} <= {*row["layers"]} if settings.attn_layers else row["all"]

@@ -1,7 +1,8 @@
 """The folder of one run: its lock, its identity and its records, which survive a crash at any moment.
 
-`samples.jsonl` is the state. It only grows: one flushed line per sample. A rerun reads it and continues. A sample's
-last line counts, since errors are tried again. Only damaged lines are removed, into `samples.rejected`.
+`samples.jsonl` holds the records. Each record is a line that is appended and flushed. A rerun reads the lines and
+continues. If a sample has several lines, its last line counts, since samples with errors are run again. Only damaged
+lines are removed; they are moved to `samples.rejected`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from audiomarathon.runs.record_line import from_line, to_line
 from audiomarathon.text import counted
 
 CORPUS_FILE = "corpus.json"
-SCHEMA_VERSION = 2  # 1: records contained verdicts, and the identity a version
+SCHEMA_VERSION = 2  # in version 1, records contained verdicts, and the identity contained the version
 _NUMBER = int | float
-_RUN_TYPES = (  # of the fields of run.json
+_RUN_TYPES = (  # types of the fields of run.json
     dict.fromkeys(("task", "method", "model", "checkpoint", "checkpoint_name", "data_folder"), str)
     | dict.fromkeys(("identity", "settings", "control", "drops", "cost", "environment", "left_out"), dict)
     | dict.fromkeys(("samples", "sessions", "bad_rows"), list)
@@ -58,14 +59,14 @@ class RunFolder:
     path
         Created when missing.
     identity
-        Facts that must be equal for two runs to share a folder.
+        Facts that must be equal if two runs share a folder.
     fits
-        Tells whether a record belongs to this task; other records count as damaged.
+        Tells whether a record belongs to this task; a record that does not counts as damaged.
 
     Attributes
     ----------
     weak
-        True if an older version, with a weaker fingerprint of checkpoint or code, wrote some records.
+        True if an older version, whose fingerprints of checkpoint or code are weaker, wrote some records.
     appended
         Called with each record after it is stored.
 
@@ -79,7 +80,7 @@ class RunFolder:
         self, path: Path, identity: Mapping[str, Any], fits: Callable[[Record], bool] = lambda _record: True
     ) -> None:
         self.path, self.samples_file, self._fits = path, path / "samples.jsonl", fits
-        self.identity = json.loads(json.dumps(identity))  # as JSON reads it back: tuples become lists
+        self.identity = json.loads(json.dumps(identity))  # as it will be read from run.json: tuples become lists
         self.run: dict[str, Any] = {}
         self.records: dict[str, Record] = {}
         self.weak = False
@@ -107,12 +108,12 @@ class RunFolder:
             self._lock.close()
 
     def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
-        """Return ids already answered without error, for clips that have not changed since.
+        """Return the ids of samples with a reply, without those whose clips have changed since.
 
         Parameters
         ----------
         clips
-            Current hash of each sample's clips; a sample recorded with another hash is not done.
+            Current hash of each sample's clips; a sample whose record has another hash is not done. None compares none.
         """
         finished = {id_: record for id_, record in self.records.items() if record.answered}
         return {id_ for id_, record in finished.items() if clips is None or same(record.clips, clips.get(id_))}
@@ -123,8 +124,8 @@ class RunFolder:
         Raises
         ------
         RecordError
-            The record could not be read again; or the disk is full or gone: the partial line is removed, and all
-            earlier records stay.
+            The record could not be read again, or it cannot be written (such as on a full disk). Then a partial line is
+            removed, and all earlier records are kept.
         """
         assert self._stream is not None, "append outside the with block"
         line = to_line(record)
@@ -157,7 +158,7 @@ class RunFolder:
         write_json(self.path / CORPUS_FILE, {"hash": corpus.hash, "references": references})
 
     def peek(self) -> None:
-        """Read the records without entering: lock, repair and create nothing.
+        """Read the records without entering the folder: nothing is locked, repaired or created.
 
         Raises
         ------
@@ -173,7 +174,7 @@ class RunFolder:
             return  # no records yet, so none can be mixed
         if not (self.path / "run.json").exists():
             advice = "name another RESULTS_DIR, or move that folder away"
-            raise RecordError(f"{self.path}: holds records of an unknown run (no run.json); {advice}")
+            raise RecordError(f"{self.path}: holds records, but no run.json, so their run is unknown; {advice}")
         self.run = read_run(self.path)
         held = self.run.get("identity") or {}
         unwritten = {name for name in self.identity if name.startswith(CODE) and name not in held}
@@ -183,14 +184,14 @@ class RunFolder:
             shown = "; ".join(
                 f"{name}: {held.get(name)!r} there, {self.identity.get(name)!r} now" for name in names[:4]
             )
-            untimed = held.get("device") is None  # None means a run without times
+            untimed = held.get("device") is None  # a run without times has the device None
             flag = f" ({'--no-timing' if untimed else '--timing'} continues it)" * (names == ["device"])
             raise RecordError(
                 f"{self.path}: holds another run ({shown}); name another RESULTS_DIR{flag}, or move that folder away"
             )
 
     def _read_and_repair(self) -> dict[str, Record]:
-        """Read the records; remove a half-written last line, and move damaged lines to `samples.rejected`."""
+        """Read the records. Remove a last line that is incomplete, and move damaged lines to `samples.rejected`."""
         if not self.samples_file.exists():
             return {}
         with open_plain(self.samples_file, "r+b") as stream:
@@ -214,19 +215,19 @@ class RunFolder:
         with open_plain(self.path / "samples.rejected", "ab") as stream:
             stream.writelines(lines)
         unreadable = counted(len(lines), "unreadable line")
-        warnings.warn(f"{self.path}: {unreadable} set aside in samples.rejected, to be redone", stacklevel=2)
+        warnings.warn(f"{self.path}: {unreadable} set aside in samples.rejected; these samples run again", stacklevel=2)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A setting and the folder its records go to."""
+    """A setting, and the run folder for its records."""
 
     method: Method
     folder: RunFolder
 
 
 def checkpoint_of(facts: Mapping[str, Any]) -> str:
-    """Return a checkpoint's usual name: its folder's name, or the hub's, whose folders end in a commit."""
+    """Return a checkpoint's usual name: the name of its folder, or for a hub download that of the repository."""
     if named := facts.get("checkpoint_name"):
         return str(named)
     path = Path(str(facts.get("checkpoint", "")))
@@ -238,9 +239,9 @@ def checkpoint_of(facts: Mapping[str, Any]) -> str:
 
 
 def read_records(path: Path) -> dict[str, Record]:
-    """Read a run's records by id, with their context. Change nothing: another process may be writing.
+    """Read a run's records by id, with the corpus and the judges' replies. Change no file: the run may be going on.
 
-    Skip a half-written last line, and damaged lines with a warning.
+    Skip an incomplete last line, and, with a warning, damaged lines.
 
     Raises
     ------
@@ -260,12 +261,12 @@ def _bare_records(path: Path) -> dict[str, Record]:
     found = [record for line in lines if (record := from_line(line)) is not None]
     if odd := len(lines) - len(found):
         unreadable = counted(odd, "unreadable line")
-        warnings.warn(f"{file}: {unreadable} left out; run the same command again to redo their samples", stacklevel=2)
+        warnings.warn(f"{file}: {unreadable} left out; run the same command again for these samples", stacklevel=2)
     return {record.id: record for record in found}
 
 
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
-    """Add the corpus and the judges' answers to a run's records; every record names every judge."""
+    """Add the corpus and the judges' replies to a run's records. Every record lists every judge."""
     if (file := path / CORPUS_FILE).exists():
         corpus = _corpus(file)
         records = {id_: replace(record, corpus=corpus) for id_, record in records.items()}
@@ -290,12 +291,12 @@ def _corpus(file: Path) -> Corpus:
         raise RecordError(f"{file}: its 'references' must be a list of lists of texts")
     corpus = Corpus(tuple(map(tuple, references)))
     if corpus.hash != content.get("hash"):
-        raise RecordError(f"{file}: its 'references' have changed since they were written")
+        raise RecordError(f"{file}: its 'references' were changed after the run; restore the file, or run again")
     return corpus
 
 
 def what_failed(path: Path, errors: int) -> str:
-    """Return the number of failed samples of a run, and the first one's error."""
+    """Return a text with the number of a run's failed samples and the first error."""
     said = (f"{id_}: {record.error}" for id_, record in read_records(path).items() if not record.answered)
     first = " ".join(next(said, "").split())[:300]
     return f"{counted(errors, 'sample')} failed (see 'error' in samples.jsonl; the first: {first})"
@@ -325,7 +326,7 @@ def read_object(file: Path) -> dict[str, Any]:
             raise RecordError(f"{file}: cannot be read: it is empty")
         content = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"no whole JSON ({error})"
+        reason = error.strerror if isinstance(error, OSError) else f"not complete JSON ({error})"
         raise RecordError(f"{file}: cannot be read: {reason}") from error
     if not isinstance(content, dict):
         raise RecordError(f"{file}: not a JSON object")
@@ -352,7 +353,7 @@ def _is_pair(value: object) -> bool:
 
 
 def _check(file: Path, content: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Refuse fields of the wrong type; a missing field is allowed."""
+    """Refuse fields of the wrong type. Fields may be missing."""
     if odd := [name for name, kind in kinds.items() if not isinstance(content.get(name), kind | None)]:
         raise RecordError(f"{file}: its {odd[0]!r} has a value of the wrong type")
 
@@ -367,14 +368,14 @@ def read_run(path: Path) -> dict[str, Any]:
     """
     file = path / "run.json"
     if not file.exists():
-        raise RecordError(f"{path}: not a run folder, it holds no run.json")
+        raise RecordError(f"{path}: not a run folder, since it holds no run.json")
     content = read_object(file)
     _check(file, content, _RUN_TYPES)
     _check(file, content.get("identity") or {}, dict.fromkeys(_PLAIN, str | _NUMBER))
     if not all(isinstance(session, dict) for session in content.get("sessions") or ()):
         raise RecordError(f"{file}: its 'sessions' must hold JSON objects")
     if (version := content.get("schema_version", 1)) not in range(1, SCHEMA_VERSION + 1):
-        raise RecordError(f"{file}: schema version {version}, this version reads 1 to {SCHEMA_VERSION}")
+        raise RecordError(f"{file}: schema version {version}; this audiomarathon reads 1 to {SCHEMA_VERSION}")
     if odd := [name for name in ("task", "method") if not str(content.get(name, "")).isprintable()]:
         raise RecordError(f"{file}: {odd[0]} {content[odd[0]]!r} holds control characters")
     return content

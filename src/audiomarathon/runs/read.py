@@ -1,7 +1,4 @@
-"""Read finished and unfinished runs from their folders.
-
-Every command finds runs with the same function, :func:`run_folders`.
-"""
+"""Read finished and unfinished runs from their folders. Every command finds runs by :func:`run_folders`."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from audiomarathon.text import counted
 
 _T = TypeVar("_T")
 
-#: Prefix of folders written by `reproduce`: it runs other subsets of the same tasks.
+#: Prefix of folders that `audiomarathon reproduce` writes. Its runs have other samples of the same tasks.
 REPRODUCED = "reproduce-"
 
 
@@ -38,11 +35,11 @@ class Run:
     Attributes
     ----------
     facts
-        What `run.json` says.
+        The content of `run.json`.
     records, failed
-        Records of the samples that the last run selected, by id: answered and failed ones.
+        Records of the samples that the last run selected, by id: of answered samples, and of failed samples.
     beyond
-        Answered samples of earlier, larger runs.
+        Records of other answered samples, which an earlier run selected.
     folder
         The run's folder; None for a run that was built in memory.
     """
@@ -72,8 +69,8 @@ class Run:
 
     @cached_property
     def whole(self) -> Run:
-        """The run with every sample that it ever answered, so that a later, smaller run removes nothing from
-        comparisons."""
+        """The run with all answered samples in its folder. So a later run with fewer samples does not remove samples
+        from comparisons."""
         if not self.beyond:
             return self
         return Run(self.facts, {**self.records, **self.beyond}, self.failed, folder=self.folder)
@@ -120,7 +117,7 @@ class Run:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """This version's verdicts by id; samples that cannot be judged are left out.
+        """The installed scorer's verdicts by id; samples that cannot be judged are left out.
 
         Raises
         ------
@@ -138,16 +135,16 @@ class Run:
 
     @cached_property
     def summary(self) -> Mapping[str, Any] | None:
-        """The content of `summary.json`, updated to this version's verdicts; None if it does not cover the records.
+        """The content of `summary.json`, computed again if the records or the scorer have changed since.
 
-        A killed run may have only the summary of a shorter run before it.
+        None if it does not cover the run's samples: a killed run may have the summary of an earlier, shorter run.
         """
         if self.folder is None or not (self.folder / "summary.json").exists():
             return None
         try:
             content = read_summary(self.folder)
         except RecordError as error:
-            again = "the run counts as not finished, audiomarathon score writes it again"
+            again = "the run counts as unfinished; audiomarathon score writes the file again"
             warnings.warn(f"{error}; {again}", stacklevel=2)
             return None
         answered = content.get("n", 0) + content.get("unscored", 0)
@@ -160,7 +157,7 @@ class Run:
 
     @cached_property
     def headline(self) -> Estimate:
-        """The headline score, with the interval of `summary.json` and its bootstrap draws."""
+        """The headline score, with the same interval as in `summary.json`, and the score of each bootstrap resample."""
         scorer = get_task(self.key).scorer
         if not self.verdicts:
             return Estimate(math.nan, None)
@@ -173,7 +170,7 @@ class Run:
 
     @property
     def cost(self) -> Cost | None:
-        """The model's counted FLOPs, or None."""
+        """The model's counted FLOPs; None if they were not counted."""
         return Cost.read(self.facts["cost"]) if self.facts.get("cost") else None
 
     @property
@@ -183,9 +180,9 @@ class Run:
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return the run folders in or under some paths, each once, sorted.
+    """Return the run folders in or under some paths, each once; sorted within each path.
 
-    Folders of `reproduce` are left out, unless a path names one.
+    Folders that `reproduce` wrote are left out, unless a path names one.
 
     Raises
     ------
@@ -200,25 +197,25 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
         for one in sorted((one for one in walk(root) if holds_run(one.path)), key=lambda one: one.path):
             apart = any(part.startswith(REPRODUCED) for part in one.path.relative_to(root).parts)
             if not apart:
-                found.setdefault(one.path.resolve(), one.path)  # a link to a run does not count twice
+                found.setdefault(one.path.resolve(), one.path)  # by target: a link to a run is not a second run
     if not found:
         raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json in or under it)")
     return list(found.values())
 
 
 def holds_run(folder: Path) -> bool:
-    """Tell whether a folder holds a run: it has a `run.json`, or records without it."""
+    """Tell whether a folder holds a run, that is, a `run.json` or at least records."""
     file = folder / "samples.jsonl"
     return (folder / "run.json").exists() or (file.exists() and file.stat().st_size > 0)
 
 
 def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lambda _folder: None) -> list[Run]:
-    """Read the runs in or under folders; skip a damaged run with a warning, unless its path was given.
+    """Read the runs in or under folders. Skip a damaged run with a warning, unless its own path was given.
 
     Parameters
     ----------
     beside
-        Returns the folder of another run to read along with each run, or None.
+        Maps a run's folder to that of another run to read too, or to None.
 
     Raises
     ------
@@ -234,7 +231,7 @@ def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lam
 
 
 def readable(paths: Sequence[Path], folders: Iterable[Path], read: Callable[[Path], _T]) -> Iterator[_T]:
-    """Yield the result of reading each folder; skip a damaged run with a warning, unless it is in `paths`.
+    """Call `read` on each folder and yield its result. Skip a damaged run with a warning, unless it is in `paths`.
 
     Raises
     ------
@@ -256,7 +253,7 @@ def _complete(folder: Path) -> Run:
     if lacking := [name for name in ("checkpoint", "method", "task") if name not in run.facts]:
         raise RecordError(f"{folder / 'run.json'}: lacks the field {lacking[0]!r}")
     if not isinstance(run.facts.get("identity", {}), dict):
-        raise RecordError(f"{folder / 'run.json'}: the identity is no JSON object")
+        raise RecordError(f"{folder / 'run.json'}: its 'identity' is not a JSON object")
     if not all(isinstance(id_, str) for id_ in run.facts.get("samples") or ()):
-        raise RecordError(f"{folder / 'run.json'}: the samples are no list of names")
+        raise RecordError(f"{folder / 'run.json'}: its 'samples' must be a list of texts")
     return run

@@ -1,8 +1,8 @@
 """Convert records to and from lines of `samples.jsonl`, with a checksum, and check every field.
 
-Which audio tokens a pruner kept is one bit per token, in base64 (7,500 tokens take 1.25 kB).
+The audio tokens that a pruner kept are stored as one bit per audio token, in base64 (1.25 kB for 7,500 tokens).
 
-All readers use this module, so that a damaged line is skipped everywhere and never raises.
+All commands read records by this module, so that they all skip damaged lines, and none raises an error for them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     import torch
 
 _SEALED = b'{"schema": '  # prefix of lines that end with a checksum
-_LARGEST: Final = 1e15  # limit of any number: larger ones overflow sums, and no measurement comes near
+_LARGEST: Final = 1e15  # limit of any number: larger numbers overflow sums, and no measurement comes near
 _TYPES: Final = {field.name: str(field.type).partition(" | ") for field in fields(Record)}
 _NEEDED: Final = (
     "id", "error", "cluster", "reply", "reference", "finish", "clip_seconds", "prompt_tokens", "audio_tokens",
     "kept_audio_tokens", "new_tokens", "kv_lengths", "kv_bytes", "peak_memory_bytes", "time",
 )  # fmt: skip
-_INSIDE: Final = {  # names within fields that are objects
+_INSIDE: Final = {  # required names inside fields that are objects
     "time": ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode"),
     "forced_decode": ("per_token",),
     "latency": ("first_token", "total"),
@@ -43,11 +43,11 @@ def to_line(record: Record) -> bytes:
     Raises
     ------
     RecordError
-        The line could not be read again.
+        The record has an invalid field, so its line could not be read again.
     """
     content = record.to_json()
     if why := damage_of(content):
-        raise RecordError(f"the record of sample {record.id!r} could not be read again: {why}")
+        raise RecordError(f"the record of sample {record.id!r} is not stored, since it would not be readable: {why}")
     try:
         return sealed({"schema": 2, **content})
     except ValueError as error:  # such as a NaN in its reference
@@ -57,17 +57,17 @@ def to_line(record: Record) -> bytes:
 def from_line(line: bytes) -> Record | None:
     """Convert a line to its record; None if it is damaged.
 
-    A line without a checksum (versions up to 8983bac wrote none) counts if its fields are valid. A line that begins
-    like those with a checksum but lacks it has lost its end, so it is damaged.
+    A line of a version up to 8983bac has no checksum; it is accepted if its fields are valid. A newer line (known by
+    its beginning) without a checksum has lost its end, so it is damaged.
     """
     content = unsealed(line, always=line.startswith(_SEALED))
     return None if content is None or damage_of(content) else Record.from_json(content)
 
 
 def damage_of(record: Mapping[str, Any]) -> str:
-    """Return the first invalid field of a record; "" if all are valid.
+    """Return a text on the first invalid field of a record; "" if all fields are valid.
 
-    The types are those of :class:`Record`; a failed record may hold None anywhere.
+    Fields must have the types of :class:`Record`; in the record of a failed sample, any field may be None.
     """
     failed = record.get("error") is not None
     if lacking := [name for name in (("id", "error") if failed else _NEEDED) if name not in record]:
@@ -88,7 +88,7 @@ def damage_of(record: Mapping[str, Any]) -> str:
 
 
 def _fits(kind: str, name: str, value: Any) -> bool:
-    """Tell whether a value has the type that :class:`Record` declares, in the values of an object or a list too."""
+    """Tell whether a value, and each value inside a list or an object, has the type that :class:`Record` declares."""
     if kind == "Mapping[str, Any]":
         return _is_reference(value)
     outer, _, inner = kind.rstrip("]").rpartition("[")
@@ -104,7 +104,7 @@ def _fits(kind: str, name: str, value: Any) -> bool:
 
 
 def _is_reference(value: object) -> bool:
-    """Tell whether options and labels, if any, are lists of texts, and the answer is an option's letter."""
+    """Check a reference: `options` and `labels` must be lists of texts, and with both, `answer` an option's letter."""
     if not isinstance(value, dict):
         return False
     lists: list[Any] = [value[name] for name in ("options", "labels") if name in value]
@@ -114,14 +114,14 @@ def _is_reference(value: object) -> bool:
 
 
 def pack(kept_positions: torch.Tensor, audio_mask: torch.Tensor) -> str:
-    """Return the bits of one sample.
+    """Return which audio tokens of a sample were kept, as one bit per audio token in base64.
 
     Parameters
     ----------
     kept_positions
         Prompt positions that were kept, on the CPU.
     audio_mask
-        Boolean, shape (S,): which prompt positions are audio tokens.
+        Boolean, shape (S,): True at prompt positions that are audio tokens.
     """
     import torch
 
@@ -131,7 +131,7 @@ def pack(kept_positions: torch.Tensor, audio_mask: torch.Tensor) -> str:
 
 
 def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
-    """Return a boolean per audio token: True if it was kept.
+    """Read the text that :func:`pack` returned: a boolean per audio token, True if it was kept.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The verdicts of a run: stored verdicts that are still valid, and new ones for the rest.
+"""Get the verdicts of a run: reuse stored verdicts that are still valid, and judge all other records again.
 
-`verdicts-<scorer>.jsonl` is a cache, and readable next to `samples.jsonl`; no figure depends on it. A stored verdict
-counts only if this version's scorer made it from the recorded reply and reference, so that no figure mixes two
-versions.
+`verdicts-<scorer>.jsonl` is a cache, which people may read next to `samples.jsonl`; without it all figures would be the
+same. A stored verdict is valid only if the installed version of the scorer made it from the record's present reply and
+reference, so that no figure mixes two versions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from audiomarathon.files import read_plain, sealed, unsealed, write_bytes
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import Scorer
 
-_OWN = ("id", "stamp", "crc")  # field names that a scorer does not write
+_OWN = ("id", "stamp", "crc")  # fields of a stored verdict that do not come from the scorer
 
 
 def verdicts_file(folder: Path, scorer: Scorer) -> Path:
@@ -36,7 +36,7 @@ def judged(
     folder
         The run's folder; its stored verdicts are used if valid.
     failed
-        Called with each record that cannot be judged; it gets no verdict.
+        Called with each record that cannot be judged, and the error; this record gets no verdict.
     """
     answered = [record for record in records if record.answered]
     stored = _stored(folder, scorer) if folder else {}
@@ -44,7 +44,7 @@ def judged(
     todo = []
     for record in answered:
         if not scorer.fits(record):
-            failed(record, DataError(f"its reference lacks one of {', '.join(scorer.needs)}"))
+            failed(record, DataError(f"its reference lacks at least one of {', '.join(scorer.needs)}"))
             continue
         stamp, values = stored.get(record.id, ("", {}))
         verdict = Verdict(record, values)
@@ -77,7 +77,8 @@ def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) ->
         try:
             lines.append(sealed({"id": one.record.id, "stamp": scorer.stamp(one.record), **values}))
         except (TypeError, ValueError) as error:
-            raise PluginError(f"scorer {scorer.key}: its verdict on {one.record.id!r} is no JSON: {error}") from error
+            what = f"scorer {scorer.key}: its verdict on {one.record.id!r} cannot be stored as JSON"
+            raise PluginError(f"{what} ({error})") from error
     content = b"".join(lines)
     file = verdicts_file(folder, scorer)
     if not file.is_file() or read_plain(file) != content:
@@ -90,7 +91,7 @@ def cannot_be_judged(scorer: Scorer, record: Record, error: BaseException) -> Au
 
 
 def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str, object]]]:
-    """Return stamp and values by id; skip unreadable lines, since verdicts can be made again."""
+    """Read stored verdicts: stamp and values by sample id. Skip damaged lines: these samples are judged again."""
     try:
         lines = read_plain(verdicts_file(folder, scorer)).splitlines()
     except (OSError, RecordError):

@@ -24,9 +24,9 @@ def summarise(
     Parameters
     ----------
     facts
-        What `run.json` says.
+        The content of `run.json`.
     records
-        The records of the selected samples, failed ones included.
+        The records of the selected samples, also of those that failed.
     verdicts
         Verdicts by id; an answered sample without a verdict counts as `unscored`.
     """
@@ -66,13 +66,13 @@ def summarise(
 
 
 def note_of(facts: Mapping[str, Any]) -> str:
-    """Return the method's note for readers of the figures; older versions did not store it."""
+    """Return the method's note for readers of the figures. Older versions did not write it to `run.json`."""
     notes = {method.key: method.note for method in all_methods()}
     return str(facts.get("note") or notes.get(str((facts.get("identity") or {}).get("method")), ""))
 
 
 def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
-    """Tell whether other programs used the cores before or after a session that timed some of the records."""
+    """Tell whether other programs used the cores at the start or end of a session that timed some of the records."""
     begun = {str(record.session).partition(" ")[0] for record in records if record.time}
     sessions = [one for one in facts.get("sessions") or () if one.get("started") in begun]
     device = (facts.get("identity") or {}).get("device")
@@ -81,30 +81,30 @@ def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
 
 
 def threads_of(session: Mapping[str, Any], device: object) -> int:
-    """Return the number of a session's computing threads: those of its workers on a CPU, one with a GPU."""
+    """Return how many threads of a session compute: on a CPU those of all workers of a machine, on a GPU one."""
     machine = session.get("environment") or {}
     on_cpu = device is not None and device == machine.get("cpu")
     return (machine.get("threads") or 1) * (session.get("workers_sharing") or 1) if on_cpu else 1
 
 
 def is_busy(load: Mapping[str, Any] | None, threads: int) -> bool:
-    """Tell whether other programs and the run's threads together exceed the cores, so that they wait for each other.
+    """Tell whether other programs and the run have more threads than there are cores, and so slow each other.
 
-    On two cores, one other process makes the LLM prefill of two threads two to five times slower; with one thread there
-    is no effect.
+    On two cores, one other process makes LLM prefill two to five times slower if it runs in two threads, and not slower
+    if it runs in one thread.
     """
     return bool(load) and 0 < foreign_count(load) > load.get("cores", math.inf) - threads  # type: ignore[union-attr]
 
 
 def foreign_count(load: Mapping[str, Any] | None) -> int:
-    """Return the number of other busy processes; one that was seen only rarely rounds to none."""
+    """Return the number of other busy processes, rounded: a process that was rarely busy does not count."""
     return round((load or {}).get("foreign_processes") or 0.0)
 
 
 def _throughput(facts: Mapping[str, Any]) -> float | None:
-    """Return audio seconds per second of an untimed run, from the sessions that ran this setting alone.
+    """Return the seconds of audio per second of an untimed run, from the sessions in which this setting ran alone.
 
-    Settings that ran side by side shared the wall time, which cannot be divided.
+    In other sessions, several settings shared the wall time, and their parts of it are unknown.
     """
     sessions = facts.get("sessions") or ()
     alone = [one for one in sessions if one.get("wall_s") and one.get("settings_side_by_side") == 1]
@@ -113,7 +113,7 @@ def _throughput(facts: Mapping[str, Any]) -> float | None:
 
 
 def _cost(records: Sequence[Record]) -> float | None:
-    """Return the total cost of an endpoint's replies; None if prices or counts are unknown."""
+    """Return the total cost of an endpoint's replies; None if the cost of a reply is unknown."""
     costs = [record.cost for record in records]
     return float(sum(filter(None, costs))) if costs and None not in costs else None
 

@@ -1,6 +1,7 @@
-"""Send a task's runs to trackers: each record is seen when it is stored, between samples.
+"""Send a task's runs to trackers while they run.
 
-Points are sent now and then, so that no run waits for a server after every sample, and never while the timer runs.
+Figures are sent now and then, so that a run does not wait for a server after every sample. They are sent between
+samples, never while a sample is timed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from audiomarathon.text import Say, plain
 from audiomarathon.tracking.tracker import Point, TrackedRun, Tracker
 
 EVERY_S = 10.0
-_SCORES = 20  # running scores per update: each reads all verdicts so far
+_SCORES = 20  # most running scores per update, since each score is computed from all verdicts so far
 _STAGES = ("encoder", "llm_prefill", "prefill", "decode")
 
 
 class _Curve:
-    """A run's records that were not sent yet, and the verdicts so far."""
+    """The figures of one run for the trackers: its records that were not sent yet, and all verdicts so far."""
 
     def __init__(self, task: Task, run: TrackedRun) -> None:
         self.run, self._task = run, task
@@ -35,7 +36,7 @@ class _Curve:
         self.sent = time.monotonic()
 
     def points(self) -> list[Point]:
-        """Return a point per answered sample; the last point and some others have the running score."""
+        """Return a point for each answered sample not sent yet. Only some points and the last have a running score."""
         records, self.fresh = [record for record in self.fresh if record.answered], []
         scorer, found = self._task.scorer, []
         stride = max(1, -(-len(records) // _SCORES))
@@ -56,7 +57,7 @@ class _Curve:
         scorer = self._task.scorer
         try:
             found = sums_of(scorer, list(self._verdicts.values())).figures[scorer.figure.name]
-        except Exception:  # a third-party scorer may raise anything, above all with few verdicts; records matter more
+        except Exception:  # a third-party scorer may raise anything; without a running score, the run still continues
             return {}
         return {} if found is None else {"score": found}
 
@@ -65,18 +66,18 @@ class _Curve:
 def following(
     trackers: list[Tracker], task: Task, jobs: Sequence[Job], checkpoint: str, clips: Mapping[str, str], say: Say
 ) -> Iterator[Callable[[Job, Mapping[str, Any] | None], None]]:
-    """Send a task's runs to trackers for the duration of the block; yields a function that sends a run's summary.
+    """Send a task's runs to trackers during the block. Yield a function that sends a finished run's summary.
 
     Parameters
     ----------
     trackers
-        A failing tracker is removed: it would slow every later task.
+        A tracker that fails is removed from this list, so that it does not slow later tasks.
     jobs
         Their folders must be entered.
     clips
         Hash of each selected sample's clips.
     say
-        Called when a tracker fails.
+        Receives a line for the user when a tracker fails.
     """
 
     def send(hook: str, *what: Any) -> None:
@@ -85,7 +86,7 @@ def following(
                 getattr(tracker, hook)(*what)
             except (Exception, SystemExit) as error:  # a missing server must not end the run
                 trackers.remove(tracker)
-                say(f"warning: {tracker.key} failed in {task.key}, and gets no more figures: {plain(told(error))}")
+                say(f"warning: {tracker.key} failed in {task.key} ({plain(told(error))}); nothing more is sent to it")
 
     def send_points(curve: _Curve) -> None:
         if points := curve.points():

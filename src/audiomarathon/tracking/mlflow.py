@@ -1,6 +1,8 @@
-"""MLflow: one MLflow run per run, with curves over samples, and per method of a sweep, with curves over the ratio.
+"""Show runs in MLflow.
 
-MLflow's own env vars name the server: `MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` (default: audiomarathon).
+Each run becomes an MLflow run with curves over samples. In a sweep, each method also becomes an MLflow run, with curves
+over the ratio. MLflow's own env vars set the server (`MLFLOW_TRACKING_URI`) and the experiment's name
+(`MLFLOW_EXPERIMENT_NAME`, by default audiomarathon).
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from audiomarathon.errors import SettingsError, told
 from audiomarathon.tracking.tracker import Point, TrackedRun, Tracker
 
 _TAG = "audiomarathon.run"
-_VALUE = 500  # characters of a parameter that every version accepts
-_BATCH = 1000  # metrics that the server accepts in one request
+_VALUE = 500  # longest parameter in characters that every version of MLflow accepts
+_BATCH = 1000  # most metrics that the server accepts in one request
 _COUNTS = ("n", "errors", "unparsed", "peak_memory_bytes", "kv_bytes")
 
 
@@ -34,7 +36,7 @@ class MLflow(Tracker):
         SettingsError
             MLflow is not installed, or its server does not answer.
         """
-        # A missing server must not slow the run: MLflow itself would retry for minutes.
+        # A missing server must not slow the run: by default, MLflow retries for minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is for tables
@@ -50,15 +52,15 @@ class MLflow(Tracker):
             self._experiment = found.experiment_id if found else self._client.create_experiment(name)
         except (MlflowException, OSError) as error:
             place = get_tracking_uri()
-            folder = "a folder only with MLFLOW_ALLOW_FILE_STORE=true; else a server, or sqlite:///mlflow.db"
+            folder = "allowed: a server, sqlite:///mlflow.db, or with MLFLOW_ALLOW_FILE_STORE=true a folder"
             reason = folder if "://" not in place or place.startswith("file:") else told(error)
-            raise SettingsError(f"--track mlflow: {place} cannot be used: {reason}") from None
+            raise SettingsError(f"--track mlflow: cannot use {place}; {reason}") from None
         self._runs: dict[str, str] = {}
         self._known: dict[str, int] = {}
         self._bases: dict[tuple[str, str], Mapping[str, float]] = {}
 
     def started(self, run: TrackedRun) -> None:
-        """Continue the MLflow run of this folder and identity, or create one with the identity as its parameters."""
+        """Continue the MLflow run of this folder and identity, or create it; the identity becomes its parameters."""
         place = str(run.folder.resolve())
         id_ = self._runs[place] = self._open(f"{place} {sorted(run.identity.items())}", f"{run.task} {run.label}")
         history = self._client.get_metric_history(id_, "answered")
@@ -74,7 +76,7 @@ class MLflow(Tracker):
         self._known[place] = max([self._known[place], *(one.samples for one in fresh)])
 
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
-        """Add the summary's figures and files, and in a sweep a point of the method's curve over the ratio."""
+        """Add the summary's figures and files; in a sweep, also add a point to the method's curves over the ratio."""
         id_ = self._runs[str(run.folder.resolve())]
         if summary is None:
             self._client.set_terminated(id_, "KILLED")
@@ -88,11 +90,11 @@ class MLflow(Tracker):
             self._by_ratio(run, figures)
 
     def _by_ratio(self, run: TrackedRun, figures: Mapping[str, float]) -> None:
-        """Add a setting to its method's curve; steps are percent, and every curve begins with base."""
+        """Add a setting to its method's curves over the ratio in percent. Each curve begins with base, if base ran."""
         beside = (run.task, str(run.folder.parent.resolve()))
         if run.method == Base.key:
             self._bases[beside] = figures
-        if not run.ratio:  # base, and joined methods, whose parts each have a ratio
+        if not run.ratio:  # base, or a joined method, which has no ratio of its own
             return
         title = f"{run.task} {run.checkpoint} {run.method} by ratio"
         tag = f"{beside[1]} {run.method} by ratio"
@@ -106,7 +108,7 @@ class MLflow(Tracker):
         self._client.set_terminated(id_)
 
     def _open(self, tag: str, name: str) -> str:
-        """Return the id of the run with a tag; create it if missing."""
+        """Return the id of the MLflow run with this tag; create the run if it is missing."""
         hashed = hashlib.sha256(tag.encode()).hexdigest()[:16]
         found = self._client.search_runs([self._experiment], f"tags.`{_TAG}` = '{hashed}'", max_results=1)
         if not found:
@@ -129,7 +131,7 @@ class MLflow(Tracker):
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return a summary's numbers: score and interval, counts, and the median of each time."""
+    """Return the figures of a summary: score and interval, counts, and the median of each time."""
     low, high = (summary.get("intervals") or {}).get("score") or (None, None)
     times = {f"{name}.p50": one["p50"] for name, one in summary["timing"].items() if isinstance(one, dict)}
     counts = {name: summary.get(name) for name in _COUNTS}

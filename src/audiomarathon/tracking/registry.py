@@ -12,7 +12,7 @@ GROUP = "audiomarathon.trackers"  # entry point group
 
 
 def open_trackers(given: str) -> Sequence[Tracker]:
-    """Open trackers by names, separated by commas.
+    """Open the trackers whose names a text lists, separated by commas.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The tracker interface: three hooks for the start, the figures and the end of a run."""
+"""The interface of trackers: three methods, called at a run's start, for new figures, and at its end."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class TrackedRun:
     Attributes
     ----------
     task, checkpoint, method
-        Their names; the method's is its key, without ratio and layer.
+        Names of the task, the checkpoint and the method (without ratio and layer).
     label
-        The setting: the name of the run's folder.
+        Label of the setting, which is also the name of the run's folder.
     ratio
-        Fraction removed; 0 for base.
+        Fraction to remove; 0 for base and for joined methods.
     folder
         Contains `run.json`, `samples.jsonl` and, after the end, `summary.json`.
     identity
         The run's identity.
     swept
-        True if other settings of the task run with it.
+        True if other settings of the same task run in the same command.
     """
 
     task: str
@@ -41,14 +41,14 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Point:
-    """Figures after a number of answered samples: their `score`, and the seconds of the last sample's stages."""
+    """Figures after `samples` answered samples: the score so far, and the last sample's seconds by stage."""
 
     samples: int
     figures: Mapping[str, float]
 
 
 class Tracker(ABC):
-    """Shows runs somewhere. An exception ends the tracking, never the run.
+    """Shows runs in another program. If it raises an exception, it gets no more calls; the run continues.
 
     Attributes
     ----------
@@ -61,12 +61,12 @@ class Tracker(ABC):
 
     @abstractmethod
     def started(self, run: TrackedRun) -> None:
-        """Start a run, or continue a stopped one."""
+        """Start to show a run, or continue if a stopped run is resumed."""
 
     @abstractmethod
     def scored(self, run: TrackedRun, points: Sequence[Point]) -> None:
-        """Receive the points since the last call; a resumed run's first call also has the recorded ones."""
+        """Receive the points since the last call. The first call for a resumed run also has its recorded samples."""
 
     @abstractmethod
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
-        """Receive the content of `summary.json`; None if the run was interrupted."""
+        """Receive the content of `summary.json` at the run's end; None if the run was interrupted."""

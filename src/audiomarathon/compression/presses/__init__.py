@@ -1,1 +1,1 @@
-"""KV presses, one file a press."""
+"""KV presses, one file for each press."""

@@ -1,4 +1,4 @@
-"""SnapKV smoothed along time, since neighbouring moments of audio belong together."""
+"""SnapKV with scores that are smoothed along time, since neighbouring moments of audio belong together."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AudioKV(SnapKV):
-    """Low-pass SnapKV's scores of the candidates by FFT, keeping the lowest quarter of the spectrum.
+    """Low-pass SnapKV's scores of the candidates by FFT: keep the lowest quarter of the spectrum.
 
-    The idea is that of arXiv 2604.06694; this is not that paper's code.
+    The idea comes from arXiv 2604.06694; the code does not.
     """
 
     key: ClassVar[str] = "audio_kv"

@@ -16,8 +16,9 @@ class ExpectedAttention(KVPress):
     """Score by the attention expected from future queries, times the norm of the value.
 
     A. Devoto et al., "Expected Attention: KV Cache Compression by Estimating Attention from Future Queries
-    Distribution", arXiv 2510.00636, as NVIDIA's kvpress defines it: assume Gaussian queries before rotation, rotate
-    them by the mean rotation of the next positions, E[exp(q·k)] = exp(μ·k + kᵀΣk / 2). The first entries always stay.
+    Distribution", arXiv 2510.00636, as NVIDIA's kvpress computes it. Queries before rotation are assumed to be
+    Gaussian, and rotated by the mean rotation of the next positions. Then E[exp(q·k)] = exp(μ·k + kᵀΣk / 2). The first
+    entries always stay.
     """
 
     key: ClassVar[str] = "expected_attention"
@@ -47,7 +48,7 @@ class ExpectedAttention(KVPress):
 
 
 def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Undo a rotary embedding of the first `cos.shape[-1]` dimensions, its scaling included."""
+    """Undo the rotary embedding, which rotated and scaled the first `cos.shape[-1]` dimensions."""
     import torch
 
     turned = cos.shape[-1]
@@ -59,7 +60,7 @@ def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tor
 
 
 def _mean_rotation(cos: torch.Tensor, sin: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the mean rotation over positions as a matrix, shape (d, d), with identity in the unrotated part."""
+    """Return the mean rotation over positions as a matrix, shape (d, d); dimensions that are not rotated stay as is."""
     import torch
 
     turned = cos.shape[-1]

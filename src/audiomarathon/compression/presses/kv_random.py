@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KVRandom(KVPress):
-    """Score at random, seeded by sample and layer, drawn on the CPU to be the same on every machine."""
+    """Score at random, seeded by sample and layer. Draw on the CPU, so that scores are the same on every machine."""
 
     key: ClassVar[str] = "kv_random"
     title: ClassVar[str] = "seeded random entries"

@@ -13,10 +13,10 @@ from audiomarathon.compression.presses.snapkv import SnapKV
 
 @dataclass(frozen=True)
 class PyramidKV(SnapKV):
-    """SnapKV's scores; budgets fall linearly from layer to layer and are k on average.
+    """SnapKV's scores, with budgets that fall linearly from layer to layer. The mean budget is k.
 
     Z. Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv
-    2406.02069, section 3: the last layer keeps k/β, the first 2k − k/β, at most all.
+    2406.02069, section 3: the last layer keeps k/β entries and the first 2k − k/β, but at most all.
     """
 
     key: ClassVar[str] = "pyramidkv"
@@ -31,7 +31,8 @@ class PyramidKV(SnapKV):
         kept = kept_count(total, self.ratio)
         if layers == 1:
             return [kept]
-        # Distance of the first layer's budget above k and of the last below it: k − k/β, or less near the limits.
+        # The first layer's budget is this much above k, and the last layer's as much below: k − k/β, or less near the
+        # limits.
         spread = min(kept - max(1, kept / self.beta), total - kept)
         exact = [kept + spread * (1 - 2 * index / (layers - 1)) for index in range(layers)]
         sums = [0, *(round(sum(exact[: index + 1])) for index in range(layers - 1)), kept * layers]

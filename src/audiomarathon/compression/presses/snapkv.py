@@ -38,5 +38,5 @@ class SnapKV(KVPress):
         return torch.nn.functional.pad(score, (0, window), value=torch.inf)
 
     def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:  # noqa: ARG002
-        """Return scores (Hkv, S − window) unchanged; subclasses smooth them further."""
+        """Return the pooled scores, shape (Hkv, S − window), unchanged. A subclass may smooth them."""
         return score

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamingLLM(KVPress):
-    """Keep the first candidates and the most recent.
+    """Keep the first few candidates (attention sinks) and the most recent ones.
 
     G. Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2.
     """

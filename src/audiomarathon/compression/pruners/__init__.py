@@ -1,1 +1,1 @@
-"""Token pruners, one file a method."""
+"""Token pruners, one file for each method."""

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dart(TokenPruner):
-    """Keep the pivots and, in equal shares, the tokens whose hidden states are least similar to each pivot's.
+    """Keep some pivot tokens and, for each pivot, the audio tokens whose hidden states are least similar to it.
 
     Z. Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More", arXiv
-    2502.11494. Pivots are the audio tokens, and the text tokens after the audio, with the largest L1 norm of their
-    keys. Audio pivots are kept. Then each pivot in turn, audio first and by rank, takes its share of the remaining
-    budget: the free audio tokens with the lowest cosine similarity to it. Text pivots use no budget.
+    2502.11494. The pivots are the audio tokens, and the text tokens after the audio, whose keys have the largest L1
+    norm. Audio pivots are kept. Then each pivot, first audio and then text, selects an equal share of the rest of the
+    budget: the remaining audio tokens with the lowest cosine similarity to the pivot.
     """
 
     key: ClassVar[str] = "dart"
@@ -39,7 +39,7 @@ class Dart(TokenPruner):
         norm = seen.key.float().abs().sum((0, 2))  # L1 over all heads, (S,)
         audio = norm[positions].topk(min(self.audio_pivots, evidence.n_keep)).indices
         places = torch.arange(len(norm), device=norm.device)
-        after = norm.masked_fill(places <= positions[-1], -torch.inf)  # text only, and padding is on the left
+        after = norm.masked_fill(places <= positions[-1], -torch.inf)  # after the audio is only text: padding is left
         steering = after.topk(min(self.text_pivots, evidence.text_after)).indices
         budget = evidence.n_keep - len(audio)
         pivots = torch.cat([positions[audio], steering])

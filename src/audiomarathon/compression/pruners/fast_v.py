@@ -1,4 +1,4 @@
-"""FastV: the audio tokens that the last prompt token attends to most (ECCV 2024)."""
+"""FastV (ECCV 2024): keep the audio tokens that the last prompt token attends to most."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class FastV(TokenPruner):
     """Keep the k audio tokens with the highest attention from the last prompt token, mean over heads.
 
-    L. Chen et al., "An Image is Worth 1/2 Tokens After Layer 2", arXiv 2403.06764, section 4: rank by the attention
-    of layer K − 1, and drop the lowest ranks from layer K on.
+    L. Chen et al., "An Image is Worth 1/2 Tokens After Layer 2", arXiv 2403.06764, section 4: rank audio tokens by the
+    attention of layer K − 1, and drop the lowest from layer K on.
     """
 
     key: ClassVar[str] = "fast_v"

@@ -1,4 +1,4 @@
-"""Frame: a uniform stride in time."""
+"""Frame: keep audio tokens at a uniform stride in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merge adjacent: the most similar neighbours, averaged (after A-ToMe)."""
+"""Merge adjacent: average the most similar neighbours (after A-ToMe)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class MergeAdjacent(TokenPruner):
     """Join the N − k pairs of neighbours with the most similar hidden states, and average each group.
 
     Y. Li et al., "Accelerating Transducers through Adjacent Token Merging", arXiv 2306.16009, merge neighbours by the
-    cosine similarity of their keys, pair by pair in several layers. Here it is one step with an exact budget:
-    joining the most similar pairs first is single-linkage clustering along time. Of equal pairs, the earlier is joined.
-    Audio tokens with text between them (two clips) are joined last.
+    cosine similarity of their keys, pair by pair in several layers. Here merging is one step with an exact budget
+    (single-linkage clustering along time). Of equally similar pairs, the earlier is joined first. Audio tokens with
+    text between them, from two clips, are joined last.
     """
 
     key: ClassVar[str] = "merge_adjacent"

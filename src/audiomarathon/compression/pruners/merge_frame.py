@@ -1,4 +1,4 @@
-"""Merge frame: equal spans of time, averaged."""
+"""Merge frame: average the audio tokens of equal spans of time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from audiomarathon.models.merge import Merge
 class MergeFrame(TokenPruner):
     """Average the audio tokens of k equal spans, at the positions that :class:`Frame` keeps.
 
-    The only difference from :class:`Frame`: tokens between kept positions are averaged instead of dropped.
+    The only difference from :class:`Frame` is that the tokens between kept positions are averaged, not dropped.
     """
 
     key: ClassVar[str] = "merge_frame"

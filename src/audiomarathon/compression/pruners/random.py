@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Random(TokenPruner):
-    """Keep the first k of a permutation, seeded for each sample.
+    """Keep the first k audio tokens of a random permutation, seeded for each sample.
 
-    Draw the permutation on the CPU, so that it is the same on every machine.
+    The permutation is drawn on the CPU, so that it is the same on every machine.
     """
 
     key: ClassVar[str] = "random"

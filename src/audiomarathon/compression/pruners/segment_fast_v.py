@@ -1,4 +1,4 @@
-"""FastV within time segments, against attention's bias towards the end of the audio."""
+"""FastV within time segments, so that attention's bias towards the end of the audio matters less."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SegmentFastV(TokenPruner):
-    """Cut the audio into S equal time segments; each keeps its share by FastV's score (cf. arXiv 2511.14293).
+    """Cut the audio into equal time segments; in each, keep the tokens with FastV's highest scores.
 
-    Shares are rounded by largest remainder (ties to the earlier segment), so that they sum to k.
+    Compare arXiv 2511.14293. The numbers of tokens to keep are rounded by the largest remainder (of equal ones, the
+    earlier segment's), so that they sum to k.
     """
 
     key: ClassVar[str] = "segment_fast_v"
@@ -42,7 +43,7 @@ class SegmentFastV(TokenPruner):
 
 
 def shares(total: int, budget: int, segments: int) -> list[int]:
-    """Split `budget` over segments of `total` tokens in proportion to their sizes, by largest remainder."""
+    """Split `budget` over equal segments of `total` tokens in proportion to their sizes, by largest remainder."""
     sizes = [total * (i + 1) // segments - total * i // segments for i in range(segments)]
     whole = [size * budget // total for size in sizes]
     by_remainder = sorted(range(segments), key=lambda i: (-(sizes[i] * budget % total), i))
