@@ -28,7 +28,7 @@ class Finding:
 
     @classmethod
     def of(cls, good: bool, figure: str) -> Finding:
-        """The check passed or failed."""
+        """The check passed if `good`, and failed otherwise."""
         return cls(PASS if good else FAIL, figure)
 
     @classmethod
