@@ -285,7 +285,7 @@ class TestTimes:
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert row.speed_ups["decode_per_token"] is None
         assert row.speed_ups["first_token"] is not None
-        told = "no decode speed-up of dart-0.5-layer2 in tau: 16 and 64 tokens were forced"
+        told = "no decode speed-up for dart-0.5-layer2 in tau: forced decode made 16 and 64 tokens"
         assert told in notes(compared(tmp_path), {})
 
 
@@ -606,7 +606,7 @@ class TestAnswers:
         assert not field.candidates
         told = ranked(field)
         assert "dart-0.5-layer2 in tau: times of another session" in told
-        assert "base-0 [silence]: heard other audio" in told
+        assert "base-0 [silence]: heard control audio" in told
         assert re.search("no setting.* base-0", answer(field, latency=0.5)["text"])
 
     def test_one_that_shares_no_sample_with_the_others_is_left_out(self, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class Match:
     def figure(self, tolerance: float) -> str:
         """Return the comparison in words."""
         sign = "≤" if self.distance <= tolerance else ">"
-        ending = f", where the tokens differ (their logits: {self.gap:.1e} apart)" if self.gap else ""
+        ending = f", then the tokens differ (their logits: {self.gap:.1e} apart)" if self.gap else ""
         return f"differs by {self.distance:.1e} {sign} {tolerance:.1e} in {self.steps} tokens{ending}"
 
 

@@ -1,4 +1,4 @@
-"""Reproduce the paper's table: its protocol and its scoring of our runs, beside the published scores."""
+"""Reproduce the paper's table: our runs by its protocol and its scoring, beside the published scores."""
 
 from __future__ import annotations
 
