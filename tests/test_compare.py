@@ -192,7 +192,7 @@ class TestTimes:
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert set(row.speed_ups.values()) == {None}
         assert (row.timed, row.untimed) == (0, why)
-        assert f"no speed-ups of dart-0.5-layer2 in tau: {why}" in notes(compared(tmp_path), {})
+        assert f"no speed-ups for dart-0.5-layer2 in tau: {why}" in notes(compared(tmp_path), {})
 
     def test_withheld_of_workers_that_shared_a_machine_on_one_side_only(self, base: Path, tmp_path: Path) -> None:
         changed(base, sessions=[{"samples": 4}])
