@@ -355,7 +355,7 @@ class TestRefusals:
     def test_no_task_in_common(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task="desed")
-        with pytest.raises(RecordError, match="layer2 in desed: base-0 did not run"):
+        with pytest.raises(RecordError, match="layer2 in desed: base-0 was not run"):
             rows_of(tmp_path)
 
     def test_no_sample_in_common(self, tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ class TestRefusals:
         asked, ran = lines_by_reason(found.left_out)
         assert asked.startswith("dart-0.5-layer2 in desed: ")
         assert "prompts q and p" in asked
-        assert ran.startswith("fast_v-0.5-layer2, random-0.5-layer2 in gtzan: base-0 did not run")
+        assert ran.startswith("fast_v-0.5-layer2, random-0.5-layer2 in gtzan: base-0 was not run")
 
     def test_a_record_that_cannot_be_scored_again_is_one_line(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):

@@ -81,7 +81,7 @@ class Encoder:
 
         if lengths is not None and not self.takes_lengths and set(lengths) != {audio.shape[1]}:
             raise EncoderError(
-                f"{self.name}: its forward takes no lengths, so all clips of a batch must have the same length"
+                f"{self.name}: its forward takes no lengths, so all clips of a batch must have equal length"
             )
         try:
             with torch.no_grad():
@@ -246,8 +246,9 @@ def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
     found = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}
     chosen = [key for key in found if (key == wanted if wanted else key.endswith("Encoder"))]
     if len(chosen) != 1:
-        some = f"several encoders (…Encoder); name one, as {path.name}:{chosen[0]}"
-        problem = some if chosen else f"no nn.Module class named {wanted or '…Encoder'}"
+        problem = f"no nn.Module class named {wanted or '…Encoder'}"
+        if chosen:
+            problem = f"several encoders (…Encoder); name one, as {path.name}:{chosen[0]}"
         raise EncoderError(f"{path}: defines {problem}; it defines: {', '.join(found) or 'none'}")
     return found[chosen[0]]
 
