@@ -29,7 +29,7 @@ _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay
 
 
 def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
-    """Return the clip's frames and whether decoding must yield them all.
+    """Return the clip's number of frames, and whether decoding must yield them all.
 
     Raises
     ------
@@ -110,7 +110,10 @@ def _check_au(path: Clip, clip: soundfile.SoundFile) -> None:
 
 
 def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
-    """Require that libsndfile's count matches the bytes; for compressed samples, libsndfile counts the blocks."""
+    """Require that libsndfile's count of samples matches the bytes.
+
+    Compressed samples are not compared: libsndfile counts their blocks.
+    """
     width = _SAMPLE_BYTES.get(clip.subtype, 0) * clip.channels
     if width and clip.frames != held / width:
         raise AudioError(

@@ -27,7 +27,7 @@ RATIO = 0.7
 
 
 def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
-    """Check that ratio 0 of every method gives base's logits to the bit, in prefill and decode."""
+    """Check that every method at ratio 0 gives logits bit-identical to base's, in prefill and decode."""
     able, why_not = applicable(bench.lm, methods)
     base = bench.base.logits
     moved = [method.key for method in able if not torch.equal(bench.reply(bench.inputs, method).logits, base)]

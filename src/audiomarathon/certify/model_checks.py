@@ -177,7 +177,7 @@ def adapter(bench: Bench) -> Finding:
 
 
 def leftovers(bench: Bench) -> Finding:
-    """Check that the model is as loaded: no hooks, wrappers, cached outputs or other generation config."""
+    """Check that the model is as it was loaded: no hooks, wrappers, replaced functions or changed generation config."""
     lm, found = bench.lm, []
     for name, module in lm.model.named_modules():
         if module._forward_pre_hooks or module._forward_hooks:

@@ -108,7 +108,9 @@ def shared_encoder(bench: Bench) -> Finding:
 
 @contextmanager
 def _counted(tower: nn.Module) -> Iterator[list[nn.Module]]:
-    """Collect the calls of modules inside the tower; the tower's own forward may be replaced by its cached output."""
+    """Collect the calls of modules inside the tower. The tower itself is left out: its cached output may replace the
+    call.
+    """
     runs: list[nn.Module] = []
     with ExitStack() as hooks:
         for module in tower.modules():

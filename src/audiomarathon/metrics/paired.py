@@ -82,7 +82,7 @@ class Pair:
 
     @property
     def scores(self) -> tuple[float, float]:
-        """The tested figure of the setting and of the reference; NaN without a value."""
+        """The tested figure of the setting and of the reference; NaN if undefined."""
         setting, reference = self._figures[:, self.figure].tolist()
         return setting, reference
 

@@ -148,7 +148,7 @@ def ratio(above: Floats, below: npt.NDArray[Any], otherwise: float = np.nan) -> 
 
 
 def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequence[str]) -> Sums:
-    """Return figures that are means over items, without the items whose value is None.
+    """Return figures that are means over items; items whose value is None are left out.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ def span_of(ends: Sequence[float]) -> float:
 
 
 def wilson_reach(clusters: int) -> float:
-    """Return the width of Wilson's interval of 0 or all of `clusters` successes: z² / (C + z²)."""
+    """Return the width of Wilson's interval if none or all of `clusters` trials succeed: z² / (C + z²)."""
     z2 = float(special.ndtri((1 + CONFIDENCE) / 2)) ** 2
     return z2 / (clusters + z2)
 

@@ -158,7 +158,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the settings with LLM prefill times as in :data:`~audiomarathon.report.series.PAIRED`."""
+    """Return the settings, each LLM prefill time as base's ÷ the speed-up (see `series.PAIRED`)."""
     bases = {one.conditions: one.figures.get("prefill_ms") for one in settings if one.method == "base"}
     found = list(settings)
     for place, one in enumerate(settings):

@@ -45,7 +45,7 @@ class Clip:
 
     @property
     def seconds(self) -> float:
-        """Duration."""
+        """The clip's duration."""
         return len(self.waveform) / self.sampling_rate
 
 
@@ -116,7 +116,7 @@ def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -
 
 
 def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_second: float, path: Path) -> Path:
-    """Draw the picture.
+    """Draw spectrograms and strips to a file.
 
     Parameters
     ----------

@@ -188,7 +188,7 @@ class PageData:
         return max(ranges, default=1.0) / 100
 
     def members(self, scope: str) -> list[str]:
-        """Return the tasks of a scope."""
+        """Return the tasks of a mean; for a task's key, only this task."""
         return self.scopes.get(scope, [scope])
 
     @cached_property
@@ -248,7 +248,7 @@ class PageData:
         return rows, why, found
 
     def _beside(self, scope: str, setting: Setting) -> dict[str, Any]:
-        """Return a setting's comparison with base in a scope; if there is none, the reason as `why`."""
+        """Return a setting's comparison with base on a task or mean; if there is none, the reason as `why`."""
         place = setting.place
         rows, why, compared = self.beside_base
         row = rows.get((scope, place))
@@ -277,7 +277,7 @@ class PageData:
         return {**kept, **busy, "shared": row.samples, "timed": timed, "untimed": row.untimed, "across": row.across}
 
     def _n(self, scope: str, place: int) -> int:
-        """Return the number of samples that a system answered in a scope."""
+        """Return the number of samples that a system answered on a task, or on all tasks of a mean."""
         return sum(self._runs[task, place]["n"] or 0 for task in self.members(scope) if (task, place) in self._runs)
 
     @cached_property

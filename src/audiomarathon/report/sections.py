@@ -37,7 +37,7 @@ class Section:
     tables
         Tables, each under its title.
     charts
-        Charts by scope, which the reader selects; "" if there is only one.
+        Charts by scope (a task or a mean over tasks), which the page's reader selects; "" if there is only one.
     notes
         Notes by scope; those under "" are always shown.
     toggle
@@ -183,18 +183,18 @@ def _advised(one: Advice, point: float) -> str:
 
 
 def described(data: PageData, scope: str) -> str:
-    """Describe a scope, and name the settings missing in it."""
+    """Describe a scope (a task or a mean over tasks), and name the settings without a score in it."""
     missing = [data.settings[place].name for place in data.charted if (scope, place) not in data.figures]
     text = f"{scope}: the mean over {', '.join(data.members(scope))}" if scope in data.scopes else scope
     return f"{text}." + f" Not shown, because a score is missing: {', '.join(missing)}." * bool(missing)
 
 
 Row = tuple[Setting, dict[str, Any]]
-"""A setting, and its figures in a scope."""
+"""A setting, and its figures on a task or mean."""
 
 
 def _rows(data: PageData, scope: str) -> list[Row]:
-    """Return the settings to draw in a scope, with their figures."""
+    """Return the settings to draw for a task or mean, with their figures."""
     places = [place for place in data.charted if (scope, place) in data.figures]
     return [(data.settings[place], data.figures[scope, place]) for place in places]
 
@@ -300,7 +300,7 @@ Draw = Callable[[PageData, str], tuple[list[Chart], list[str]]]
 
 
 def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, draw: Draw) -> Section:
-    """Return a section with the charts and notes of each scope that has charts."""
+    """Return a section with charts and notes by scope (a task or a mean); scopes without charts are left out."""
     drawn = {scope: draw(data, scope) for scope in scopes}
     found = {scope: charts for scope, (charts, _) in drawn.items() if charts}
     return Section(anchor, heading, (), found, {scope: drawn[scope][1] for scope in found})

@@ -220,7 +220,7 @@ def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
-    """Return two tables of a sweep's settings: scores and times, and savings against base of the same samples.
+    """Return two tables of a sweep's settings: scores and times, and savings against base on the same samples.
 
     A speed-up is the median over samples of base ÷ setting, with its 95 % interval; `ideal` is computed from FLOPs.
     Decode is measured only in forced runs (`DECODE_TOKENS`).

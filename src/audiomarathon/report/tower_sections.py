@@ -91,7 +91,7 @@ def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
 
 
 def fourfold_table(found: Sequence[Fourfold]) -> Table:
-    """Show, for each setting, the shares of clips that probe and reply get right, and that pruning lost."""
+    """Show for each setting the shares of clips that probe and reply get right, and that the probe lost to pruning."""
     rows = []
     for one in found:
         row = {"task": one.reply.key, "point": one.probe.checkpoint, "setting": one.probe.method, "n": one.n}

@@ -228,7 +228,7 @@ def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
 
 
 def _times(members: Sequence[Pairs], stage: str) -> list[tuple[float | None, float | None, str]]:
-    """Return (reference's time, run's time, cluster) of each sample; nothing if any member is untimed."""
+    """Return (reference's time, run's time, cluster) of each sample; an empty list if a task is untimed."""
     if any(one.untimed or (stage == "decode_per_token" and one.undecoded) for one in members):
         return []
     seconds = STAGES[stage]

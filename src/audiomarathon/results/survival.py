@@ -98,7 +98,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
 
 def left_out(systems: Sequence[System]) -> list[str]:
-    """Return the names of settings without a base that answered the same clips."""
+    """Return the names of settings that have no base, or share no sample with it."""
     systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
     bases = [(one, base_of(one, systems)) for one in systems]
     return [one.name(with_checkpoint=True) for one, base in bases if base is None or not _shared(one, base)]
