@@ -92,7 +92,7 @@ def test_a_family_passes(key: str, family_checkpoint: Any, monkeypatch: pytest.M
     assert certificate.verdict == "pass", {c.name: f for c, f in certificate.rows if f.verdict == "fail"}
     assert {"documented", "ratio 0", "dropping dart", "pressing snapkv", "leftovers"} <= set(verdicts(certificate))
     figures = {check.name: finding.figure for check, finding in certificate.rows}
-    assert figures["documented"].startswith("own inputs") == (
+    assert figures["documented"].startswith("our inputs") == (
         family_session.setup.spec.key == "aero-1"
     )  # code of the hub's
     unchecked = {name for name, verdict in verdicts(certificate).items() if verdict != "pass"}

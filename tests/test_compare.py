@@ -192,7 +192,7 @@ class TestTimes:
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert set(row.speed_ups.values()) == {None}
         assert (row.timed, row.untimed) == (0, why)
-        assert f"no speed-ups of dart-0.5-layer2 in tau: {why}" in notes(compared(tmp_path), {})
+        assert f"no speed-ups for dart-0.5-layer2 in tau: {why}" in notes(compared(tmp_path), {})
 
     def test_withheld_of_workers_that_shared_a_machine_on_one_side_only(self, base: Path, tmp_path: Path) -> None:
         changed(base, sessions=[{"samples": 4}])
@@ -285,7 +285,7 @@ class TestTimes:
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert row.speed_ups["decode_per_token"] is None
         assert row.speed_ups["first_token"] is not None
-        told = "no decode speed-up of dart-0.5-layer2 in tau: 16 and 64 tokens were forced"
+        told = "no decode speed-up for dart-0.5-layer2 in tau: forced decode made 16 and 64 tokens"
         assert told in notes(compared(tmp_path), {})
 
 
@@ -355,7 +355,7 @@ class TestRefusals:
     def test_no_task_in_common(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task="desed")
-        with pytest.raises(RecordError, match="layer2 in desed: base-0 did not run"):
+        with pytest.raises(RecordError, match="layer2 in desed: base-0 was not run"):
             rows_of(tmp_path)
 
     def test_no_sample_in_common(self, tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ class TestRefusals:
         asked, ran = lines_by_reason(found.left_out)
         assert asked.startswith("dart-0.5-layer2 in desed: ")
         assert "prompts q and p" in asked
-        assert ran.startswith("fast_v-0.5-layer2, random-0.5-layer2 in gtzan: base-0 did not run")
+        assert ran.startswith("fast_v-0.5-layer2, random-0.5-layer2 in gtzan: base-0 was not run")
 
     def test_a_record_that_cannot_be_scored_again_is_one_line(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):
@@ -606,7 +606,7 @@ class TestAnswers:
         assert not field.candidates
         told = ranked(field)
         assert "dart-0.5-layer2 in tau: times of another session" in told
-        assert "base-0 [silence]: heard other audio" in told
+        assert "base-0 [silence]: heard control audio" in told
         assert re.search("no setting.* base-0", answer(field, latency=0.5)["text"])
 
     def test_one_that_shares_no_sample_with_the_others_is_left_out(self, tmp_path: Path) -> None:

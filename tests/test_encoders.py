@@ -334,7 +334,7 @@ def test_a_file_is_loaded_by_its_place(some: Path) -> None:
     assert sys.path == path
     assert "helper" not in sys.modules
     some.write_text(SOURCE + "\nclass OtherEncoder(SomeEncoder): pass\n")
-    with pytest.raises(EncoderError, match=r"several encoders; name one, as some encoder\.py:SomeEncoder"):
+    with pytest.raises(EncoderError, match=r"several encoders \(…Encoder\); name one, as some encoder\.py:SomeEncoder"):
         load_encoder(str(some))
     assert load_encoder(f"{some}:OtherEncoder").name == "OtherEncoder"
 
@@ -362,8 +362,8 @@ def test_identity_changes_with_all_that_changes_embeddings(some: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "name", "said"),
     [
-        ("x = 1", "", "no such encoder"),
-        ("from torch.nn import TransformerEncoder", "", "no such encoder"),
+        ("x = 1", "", "no nn.Module class named …Encoder"),
+        ("from torch.nn import TransformerEncoder", "", "no nn.Module class named …Encoder"),
         (SOURCE, ":NoEncoder", "NoEncoder"),
         ("import nowhere_to_be_found", "", "No module named"),
         ("def (", "", "SyntaxError"),

@@ -260,7 +260,7 @@ def test_the_certificate_looks_where_a_method_can_work(folder: Path) -> None:
     """fast_v is refused at its usual layer when the layer before has a window."""
     looked = dropping(Bench(load(folder), folder, 2.0), FastV(layer=1))
     assert looked.verdict == "pass"
-    assert looked.figure.startswith("at layer 2, since 1 is refused")
+    assert looked.figure.startswith("at layer 2, because the method refuses layer 1")
 
 
 @pytest.mark.parametrize(

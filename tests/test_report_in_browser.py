@@ -501,4 +501,4 @@ def test_what_is_not_finished_is_said(browser: Any, tmp_path: Any) -> None:
     finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 8), n=3, expected=3)
     notes = one(written(browser, tmp_path), "#choice .notes").text
     assert "8 of 10 samples" in notes
-    assert re.search(r"dart-0\.5-layer2: no figures of tau.*not finished .*8 of 8", notes)
+    assert re.search(r"dart-0\.5-layer2: no figures for tau.*not finished .*8 of 8", notes)

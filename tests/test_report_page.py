@@ -113,7 +113,7 @@ class TestPage:
         data = data_of(root)
         assert len([place for place in data.figures if place[0] in data.tasks]) == 4
         assert data.unfinished == [("fast_v-0.5-layer2", "tau", 8, 8)]
-        assert "fast_v-0.5-layer2: no figures of tau" in shown(page(data, PageOptions(spectrograms=False)))
+        assert "fast_v-0.5-layer2: no figures for tau" in shown(page(data, PageOptions(spectrograms=False)))
 
     @pytest.mark.long
     def test_stays_small(self, tmp_path: Path) -> None:

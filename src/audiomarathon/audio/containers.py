@@ -18,7 +18,8 @@ from audiomarathon.audio.member import Clip
 from audiomarathon.errors import AudioError
 
 _CHUNKED = {"WAV", "WAVEX", "RF64", "AIFF"}
-_STREAMED_BYTES = {0, 0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF}  # from writers that could not seek back
+# Sizes written by programs that could not seek back to state the real size.
+_STREAMED_BYTES = {0, 0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF}
 _SAMPLE_BYTES = {"PCM_S8": 1, "PCM_U8": 1, "ULAW": 1, "ALAW": 1, "PCM_16": 2, "PCM_24": 3, "PCM_32": 4}
 _SAMPLE_BYTES |= {"FLOAT": 4, "DOUBLE": 8}
 _FLAC_CANDIDATES = 100
@@ -28,7 +29,7 @@ _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay
 
 
 def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
-    """Return the clip's frames and whether decoding must yield them all.
+    """Return the clip's number of frames, and whether decoding must yield them all.
 
     Raises
     ------
@@ -103,16 +104,21 @@ def _check_au(path: Clip, clip: soundfile.SoundFile) -> None:
         offset, announced = struct.unpack(f"{order}II", file.read(8))
     there = path.stat().st_size - offset
     if announced not in (there, 0xFFFFFFFF):
-        what = "truncated" if announced > there else "not all audio"
+        what = "truncated" if announced > there else "more data than stated"
         raise AudioError(path, f"{what}: the header announces {announced} bytes, {there} are there")
     _check_held(path, clip, there)
 
 
 def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
-    """Require that libsndfile's count matches the bytes; for compressed samples, libsndfile counts the blocks."""
+    """Require that libsndfile's count of samples matches the bytes.
+
+    Compressed samples are not compared: libsndfile counts their blocks.
+    """
     width = _SAMPLE_BYTES.get(clip.subtype, 0) * clip.channels
     if width and clip.frames != held / width:
-        raise AudioError(path, f"{held} bytes of audio at {width} a sample, but {clip.frames} samples to decode")
+        raise AudioError(
+            path, f"holds {held} bytes of audio at {width} bytes a sample, but {clip.frames} samples would be decoded"
+        )
 
 
 def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
@@ -139,7 +145,7 @@ def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
 
 
 def _flac_frame(frame: bytes, block_size: int) -> tuple[int, int]:
-    """Return the number of the sample after a frame's last, and its rate (0: the header's)."""
+    """Return the sample at which a frame ends (exclusive), and the frame's rate (0: as in the header)."""
     ones = 8 - (frame[4] ^ 0xFF).bit_length()
     number, after = frame[4] & 0x7F >> ones, 4 + max(1, ones)
     for byte in frame[5:after]:
@@ -202,7 +208,7 @@ def _ogg_checksum(page: bytes) -> bytes:
 
 
 def _mp3_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
-    """Return the length by the Xing/Info header, which is binding; or else by the frames found, which is not.
+    """Return the samples, and whether decoding must yield them all: only if the Xing/Info header states their number.
 
     libsndfile stops decoding at the header's count, or at an estimate that is far off for a variable bit rate. Refuse a
     clip that this would shorten.
@@ -219,7 +225,7 @@ def _mp3_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
         cause = "joined from several files" if binding else "of variable bit rate without a Xing header"
         raise AudioError(
             path,
-            f"is an MP3 {cause}, of which {clip.frames / clip.samplerate:.2f} s of {held / clip.samplerate:.2f} s "
+            f"is an MP3 {cause}; only {clip.frames / clip.samplerate:.2f} s of {held / clip.samplerate:.2f} s "
             f"would be decoded; convert it (ffmpeg -i IN.mp3 OUT.flac)",
         )
     return (int(clip.frames) if binding else held), binding

@@ -144,7 +144,7 @@ def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
 
 
 def as_pcm(samples: Samples) -> Pcm:
-    """Return samples as 16 bits, rounded to nearest and limited; 16-bit audio that was decoded comes back exactly."""
+    """Return samples as 16-bit integers, rounded to nearest and clipped. Decoded 16-bit audio comes back unchanged."""
     return np.clip(np.rint(samples * 32_768), -32_768, 32_767).astype(np.int16)
 
 

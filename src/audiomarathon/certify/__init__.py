@@ -1,1 +1,1 @@
-"""Proving, on the user's machine and weights, that what is measured there is what it is said to be."""
+"""Check, on this machine and these weights, that model, methods and timing do what they claim."""

@@ -1,4 +1,4 @@
-"""The checks' workbench: a model, synthetic clips, replies with logits, and the effect of rounding."""
+"""Tools that the checks share: a model, synthetic clips, replies with logits, and the size of rounding errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGER = 3.0
 """Length of the longer clip, relative to the others."""
 _FACTOR = 4.0
 _EPSILONS = {torch.float32: 128}
-_FEW_EPSILONS = 4  # for coarser precisions, which sum in float32
+_FEW_EPSILONS = 4  # for half precisions, whose kernels sum in float32
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,14 @@ class Match:
     Attributes
     ----------
     distance
-        Root mean square difference of the logits, in units of their standard deviation, at the worst step; at the
-        median step if rounding makes jumps.
+        Root mean square difference of the logits, in units of their standard deviation: the largest over the steps, or
+        the median if rounding makes jumps (:attr:`Bench.jumps`).
     steps
-        Number of compared steps: all, or up to the first different token. Later steps continue different texts.
+        Number of compared steps: up to and including the first token that differs, else all. Later steps would continue
+        different texts.
     gap
-        If a token differs, how far the reference preferred its token, in the same units; else 0.
+        At the first token that differs: the reference's logit of its own token − its logit of the reply's token, in the
+        same units. 0 if no token differs.
     jump
         If rounding makes jumps (:attr:`Bench.jumps`) and a token differs, the distance at that step; else 0.
     """
@@ -60,13 +62,13 @@ class Match:
     jump: float = 0.0
 
     def within(self, tolerance: float) -> bool:
-        """Whether rounding explains the difference; a token may differ if the runner-up was close enough."""
+        """Whether rounding explains the difference. Tokens may differ if the reference's logits of both are close."""
         return self.distance <= tolerance and self.gap <= 8 * max(tolerance, self.jump)
 
     def figure(self, tolerance: float) -> str:
         """Return the comparison in words."""
         sign = "≤" if self.distance <= tolerance else ">"
-        ending = f", then another token, {self.gap:.1e} apart" if self.gap else ""
+        ending = f", then the tokens differ (their logits: {self.gap:.1e} apart)" if self.gap else ""
         return f"differs by {self.distance:.1e} {sign} {tolerance:.1e} in {self.steps} tokens{ending}"
 
 
@@ -78,7 +80,7 @@ def replies_of(generation: Generation) -> list[Replied]:
 
 
 def match(reply: Replied, reference: Replied, *, jumps: bool = False) -> Match:
-    """Compare two replies, logits and tokens."""
+    """Compare the logits and tokens of two replies."""
     pairs = enumerate(zip(reply.tokens, reference.tokens, strict=True))
     differs = next((step for step, (token, expected) in pairs if token != expected), None)
     steps = len(reference.tokens) if differs is None else differs + 1
@@ -109,7 +111,7 @@ class Bench:
     seconds: float
 
     def clip(self, seed: int, lengths: float = 1.0) -> Waveform:
-        """Return a synthetic voice; equal for equal seeds."""
+        """Return a synthetic voice of `lengths` × the usual length; the same seed gives the same voice."""
         return speech_like(seed, self.seconds * lengths, self.lm.sampling_rate)
 
     @cached_property
@@ -124,7 +126,7 @@ class Bench:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The first prompt, prepared."""
+        """The model's inputs for the first prompt."""
         return self.lm.prepare([self.prompt])
 
     @cached_property
@@ -133,12 +135,12 @@ class Bench:
         return self.reply(self.inputs)
 
     def generate(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS, **options: Any) -> Generation:
-        """Generate `steps` tokens, past any end token, and keep the logits; without a method, at base."""
+        """Generate `steps` tokens, ignoring end tokens, and keep the logits. Without a method, remove nothing."""
         options |= {"max_new_tokens": steps, "ignore_end": True, "keep_logits": True}
         return (method or Base()).generate(self.lm, inputs, **options)
 
     def reply(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS) -> Replied:
-        """Generate for one sample."""
+        """Generate for one sample, and return its reply."""
         (only,) = replies_of(self.generate(inputs, method, steps))
         return only
 
@@ -148,7 +150,10 @@ class Bench:
 
     @cached_property
     def jumps(self) -> bool:
-        """Whether rounding may route a token to other experts, which moves one step far; a fault moves all steps."""
+        """Whether rounding may send a token to other experts (a mixture of experts in half precision).
+
+        That changes the logits of one step a lot. A fault changes all steps.
+        """
         coarse = self.lm.model.dtype != torch.float32
         return coarse and bool(getattr(self.lm.decoder.config, "num_experts", 0))
 
@@ -171,7 +176,8 @@ class Bench:
     def floor(self) -> float:
         """Distance between equivalent computations of base on this machine: the effect of rounding.
 
-        One uses a mask that hides nothing, which selects other kernels; one runs two equal rows in a batch.
+        The larger distance of two: with a mask that hides nothing (which selects other kernels), and in a batch of two
+        equal samples.
         """
         everything = torch.arange(self.inputs.audio_mask.shape[1])
         masked = self.reply(self.inputs, Hidden(kept=everything))
@@ -182,8 +188,8 @@ class Bench:
     def tolerance(self) -> float:
         """Largest distance of two results that count as equal.
 
-        Four times the floor, and at least some epsilons of the precision: kernels may agree to the bit when the floor
-        is measured (as bfloat16 on a CPU does), but not after tokens were removed.
+        Four times the floor, and at least a few machine epsilons: kernels may be bit-identical when the floor is
+        measured (as in bfloat16 on a CPU), but not after tokens were removed.
         """
         dtype = self.lm.model.dtype
         return max(_FACTOR * self.floor, _EPSILONS.get(dtype, _FEW_EPSILONS) * torch.finfo(dtype).eps)

@@ -66,7 +66,7 @@ class Certificate:
         return FAIL if any(finding.verdict == FAIL for _, finding in self.rows) else PASS
 
     def as_json(self) -> dict[str, Any]:
-        """Return the whole certificate; `checks` by name."""
+        """Return the whole certificate for a JSON file; `checks` maps each check's name to its result."""
         checks = {
             check.name: {"verdict": finding.verdict, "figure": finding.figure, "when it fails": check.meaning}
             for check, finding in self.rows
@@ -86,31 +86,33 @@ class Certificate:
 
 def checks(users_methods: Sequence[Method] = ()) -> Iterator[Check]:
     """Yield every check in order: those of the model, of all registered methods and of the user's methods."""
-    yield Check("documented", "base does not reply as the model's documentation says", model_checks.documented)
-    yield Check("noise floor", "rounding hides what the other checks test", model_checks.noise_floor)
+    yield Check("documented", "base replies differently from the model's documented code", model_checks.documented)
+    yield Check(
+        "noise floor", "rounding errors hide the differences that other checks look for", model_checks.noise_floor
+    )
     yield Check("greedy", "replies change from run to run, or are sampled", model_checks.greedy)
     yield Check("hears", "replies ignore the audio, or part of it", model_checks.hears)
-    yield Check("audio mask", "text may be pruned as audio, or audio missed", model_checks.audio_mask)
+    yield Check("audio mask", "text may be pruned as if it were audio, or audio overlooked", model_checks.audio_mask)
     yield Check("adapter", "the speech adapter is off: these are another model's replies", model_checks.adapter)
     methods = tuple({method.key: method for method in (*all_methods(), *users_methods)}.values())
     zero = functools.partial(method_checks.ratio_zero, methods=methods)
     yield Check("ratio 0", "a method changes the model even if it removes nothing", zero)
     for method in methods:
         if isinstance(method, TokenPruner):
-            meaning = "other tokens are dropped than reported, or not in all layers"
+            meaning = "the tokens dropped are not those reported, or some layers still see them"
             yield Check(f"dropping {method.key}", meaning, functools.partial(method_checks.dropping, method=method))
         elif isinstance(method, KVPress):
-            meaning = "other cache entries are removed than reported, or decode uses them"
+            meaning = "the cache entries removed are not those reported, or decode still uses them"
             yield Check(f"pressing {method.key}", meaning, functools.partial(method_checks.pressing, method=method))
     yield Check("batch", "a reply depends on the other samples of its batch", model_checks.batch)
     yield Check("timing", "recorded times are not the stages' times", timing_checks.timing)
-    meaning = "a setting hears another sample, or the encoder runs too often"
+    meaning = "a setting may get another sample's audio, or the encoder runs too often"
     yield Check("shared encoder", meaning, timing_checks.shared_encoder)
-    yield Check("leftovers", "one setting changes the next one's result", model_checks.leftovers)
+    yield Check("leftovers", "one setting changes the result of the next setting", model_checks.leftovers)
 
 
 def usual_seconds(engine: LocalEngine) -> float:
-    """Return the clips' length: a multiple of 30 s that exceeds the model's attention window."""
+    """Return the length of the clips: the smallest multiple of 30 s that covers the model's attention windows."""
     config: Any = engine.lm.decoder.config
     widest = max(attention_windows(config), default=0)
     return _SECONDS * max(1, math.ceil(widest / engine.setup.spec.tokens_per_second / _SECONDS))
@@ -129,15 +131,15 @@ def certify(
     seconds
         Length of the synthetic clips; one clip is three times as long. None: :func:`usual_seconds`.
     log
-        Gets a line about each finished check.
+        Called with one line about each finished check.
     methods
-        The user's methods, to check beside the registered ones.
+        The user's methods, checked in addition to the registered ones.
     """
     start = time.monotonic()
     bench = Bench(engine.lm, engine.setup.checkpoint.path, seconds or usual_seconds(engine))
     rows = []
     verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # one check sets a sampling config on purpose
+    transformers_logging.set_verbosity_error()  # the check `greedy` sets a sampling config on purpose
     try:
         for check in checks(methods):
             finding = _result(check, bench)

@@ -18,20 +18,20 @@ class Finding:
 
     @classmethod
     def ok(cls, figure: str) -> Finding:
-        """The check passed."""
+        """Return a passed check."""
         return cls(PASS, figure)
 
     @classmethod
     def fail(cls, figure: str) -> Finding:
-        """The check failed."""
+        """Return a failed check."""
         return cls(FAIL, figure)
 
     @classmethod
     def of(cls, good: bool, figure: str) -> Finding:
-        """The check passed or failed."""
+        """Return a check that passed if `good`, and failed otherwise."""
         return cls(PASS if good else FAIL, figure)
 
     @classmethod
     def not_applicable(cls, why: str) -> Finding:
-        """The check does not apply to this model."""
+        """Return a check that does not apply to this model."""
         return cls(NOT_APPLICABLE, why)

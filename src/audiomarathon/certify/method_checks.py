@@ -27,7 +27,7 @@ RATIO = 0.7
 
 
 def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
-    """Check that ratio 0 of every method gives base's logits to the bit, in prefill and decode."""
+    """Check that every method at ratio 0 gives logits bit-identical to base's, in prefill and decode."""
     able, why_not = applicable(bench.lm, methods)
     base = bench.base.logits
     moved = [method.key for method in able if not torch.equal(bench.reply(bench.inputs, method).logits, base)]
@@ -58,24 +58,27 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
         audio = bench.inputs.audio_mask[0].nonzero().flatten()
         places = torch.isin(kept, audio.cpu()).nonzero().flatten()
         rows[0] = rows[0].index_copy(-2, places.to(rows[0].device), merged(whole[0], audio, merge))
-    same = torch.equal if merge is None else partial(torch.allclose, rtol=1e-5, atol=1e-6)  # sums round
+    # Merged states are sums, which round.
+    same = torch.equal if merge is None else partial(torch.allclose, rtol=1e-5, atol=1e-6)
     if not all(same(part, row) for part, row in zip(pruned, rows, strict=True)):
-        return Finding.fail(f"what enters layer {method.layer} is not the tokens reported as kept")
+        return Finding.fail(
+            f"the hidden states that enter layer {method.layer} are not those of the tokens reported as kept"
+        )
     (reply,) = replies_of(generation)
     hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer, merge=merge))
     found = _equal(bench, reply, hidden)
-    where = "" if method == usual else f"at layer {method.layer}, since {usual.layer} is refused: "
+    where = "" if method == usual else f"at layer {method.layer}, because the method refuses layer {usual.layer}: "
     return Finding(found.verdict, f"{where}{found.figure}")
 
 
 def _equal(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
-    """Check that a method's reply equals its oracle's."""
+    """Check that a method's reply equals its oracle's; report also how far the method moves base's logits."""
     found, moves = bench.match(reply, oracle), match(reply, bench.base).distance
     return Finding.of(found.within(bench.tolerance), f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}")
 
 
 def _wrong_positions(inputs: Inputs, kept: torch.Tensor) -> str:
-    """Return what is wrong with the kept prompt positions; "" if all text and k audio tokens were kept."""
+    """Return what is wrong with the kept positions; "" if they are all text and the planned number of audio tokens."""
     audio = inputs.audio_mask[0].cpu()
     stays = torch.zeros_like(audio)
     stays[kept] = True
@@ -87,7 +90,7 @@ def _wrong_positions(inputs: Inputs, kept: torch.Tensor) -> str:
 
 
 def pressing(bench: Bench, method: KVPress) -> Finding:
-    """Check that a press keeps the planned entries and bytes, and that decode equals hiding the others."""
+    """Check that a press keeps the planned entries and bytes, and replies as if the other entries were hidden."""
     method = dataclasses.replace(method, ratio=RATIO)
     if why_not := applicable(bench.lm, [method])[1]:
         return Finding.not_applicable(why_not[method.key])

@@ -29,8 +29,8 @@ def noise_floor(bench: Bench) -> Finding:
 
 
 def documented(bench: Bench) -> Finding:
-    """Check that base replies like the family's documented `generate` on its processor's inputs, for two lengths."""
-    # Below 30 s: a processor that cuts (ours never does) computes its last frame without zero padding.
+    """Check that base replies like the family's own `generate` on its processor's inputs, for clips of two lengths."""
+    # Stay below 30 s: a processor that cuts there computes the last frame without zero padding. We never cut.
     short, longer = bench.clip(1, 0.9), bench.clip(3, 0.9 * LONGER)
     found = _documented(bench, Prompt(bench.prompt.text, (short,), seed=1))
     if found.verdict != PASS:
@@ -42,7 +42,7 @@ def documented(bench: Bench) -> Finding:
 def _documented(bench: Bench, prompt: Prompt) -> Finding:
     prepared = bench.lm.prepare([prompt])
     processed = bench.lm.documented_inputs(bench.path, prompt)
-    source, tensors = "own inputs, since the family's processor cannot be built here", prepared.tensors
+    source, tensors = "our inputs, because the family's processor cannot be built here", prepared.tensors
     if processed is not None:
         source, tensors = "the processor's inputs", _on_device(processed, prepared)
         ours, expected = (inputs["input_ids"].tolist() for inputs in (prepared.tensors, tensors))
@@ -65,7 +65,7 @@ def _on_device(processed: Mapping[str, Any], prepared: Inputs) -> dict[str, torc
 
 
 def greedy(bench: Bench) -> Finding:
-    """Check that calls are equal to the bit, tokens are the most likely ones, and sampling configs are ignored."""
+    """Check that two calls are bit-identical, tokens are the most likely ones, and a sampling config changes none."""
     again = bench.reply(bench.inputs)
     if again.tokens != bench.base.tokens or not torch.equal(again.logits, bench.base.logits):
         return Finding.fail("the same call twice gave two replies or other logits")
@@ -76,29 +76,34 @@ def greedy(bench: Bench) -> Finding:
         sampled = bench.reply(bench.inputs)
     if sampled.tokens != again.tokens:
         return Finding.fail("a sampling config changed the reply")
-    return Finding.ok(f"three calls bit-identical over {STEPS} tokens, one beside a sampling generation config")
+    return Finding.ok(
+        f"two calls bit-identical over {STEPS} tokens; the same tokens under a sampling generation config"
+    )
 
 
 def hears(bench: Bench) -> Finding:
-    """Check that silence, another clip, and another end of the longer clip change the first token's logits."""
+    """Check that silence, another clip, and a changed end of the longer clip change the first token's logits."""
     silence = np.zeros_like(bench.clip(1))
     moved = {"silence": _moved(bench, bench.prompt, silence), "another": _moved(bench, bench.prompt, bench.clip(2))}
     figure = ", ".join(f"{name} {value:.2g}" for name, value in moved.items())
-    # Silence must change much. Two voices may differ little, so any change above the floor counts.
+    # Silence must change the logits by more than the tolerance. Two voices may be similar, so any change above the
+    # floor counts.
     good = moved["silence"] > bench.tolerance and moved["another"] > bench.floor
-    if any(bench.lm.prepare([bench.long_prompt]).truncated):  # some published models do; records say so
-        return Finding.of(good, f"first logits move by: {figure}; longer clips are cut, and flagged")
+    if any(bench.lm.prepare([bench.long_prompt]).truncated):  # as some published models do
+        return Finding.of(
+            good, f"the first token's logits change by {figure}; the model cuts longer clips, and records say so"
+        )
     ending = bench.long_prompt.clips[0].copy()
     tail = min(len(ending) // 4, bench.lm.sampling_rate)
     ending[-tail:] = bench.clip(4)[:tail]
     last = _moved(bench, bench.long_prompt, ending)
     figure += f", the last second of {bench.seconds * LONGER:.0f} s {last:.2g}"
     # For the end, any change counts: one second of many may move the logits less than rounding does.
-    return Finding.of(good and last > 0, f"first logits move by: {figure}")
+    return Finding.of(good and last > 0, f"the first token's logits change by {figure}")
 
 
 def _moved(bench: Bench, prompt: Prompt, clip: np.ndarray[Any, Any]) -> float:
-    """Return how far another clip in a prompt moves the first token's logits."""
+    """Return how far the first token's logits move when the prompt's clip is replaced by another."""
     prompts = (prompt, Prompt(prompt.text, (clip,), prompt.seed))
     return _distance(*(bench.reply(bench.lm.prepare([asked]), steps=1).logits for asked in prompts))
 
@@ -109,10 +114,10 @@ def _distance(logits: torch.Tensor, changed: torch.Tensor) -> float:
 
 
 def audio_mask(bench: Bench) -> Finding:
-    """Check that the positions that change with the audio, at the first layer, are those of the audio mask."""
+    """Check that, at the first layer, exactly the positions of the audio mask change with the audio."""
     other = bench.lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])
     if other.audio_mask.shape != bench.inputs.audio_mask.shape:
-        return Finding.fail("two clips of one length gave prompts of different lengths")
+        return Finding.fail("two clips of the same length gave prompts of different lengths")
     first, second = (_entering(bench, inputs) for inputs in (bench.inputs, other))
     changed = (first != second).any(-1)[0].cpu()
     mask = bench.inputs.audio_mask[0].cpu()
@@ -121,7 +126,9 @@ def audio_mask(bench: Bench) -> Finding:
     # Padding of the last window may be equal for all clips (Gemma 3n uses one learnt vector).
     padding = sum(bench.inputs.window_padding)
     if missed or extra > padding:
-        return Finding.fail(f"{counts} are in the mask; {missed} audio positions are not, {extra} other positions are")
+        return Finding.fail(
+            f"{counts} are in the mask; {missed} others change with the audio, {extra} in the mask do not change"
+        )
     return Finding.ok(f"{counts} carry audio, exactly those of the mask")
 
 
@@ -139,7 +146,7 @@ def _entering(bench: Bench, inputs: Inputs) -> torch.Tensor:
 
 
 def batch(bench: Bench) -> Finding:
-    """Check that three clips of different lengths reply in a batch as alone, with and without pruning."""
+    """Check that clips of three lengths get the same replies in a batch as alone, with and without pruning."""
     short = Prompt("And here?", (bench.clip(5, 0.5),), seed=5)
     prompts = [bench.long_prompt, bench.prompt, short]
     together = bench.lm.prepare(prompts)
@@ -150,7 +157,7 @@ def batch(bench: Bench) -> Finding:
     furthest = max(matches, key=lambda found: found.distance)
     good = all(found.within(bench.tolerance) for found in matches)
     same = sum(not found.gap for found in matches)
-    figure = f"batch of {len(prompts)}, base and frame: {same} of {len(matches)} replies the same tokens"
+    figure = f"batch of {len(prompts)}, with base and frame: {same} of {len(matches)} replies equal those alone"
     return Finding.of(good, f"{figure}; {furthest.figure(bench.tolerance)}")
 
 
@@ -166,17 +173,17 @@ def adapter(bench: Bench) -> Finding:
     if not torch.equal(back.logits, on):
         return Finding.fail("switched off and on again, the adapter gives other logits")
     moved = _distance(on, bare.logits)
-    return Finding.of(moved > bench.tolerance, f"without it first logits move by {moved:.1e}")
+    return Finding.of(moved > bench.tolerance, f"without the adapter, the first token's logits change by {moved:.1e}")
 
 
 def leftovers(bench: Bench) -> Finding:
-    """Check that the model is as loaded: no hooks, wrappers, cached outputs or other generation config."""
+    """Check that the model is as it was loaded: no hooks, wrappers, replaced functions or changed generation config."""
     lm, found = bench.lm, []
     for name, module in lm.model.named_modules():
         if module._forward_pre_hooks or module._forward_hooks:
             found.append(f"a hook on {name or 'the model'}")
-        if "forward" in module.__dict__ and not hasattr(module, "_hf_hook"):  # accelerate's own shadow forward too
-            found.append(f"a stand-in for the forward of {name or 'the model'}")
+        if "forward" in module.__dict__ and not hasattr(module, "_hf_hook"):  # accelerate replaces forward too
+            found.append(f"a replaced forward of {name or 'the model'}")
     if ALL_ATTENTION_FUNCTIONS._local_mapping:
         found.append("a wrapped attention function")
     if lm.model.generation_config.to_diff_dict() != GenerationConfig().to_diff_dict():

@@ -1,6 +1,6 @@
 """Oracles for pruning and presses: remove nothing, but hide tokens or cache entries with attention masks.
 
-They share no code with the methods; tokens and logits must come out equal.
+Oracles share no code with the methods. A method's tokens and logits must equal those of its oracle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def hidden_instead_of_dropped(
     layers: nn.ModuleList, first: int, kept: torch.Tensor, prompt: int
 ) -> AbstractContextManager[None]:
-    """Mask, in layers from `first` on, every prompt position that is not in `kept`; batch of one, no padding."""
+    """Mask every prompt position not in `kept`, in layers from `first` on, for a batch of one without padding."""
     dropped = torch.ones(prompt, dtype=torch.bool)
     dropped[kept] = False
 
@@ -40,7 +40,7 @@ def hidden_instead_of_dropped(
         )
         if window:
             visible &= queries[:, None] - keys[None] < window
-            visible = visible[:, -(window + len(queries) - 1) :]  # the cache holds no more
+            visible = visible[:, -(window + len(queries) - 1) :]  # a sliding cache holds no more entries
         return _as_mask(visible[None, None].to(hidden.device), like, hidden.dtype)
 
     def hook(index: int) -> Any:
@@ -72,7 +72,7 @@ def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Ten
 
 
 def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> RemovableHandle:
-    """Write, in prefill, the merged states to the kept tokens' places; batch of one."""
+    """Overwrite the kept tokens' states with the merged states, in prefill, for a batch of one."""
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden = args[0] if args else kwargs["hidden_states"]
@@ -88,14 +88,14 @@ def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> Removabl
 def hidden_instead_of_evicted(
     layers: nn.ModuleList, heads: int, kept: Sequence[torch.Tensor], prompt: int
 ) -> AbstractContextManager[None]:
-    """Mask, in decode, the cache entries that each layer and head does not keep; batch of one.
+    """Mask, in decode, the cache entries that each layer and head does not keep, for a batch of one.
 
     Parameters
     ----------
     heads
-        Query heads.
+        Number of query heads.
     kept
-        For each layer which of its `prompt` entries stay, boolean, shape (Hkv, prompt).
+        For each layer, whether each KV head keeps each entry, boolean, shape (Hkv, prompt).
     """
 
     def hook(index: int) -> Any:
@@ -182,7 +182,7 @@ class HiddenEntries(Method):
     Attributes
     ----------
     kept
-        For each layer which entries another run kept, boolean, shape (Hkv, prompt).
+        For each layer, whether each KV head of another run kept each entry, boolean, shape (Hkv, prompt).
     """
 
     key: ClassVar[str] = "hidden_entries"

@@ -81,7 +81,7 @@ def _timed(bench: Bench, tokens: int) -> _Timed:
 
 
 def shared_encoder(bench: Bench) -> Finding:
-    """Check that settings that share the encoder's output run it once per sample and reply as when alone."""
+    """Check that settings that share the encoder's output run it once per sample, and reply as without sharing."""
     lm, pruned = bench.lm, Frame(0.5, layer=min(2, len(bench.lm.decoder_layers) - 1))
     samples = [bench.inputs, lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])]
     with _counted(lm.audio_tower) as runs:
@@ -94,17 +94,23 @@ def shared_encoder(bench: Bench) -> Finding:
                 together += [bench.reply(inputs, method).logits for method in (Base(), pruned)]
         shared = len(runs)
     if not all(torch.equal(one, other) for one, other in zip(alone, together, strict=True)):
-        return Finding.fail("replies with a shared encoder differ from those without: another sample was heard")
+        return Finding.fail(
+            "replies with a shared encoder output differ from those without: a setting heard another sample"
+        )
     if torch.equal(together[0], together[2]):
         return Finding.fail("two clips gave the same logits: the second was never encoded")
     if not runs or 2 * shared != apart:
-        return Finding.fail(f"two settings of two samples ran {shared} of the encoder's modules, {apart} unshared")
+        return Finding.fail(
+            f"two settings of two samples called the encoder's modules {shared} times, expected half of {apart}"
+        )
     return Finding.ok("two settings of two samples: encoded twice instead of four times; replies bit-identical")
 
 
 @contextmanager
 def _counted(tower: nn.Module) -> Iterator[list[nn.Module]]:
-    """Collect the calls of modules inside the tower; the tower's own forward may be replaced by its cached output."""
+    """Collect the calls of modules inside the tower. The tower itself is left out: its cached output may replace the
+    call.
+    """
     runs: list[nn.Module] = []
     with ExitStack() as hooks:
         for module in tower.modules():

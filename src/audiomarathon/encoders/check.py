@@ -27,7 +27,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of a check: `errors` are broken X-ARES rules (it stops at the first), `findings` are ours."""
+    """The result of a check.
+
+    `errors` has the first broken rule of X-ARES, or a line per input whose features are not finite. `findings` has all
+    other faults.
+    """
 
     errors: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -42,7 +46,7 @@ def check_audio_encoder(encoder: Any) -> bool:
 
 
 def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> Checked:
-    """Check an encoder; it stays in eval mode without gradients. `long` also encodes 600 s."""
+    """Check an encoder, and leave it in eval mode without gradients. With `long`, also encode 600 s."""
     ready = encoder if isinstance(encoder, Encoder) else None
     broken = verdict(ready.module if ready else encoder, ready.device if ready else "cpu")
     if broken:
@@ -59,7 +63,7 @@ def verdict(encoder: Any, device: str) -> str:
     """Return the first of X-ARES' ten rules that fails, or ""."""
     try:
         return next((problem for holds, problem in _verdicts(encoder, device) if not holds), "")
-    except Exception as error:  # a stranger's code may raise anything
+    except Exception as error:  # users' code may raise anything
         return f"the encoder cannot encode audio of shape [2, 50000]: {told(error)}"
 
 
@@ -120,21 +124,21 @@ def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
         "hears its neighbours": neighbours,
         "gain sensitive": lambda: changed(clip * 0.1),
         "offset sensitive": lambda: changed(clip + 0.01),
-        "training mode": lambda: "after construction; eval() was called" * encoder.was_training,
+        "training mode": lambda: "left on by the constructor; eval() was called" * encoder.was_training,
         "gradients": lambda: "parameters outside the module are not frozen, moved or hashed" * direct().requires_grad,
         "wrong device": device,
     }
     for name, test in tests.items():
         try:
             line = test()
-        except Exception as error:  # a stranger's code may raise anything
+        except Exception as error:  # users' code may raise anything
             line = f"cannot be tested: {told(error)}"
         if line:
             yield Finding(name, line)
 
 
 def hop_off(encoder: Encoder) -> str:
-    """Return a line if the true hop differs from the declared hop; else ""."""
+    """Return a line if the measured hop differs from the declared hop_size_in_ms; else ""."""
     for seconds in (1, 3, 10):
         if seconds > (encoder.max_seconds or seconds):
             break
@@ -148,7 +152,7 @@ def hop_off(encoder: Encoder) -> str:
 def _apart(first: torch.Tensor, second: torch.Tensor, limit: float) -> str:
     """Return a line if features differ by more than a limit, relative to the first's norm; else ""."""
     if first.shape != second.shape:
-        return f"shapes {list(first.shape)} and {list(second.shape)}"
+        return f"shapes differ: {list(first.shape)} and {list(second.shape)}"
     difference = float((first - second).norm() / first.norm().clamp_min(1e-12))
     return f"relative difference {difference:.2g}, limit {limit:g}" if difference > limit else ""
 

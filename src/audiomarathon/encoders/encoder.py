@@ -40,11 +40,11 @@ class Encoder:
     name
         For tables and folders: class name, last part of a hub id, "logmel".
     module
-        In eval mode, its parameters without gradients.
+        The network, in eval mode, with frozen parameters.
     identity
         All that its embeddings depend on (source, class, arguments, weights, declared facts), JSON-compatible.
     max_seconds
-        The longest clip it takes; None for any.
+        The longest clip that it accepts, in seconds; None for any length.
     takes_lengths
         Whether `forward` takes `lengths` and ignores the zeros after them.
     was_training
@@ -80,7 +80,9 @@ class Encoder:
         import torch
 
         if lengths is not None and not self.takes_lengths and set(lengths) != {audio.shape[1]}:
-            raise EncoderError(f"{self.name}: takes no lengths; give it clips of equal length")
+            raise EncoderError(
+                f"{self.name}: its forward takes no lengths, so all clips of a batch must have equal length"
+            )
         try:
             with torch.no_grad():
                 given = (audio.to(self.device), torch.tensor(lengths or [], device=self.device))
@@ -89,7 +91,7 @@ class Encoder:
             features = features.to("cpu", torch.float32)
             size = (len(audio), features.shape[1], self.output_dim)
             frames = [size[1]] * len(audio) if counts is None else counts.tolist()
-        except Exception as error:  # a stranger's code may raise anything
+        except Exception as error:  # users' code may raise anything
             raise EncoderError(f"{self.name}: forward on {list(audio.shape)} raised {told(error)}") from error
         if features.shape != size or len(frames) != len(audio) or not all(1 <= n <= size[1] for n in frames):
             got = f"{list(features.shape)} with frames {frames}"
@@ -149,7 +151,7 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
     Raises
     ------
     SettingsError, EncoderError, ModelError
-        In one line: an unknown name, a file without an encoder or with several, whatever loading raises.
+        For an unknown name, a file with no encoder or several, or any error while loading; the message has one line.
     """
     typed = {key: _value(text) for key, text in (arguments or {}).items()}
     if file := FILE.fullmatch(name):
@@ -180,7 +182,7 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
             raise SettingsError(f"{error}, {more}") from None
     with _loading(name):
         module = spec.make(**typed)
-    facts = {} if ":" in spec.key else typed  # ours take where a checkpoint lies; its content is hashed
+    facts = {} if ":" in spec.key else typed  # these take a checkpoint's location; its content is hashed
     return from_module(module, re.split("[:/]", spec.key)[-1], facts, device)
 
 
@@ -196,14 +198,14 @@ def from_module(
     Parameters
     ----------
     name
-        Its class's name if empty.
+        Name of the encoder; "" for the name of its class.
     files
-        Source files that count besides those of its class and base classes.
+        Source files to hash besides those of its class and base classes.
 
     Raises
     ------
     EncoderError
-        When it is no module, or lacks an attribute.
+        When it is not an nn.Module, or an attribute is missing or invalid.
     """
     import torch
 
@@ -228,7 +230,7 @@ def from_module(
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Turn any loading error into one line."""
+    """Turn any error while loading into an EncoderError with a message of one line."""
     try:
         yield
     except AudioMarathonError:
@@ -238,15 +240,16 @@ def _loading(name: str) -> Iterator[None]:
 
 
 def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
-    """Return the encoder class defined in a file, not imported ones."""
+    """Return the encoder class that a file defines; imported classes do not count."""
     module = run_file(path)
     kinds = [value for value in vars(module).values() if _is_module(value)]
     found = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}
     chosen = [key for key in found if (key == wanted if wanted else key.endswith("Encoder"))]
     if len(chosen) != 1:
-        problem = f"several encoders; name one, as {path.name}:{chosen[0]}" if chosen else "no such encoder"
-        wanted = wanted or "…Encoder"
-        raise EncoderError(f"{path}: defines {problem} ({wanted}); its nn.Modules: {', '.join(found) or 'none'}")
+        problem = f"no nn.Module class named {wanted or '…Encoder'}"
+        if chosen:
+            problem = f"several encoders (…Encoder); name one, as {path.name}:{chosen[0]}"
+        raise EncoderError(f"{path}: defines {problem}; it defines: {', '.join(found) or 'none'}")
     return found[chosen[0]]
 
 
@@ -272,7 +275,7 @@ def _source_hash(kind: type, files: Iterable[Path]) -> str:
             try:
                 found.add(Path(inspect.getfile(base)))
             except (TypeError, OSError):
-                if not files:  # typed into a session: nothing tells an edit, so its embeddings are never used again
+                if not files:  # a class typed into a session may be edited unseen: never reuse its embeddings
                     return f"unknown-{uuid.uuid4().hex}"
     hashes = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in found)
     return hashlib.sha256("".join(hashes).encode()).hexdigest()
@@ -306,5 +309,5 @@ def _feed(digest: hashlib._Hash, name: str, value: Any) -> None:
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             _feed(digest, f"{name}.{key}", item)
     else:
-        with suppress(TypeError, ValueError):  # an object: its source is hashed, if it is in the encoder's folder
+        with suppress(TypeError, ValueError):  # of other objects, only source files in the encoder's folder are hashed
             digest.update(f"{name}={json.dumps(value, sort_keys=True)}\n".encode())

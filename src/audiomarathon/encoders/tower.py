@@ -1,9 +1,9 @@
 """The audio tower inside an audio LLM as an encoder: `tower:MODEL[@point]`, read by hooks in one prefill.
 
-Points, in the order in which audio passes them: `tower.i` (leaves the tower's layer i), `tower` (its output),
-`projector` (enters the LLM), `llm.k` (leaves the LLM's layer k), `llm.last`, and `text`, the last token of the prompt
-after all layers. A clip is read alone, so no other clip changes its embedding. The padding of its last window is left
-out.
+Points, in the order in which audio passes them: `tower.i` (output of the tower's layer i), `tower` (output of the
+tower), `projector` (input of the LLM), `llm.k` (output of the LLM's layer k), `llm.last` (output of its last layer),
+and `text` (the last token of the prompt after all layers). Each clip is read alone, so no other clip changes its
+embedding. The padding of a clip's last window is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROMPT = "Describe the audio."
 Applied = Callable[[AudioLM, Inputs], AbstractContextManager[Trace]]
 """A method's `applied_to`, which changes the model during a prefill."""
 _ARGUMENTS = ("checkpoint", "dtype", "attention", "prompt")
-_LEAST_S, _PROBE_S = 0.1, 16.0  # shorter clips are padded; length of the noise on which sizes and hops are measured
+_LEAST_S, _PROBE_S = 0.1, 16.0  # pad shorter clips to this; measure sizes and hops on noise of this length
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Reading:
     merged: bool = False
 
     def pooled(self, points: Mapping[str, int]) -> torch.Tensor:
-        """Return the means over each point's rows, joined, shape (sum of sizes,); 0 for a point without rows."""
+        """Return the mean over each point's rows, concatenated, shape (sum of sizes,); 0 for a point without rows."""
         none = {point: torch.zeros(1, size) for point, size in points.items()}
         chosen = {point: self.rows[point] if len(self.rows[point]) else none[point] for point in points}
         return torch.cat([rows.double().mean(0) for rows in chosen.values()]).float()
@@ -71,9 +71,9 @@ class Tower:
     identity
         All that the hidden states depend on (checkpoint, precision, prompt), JSON-compatible.
     sizes, hops
-        For each point: values in a row, and milliseconds between rows.
+        For each point: number of values in a row, and milliseconds between rows.
     max_seconds
-        Longest clip that the model accepts; None for no limit.
+        Longest clip in seconds that the model accepts; None for no limit.
     """
 
     lm: AudioLM
@@ -196,14 +196,14 @@ def _watching(lm: AudioLM) -> Any:
 
 
 class TowerEncoder(nn.Module):
-    """One point of a tower, frame by frame; without a point, the joined means of all points as one frame.
+    """One point of a tower, frame by frame; without a point, one frame with the concatenated means of all points.
 
     Attributes
     ----------
     applied
         Method to apply; None for no method.
     asked
-        The prompt and its seed; None for the tower's prompt and a seed from the clip.
+        The prompt and its seed; None for the tower's prompt and a seed made from the clip.
     last
         The reading of the last clip.
     """
@@ -231,7 +231,9 @@ class TowerEncoder(nn.Module):
         text, seed = self.asked or ("", seed)
         self.last = self.tower.read(clip.numpy(), self.applied, text, seed)
         if missing := self.points.keys() - self.last.rows.keys():
-            raise EncoderError(f"{self.tower.name}: tokens are merged after {', '.join(sorted(missing))}")
+            raise EncoderError(
+                f"{self.tower.name}: the method merges tokens after {', '.join(sorted(missing))}; choose a later point"
+            )
         return self.last.rows[self.point] if self.point else self.last.pooled(self.points)[None]
 
 
@@ -270,7 +272,7 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
 
 
 def at_point(tower: Tower, point: str = "", device: str = "cpu", points: Mapping[str, int] | None = None) -> Encoder:
-    """Return a point of a tower as an encoder; without `point`, the means of all (or of `points`) as one frame."""
+    """Return a point of a tower as an encoder; without `point`, one frame with the means of all (or of `points`)."""
     module = TowerEncoder(tower, point, points).eval()
     name, identity = f"{tower.name}@{point}" if point else tower.name, {**tower.identity, "points": module.points}
     return Encoder(

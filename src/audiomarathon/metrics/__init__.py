@@ -1,1 +1,1 @@
-"""Scores and their intervals, over clusters, and paired tests."""
+"""Compute scores, their intervals over clusters, and paired tests."""

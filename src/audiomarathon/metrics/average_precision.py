@@ -1,4 +1,4 @@
-"""Average precision of ranked items, as in scikit-learn, and each item's part in the mean over classes."""
+"""Average precision of ranked items, as in scikit-learn, and each item's contribution to the mean over classes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parts_in_mean(scores: Floats, targets: Integers) -> Floats:
 
     Returns
     -------
-    Shape (items,); NaN without positives.
+    Shape (items,); all NaN if no class has a positive.
     """
     present = [ranked for ranked in _ranked_classes(scores, targets) if not np.isnan(ranked[0])]
     if not present:
@@ -63,7 +63,7 @@ def _ranked(scores: Floats, targets: Integers) -> tuple[float, Floats]:
     order = np.argsort(-scores, kind="stable")
     right = targets[order].astype(np.float64)
     last = np.append(scores[order][1:] != scores[order][:-1], True)
-    rank = np.append(0, np.cumsum(last)[:-1])  # of each item; equal scores share a rank
+    rank = np.append(0, np.cumsum(last)[:-1])  # rank of each item; equal scores share a rank
     among = np.flatnonzero(last) + 1.0
     hits = np.cumsum(right)[last]
     gained = np.diff(hits, prepend=0.0)

@@ -17,7 +17,7 @@ Predictions = Sequence[str | None]
 
 
 def accuracy(truth: Labels, predicted: Predictions) -> float:
-    """Return the share of samples whose prediction is the truth."""
+    """Return the share of samples whose prediction equals the truth."""
     _check(truth, predicted)
     return sum(right == chosen for right, chosen in zip(truth, predicted, strict=True)) / len(truth)
 
@@ -25,8 +25,8 @@ def accuracy(truth: Labels, predicted: Predictions) -> float:
 def macro_f1(truth: Labels, predicted: Predictions) -> float:
     """Return F1 averaged over the classes in `truth`, with equal weights.
 
-    None is a false negative of its true class and no false positive. A class that occurs only in `predicted` lowers the
-    true class's recall, but is not averaged (scikit-learn would average over it too).
+    A prediction of None is a false negative of the true class, but no false positive. A class that occurs only
+    in `predicted` lowers the true class's recall, but has no F1 in the average (unlike in scikit-learn).
     """
     table = per_class(truth, predicted)
     return float(sum(row["f1"] for row in table.values()) / len(table))
@@ -112,7 +112,7 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
 
 
 def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Sequence[str] = ()) -> Sums:
-    """Return the release's two F1 (see :func:`as_published`) as sums over samples; an unparsed reply adds nothing."""
+    """Return the release's two F1 scores (see :func:`as_published`) as sums over samples; unparsed replies add 0."""
     labels = sorted({*truth, *(chosen for chosen in predicted if chosen is not None)})
     parsed = [None if chosen is None else right for right, chosen in zip(truth, predicted, strict=True)]
     is_class, chooses = _one_hot(parsed, labels), _one_hot(predicted, labels)

@@ -1,4 +1,4 @@
-"""Pearson's correlation from sums over items, so that clusters can be resampled without items."""
+"""Pearson's correlation from sums over items, so that resampling needs only each cluster's sums."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def f1(counts: npt.ArrayLike) -> Floats:
 
 
 def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
-    """Return the mean F1 over the labels in the truth, or without `macro` the F1 of all labels together.
+    """Return the mean F1 over the labels that occur in the truth; without `macro`, the F1 of all labels pooled.
 
     Parameters
     ----------

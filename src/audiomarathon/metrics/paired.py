@@ -31,7 +31,7 @@ from audiomarathon.metrics.statistics import (
 DRAWS = 10_000
 Drawing = npt.NDArray[np.integer[Any]]
 _BLOCK = 4_000_000  # drawn weights in memory at a time
-_CODES = 1 << 17  # possible draws, up to which repeated draws are computed once
+_CODES = 1 << 17  # compute equal draws once if at most this many different ones are possible
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class Pair:
     Attributes
     ----------
     totals
-        Shape (clusters, 2 · columns): each cluster's terms of the sums behind the figures, for the setting and then for
-        the reference.
+        Shape (clusters, 2 · columns): each cluster's sums, first the setting's columns, then the reference's.
     sums
         The setting's sums, whose statistic gives the figures.
     figure
@@ -60,10 +59,10 @@ class Pair:
         Raises
         ------
         ValueError
-            When the two differ in shape or in their figures.
+            When setting and reference differ in the number of units or in their figures.
         """
         if setting.columns.shape != reference.columns.shape or setting.names != reference.names:
-            raise ValueError(f"not the same samples: {setting.columns.shape} and {reference.columns.shape}")
+            raise ValueError(f"not the same samples or figures: {setting.columns.shape} and {reference.columns.shape}")
         totals = cluster_totals(np.hstack([setting.columns, reference.columns]), setting.clusters)
         return cls(totals, setting, 0 if figure is None else setting.names.index(figure))
 
@@ -83,7 +82,7 @@ class Pair:
 
     @property
     def scores(self) -> tuple[float, float]:
-        """The tested figure of the setting and of the reference; NaN without a value."""
+        """The tested figure of the setting and of the reference; NaN if undefined."""
         setting, reference = self._figures[:, self.figure].tolist()
         return setting, reference
 
@@ -94,9 +93,9 @@ class Pair:
     def differences(self, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Estimate]:
         """Return setting − reference of every figure with its 95 % interval over clusters.
 
-        Both are resampled together, so that the difficulty of shared samples cancels out. If every sample is right or
-        wrong for both, nothing varies: then combine the two scores' intervals by R. Newcombe's method (Statistics in
-        Medicine 17, 1998).
+        Setting and reference are resampled together, so that the difficulty of shared samples cancels out. If every
+        sample is right (or wrong) for the setting and also for the reference, no resample varies. Then combine the two
+        scores' intervals by R. Newcombe's method (Statistics in Medicine 17, 1998).
         """
         weights = (_weights(rng, rows, self.clusters) for rows in _blocks(draws, self.clusters))
         drawn = np.concatenate([self._after_draws(block, self.totals) for block in weights])
@@ -110,14 +109,17 @@ class Pair:
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the tested difference after swapping the settings of random clusters, shape (draws,)."""
         moved = np.roll(self.totals, self._width, axis=1) - self.totals  # the effect of swapping a cluster on the sums
-        moved = moved[moved.any(axis=1)]  # skip clusters that both answered alike
+        moved = moved[moved.any(axis=1)]  # skip clusters that a swap does not change
         swaps = (rng.integers(0, 2, (rows, len(moved)), np.int8) for rows in _blocks(draws, len(moved)))
         unswapped = self.totals.sum(axis=0)
         flipped = np.concatenate([self._after_draws(block, moved, unswapped) for block in swaps])
         return flipped[:, self.figure]
 
     def _after_draws(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
-        """Return the differences of all figures after each draw; compute equal draws once."""
+        """Return setting − reference of every figure for each random draw (a resample or a swap).
+
+        If few different draws are possible, equal draws are computed once.
+        """
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
         if kinds**columns > _CODES:
             return self._apart(start + drawn.astype(float) @ totals)
@@ -175,10 +177,10 @@ class Drawn:
     Attributes
     ----------
     difference
-        Setting − reference with its interval; NaN without a value.
+        Setting − reference with its interval; NaN if a score is undefined.
     flipped
-        The difference after each random swap; NaN without a value. One test of many needs more swaps than an interval
-        needs resamples.
+        The difference after each random swap; NaN where a score is undefined. There may be more swaps than resamples: a
+        test that is one of many needs a more precise p.
     """
 
     difference: Estimate
@@ -190,7 +192,7 @@ class Drawn:
 
     @classmethod
     def of(cls, pair: Pair, rng: np.random.Generator, draws: int = DRAWS, swaps: int = DRAWS) -> Drawn:
-        """Draw from a pair."""
+        """Resample and swap a pair."""
         difference = list(pair.differences(rng, draws).values())[pair.figure]
         return cls(difference, pair.flipped(rng, swaps))
 
@@ -202,7 +204,7 @@ def judge(tasks: Sequence[Drawn]) -> PairedResult:
     :func:`~audiomarathon.metrics.statistics.interval_over`. The test swaps the two settings within whole clusters,
     which changes nothing under the null hypothesis (B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993,
     section 15.2, on clusters). The observed labelling counts as a draw, so p is never 0 and the test keeps its level.
-    This also holds among labellings with a value, so draws without a value are left out, and counted.
+    Swaps for which a score is undefined are left out, and counted; the test also keeps its level among the others.
     """
     found = float(np.mean([task.difference.value for task in tasks]))
     if math.isnan(found):
@@ -225,7 +227,7 @@ def mcnemar(setting: Sequence[bool], reference: Sequence[bool]) -> float:
     Use it only if every sample is a separate cluster, because it assumes independent samples. (Q. McNemar,
     Psychometrika 12, 1947; exact by the binomial distribution.)
     """
-    from scipy.stats import binomtest  # takes 0.7 s, which other commands need not wait for
+    from scipy.stats import binomtest  # its import takes 0.7 s, which other commands need not wait for
 
     gained = sum(a and not b for a, b in zip(setting, reference, strict=True))
     lost = sum(b and not a for a, b in zip(setting, reference, strict=True))
@@ -267,9 +269,9 @@ def _weights(rng: np.random.Generator, rows: int, count: int) -> Drawing:
     return weights
 
 
-@lru_cache(maxsize=32)  # of _BLOCK bytes each
+@lru_cache(maxsize=32)  # up to _BLOCK bytes each
 def _drawn(state: str, rows: int, count: int) -> tuple[Drawing, str]:
-    """Return the draws of a generator in this state, and its next state; cached, because settings draw alike."""
+    """Return the draws of a generator in this state, and its next state. Cached, because settings repeat them."""
     rng = np.random.default_rng()
     rng.bit_generator.state = json.loads(state)
     drawn = rng.integers(0, count, (rows, count)) + count * np.arange(rows)[:, None]

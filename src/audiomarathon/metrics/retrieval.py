@@ -1,4 +1,4 @@
-"""Retrieval: places in a ranking, recall at k, and average precision at k."""
+"""Retrieval metrics: ranks of the relevant items, recall at k, and average precision at k."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from audiomarathon.metrics.statistics import Floats
 
 
 def places_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
-    """Return the places of relevant items in a ranking by score, from 1, ascending.
+    """Return the ranks of the relevant items by score, counted from 1, in ascending order.
 
-    Irrelevant items with an equal score rank first, so that constant scores find nothing.
+    Among equal scores, irrelevant items rank first. Otherwise constant scores would seem perfect.
     """
     relevant_scores = np.sort(scores[list(relevant)])[::-1]
     others = np.sort(np.delete(scores, list(relevant)))
@@ -21,12 +21,12 @@ def places_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
 
 
 def recall(queries: Sequence[Sequence[int]], k: int) -> float:
-    """Return the share of queries with a relevant item among the first k, from its places."""
+    """Return the share of queries with a relevant item among the first k, given each query's ranks."""
     return float(np.mean([min(places) <= k for places in queries]))
 
 
 def average_precision(queries: Sequence[Sequence[int]], k: int) -> float:
-    """Return the mean average precision over queries, from places; items after the first k count 0."""
+    """Return the mean over queries of average precision, given each query's ranks; ranks beyond k count 0."""
     precisions = [
         np.mean([n / place if place <= k else 0.0 for n, place in enumerate(sorted(places), start=1)])
         for places in queries

@@ -39,14 +39,15 @@ class Sums:
     columns
         Shape (units, columns): each unit's terms of each sum. A unit is a sample, or a group of samples.
     statistic
-        Maps sums, shape (n, columns), to figures, shape (n, figures); NaN for a figure without a value.
+        Maps sums, shape (n, columns), to figures, shape (n, figures); NaN where a figure is undefined.
     clusters
         The cluster of each unit.
     ends
-        Each figure's values if all units are right, or all wrong: (0, 1) for accuracy. If a figure equals an end in
-        every resample, its interval is Wilson's, scaled to the distance of the ends. With (), it has no interval then.
+        The values of each figure if all units are right, or all wrong, such as (0, 1) for accuracy. If a figure equals
+        an end in every resample, it gets Wilson's interval, scaled to the distance of the ends. A figure with the ends
+        () gets no interval if it does not vary.
     counted
-        Number of clusters behind a figure, for figures that do not use all.
+        Number of clusters that a figure uses, for figures that do not use all clusters.
     """
 
     names: tuple[str, ...]
@@ -63,7 +64,7 @@ class Sums:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Return the figures by name; None without a value."""
+        """Return the figures by name; None where undefined."""
         values = self.statistic(self.columns.sum(axis=0, keepdims=True))[0].tolist()
         return {name: None if math.isnan(value) else value for name, value in zip(self.names, values, strict=True)}
 
@@ -75,7 +76,7 @@ class Estimate:
     Attributes
     ----------
     value
-        The figure; NaN without a value.
+        The figure; NaN if it is undefined.
     interval
         (low, high); None with fewer than two clusters, or if no resample has a value.
     clusters
@@ -90,18 +91,18 @@ class Estimate:
     drawn: Floats = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
     def scaled(self, factor: float) -> Estimate:
-        """Multiply by a factor, such as for another unit."""
+        """Multiply figure, interval and resamples by a factor, such as to change the unit."""
         interval = self.interval and (self.interval[0] * factor, self.interval[1] * factor)
         return replace(self, value=self.value * factor, interval=interval, drawn=self.drawn * factor)
 
     @property
     def low(self) -> float:
-        """Lower end of the interval; the figure if there is none."""
+        """Lower end of the interval; without an interval, the figure."""
         return min(self.interval[0], self.value) if self.interval else self.value
 
     @property
     def high(self) -> float:
-        """Upper end of the interval; the figure if there is none."""
+        """Upper end of the interval; without an interval, the figure."""
         return max(self.interval[1], self.value) if self.interval else self.value
 
     @property
@@ -147,7 +148,7 @@ def ratio(above: Floats, below: npt.NDArray[Any], otherwise: float = np.nan) -> 
 
 
 def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequence[str]) -> Sums:
-    """Return figures that are means over items, without the items whose value is None.
+    """Return figures that are means over items; items whose value is None are left out.
 
     Parameters
     ----------
@@ -175,7 +176,7 @@ class Resampler:
     than a t interval. So take the tail at Φ(−√(C/(C−1)) · t) for C clusters instead of at 2.5 %. BCa would not help:
     the problem here is few clusters, but BCa corrects skew, by a jackknife that is noisy with few clusters. In
     simulation (tests), the interval contains the truth 93 to 95 % of the time with at least 6 clusters, but 75 % with
-    3, where it cannot reach beyond the clusters.
+    3, because no resample goes beyond the values of the clusters.
 
     If all samples are right, or all wrong, no resample varies. Then use Wilson's interval with the number of clusters
     as trials (E. Wilson, J. Am. Stat. Assoc. 22, 1927), or None below three clusters.
@@ -209,13 +210,13 @@ class Resampler:
         return [_estimate(value, column, count) for value, column in zip(values, drawn.T, strict=True)]
 
     def mean(self, values: Sequence[float], clusters: Sequence[str]) -> Estimate:
-        """Return the mean of samples, not of clusters."""
+        """Return the mean over samples (not over clusters), with its interval."""
         totals = cluster_totals([(value, 1) for value in values], clusters)
         (found,) = self.of_totals(totals, lambda sums: sums[:, :1] / sums[:, 1:])
         return replace(found, value=float(np.mean(values)))
 
     def median(self, values: npt.ArrayLike, clusters: Sequence[str]) -> Estimate:
-        """Return the median of samples."""
+        """Return the median over samples, with its interval."""
         values = np.asarray(values, dtype=np.float64)
         value = float(np.median(values))
         names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
@@ -278,7 +279,7 @@ def span_of(ends: Sequence[float]) -> float:
 
 
 def wilson_reach(clusters: int) -> float:
-    """Return the width of Wilson's interval of 0 or all of `clusters` successes: z² / (C + z²)."""
+    """Return the width of Wilson's interval if none or all of `clusters` trials succeed: z² / (C + z²)."""
     z2 = float(special.ndtri((1 + CONFIDENCE) / 2)) ** 2
     return z2 / (clusters + z2)
 
@@ -324,8 +325,8 @@ def mean_over(tasks: Sequence[Estimate], weights: Sequence[float] | None = None)
 def interval_over(tasks: Sequence[Estimate]) -> tuple[float, float] | None:
     """Return the interval of the mean of independently drawn tasks; None if a task has no interval.
 
-    Start from :func:`interval_of_mean`. A task whose figure does not vary (all samples right) still has an interval.
-    Add such widths to the mean's as the root of their squared sum.
+    Start from :func:`interval_of_mean`. A task whose figure does not vary (all samples right) still has an interval:
+    combine its width with the mean's as the root of the sum of squares.
     """
     if any(task.interval is None or not len(task.drawn) for task in tasks):
         return None

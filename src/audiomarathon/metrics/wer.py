@@ -39,8 +39,8 @@ class TranscriptErrors:
     words
         Words of the reference; 0 if it is empty after normalisation (only fillers and bracketed noise).
     insertion_loop
-        Whether the hypothesis loops as a stuck decoder does: a phrase of at most 20 words at least four times in a row,
-        at least 8 repeated words, and longer than any such loop of the reference.
+        Whether the hypothesis repeats itself as a stuck decoder does: a phrase of at most 20 words at least four times
+        in a row, with at least 8 repeated words, and with more than any such loop of the reference.
     """
 
     errors: int
@@ -70,7 +70,7 @@ def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str
 def letter_errors(reference: str, hypothesis: str) -> tuple[int, int]:
     """Return the number of wrong letters, and the reference's number of letters, in lower case.
 
-    Without Whisper's normaliser, which writes numbers in digits: one wrong letter would change the whole word.
+    Whisper's normaliser is not used: it writes numbers as digits, so one wrong letter would change a whole word.
     """
     expected, given = reference.lower(), hypothesis.lower()
     if not (expected and given):
@@ -136,7 +136,7 @@ def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> S
     words = counts[:, 1]
     rates = np.divide(counts[:, 0], words, out=np.minimum(counts[:, 0], 1.0), where=words > 0)
     columns = np.column_stack([counts, rates, np.ones(len(counts))])
-    ends = {"wer": (0.0,), "mean_wer": (0.0,), "score": (0.0, 1.0)}  # a rate has no worst value
+    ends = {"wer": (0.0,), "mean_wer": (0.0,), "score": (0.0, 1.0)}  # an error rate has no upper limit
     return Sums(("wer", "mean_wer", "score"), columns, _rates, tuple(clusters), ends)
 
 
@@ -184,7 +184,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _longest_loop(words: Sequence[str]) -> int:
-    """Return the number of repeated words in the longest loop; 0 without a loop."""
+    """Return the number of repeated words in the longest loop (see `insertion_loop`); 0 without a loop."""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
     longest = 0

@@ -46,12 +46,14 @@ _GREY = "#BBBBBB"
 class Seen:
     """Captured attention of a run: N samples, R kinds of rows, L layers, H heads.
 
+    K is the layer at which FastV drops tokens, by the attention of layer K − 1.
+
     Attributes
     ----------
     layers
-        Numbers of the layers captured of every sample.
+        Numbers of the layers that were captured for every sample.
     later
-        Indices of the layers in the last quarter of the model and after K − 1.
+        Indices of the captured layers that are in the last quarter of the model and after layer K − 1.
     files
         Files by sample.
     clusters
@@ -65,8 +67,9 @@ class Seen:
     marks
         Start and end of audio and question in the prompt, 0 to 1, mean over samples.
     foresight
-        Rank correlation (Spearman's ρ) of layer K − 1's attention to audio tokens with each layer's, shape (N, L), by
-        the prompt's last token, as in FastV (arXiv 2403.06764). In a pruned run, over the kept tokens only.
+        Rank correlation (Spearman's ρ) of the attention to audio tokens in layer K − 1 with that in each layer, shape
+        (N, L). Attention is of the prompt's last token, as in FastV (arXiv 2403.06764). In a pruned run, only kept
+        tokens count.
     pruned
         Whether tokens were dropped.
     """
@@ -95,20 +98,20 @@ class Seen:
 
 
 def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen:
-    """Read the captured attention of a run that has any, or of one sample.
+    """Read a run's captured attention: of all its samples, or of the one called `sample`.
 
     Raises
     ------
     RecordError
         When a file cannot be read.
     SettingsError
-        When layer K − 1, with K = `layer`, was not captured of every sample; 0 skips it.
+        When layer `layer` − 1 or a later one was not captured for every sample. With `layer` = 0, nothing is required.
     """
     assert run.folder is not None
     rows = {id_: row for id_, row in index_of(run.folder).items() if sample in ("", id_)}
     layers = _shared_layers(rows.values())
     if layer and layer - 1 not in layers[:-1]:
-        allowed = ", ".join(str(own + 1) for own in layers[:-1]) or "none: no two layers were captured of every sample"
+        allowed = ", ".join(str(own + 1) for own in layers[:-1]) or "none: no two layers were captured for every sample"
         raise SettingsError(f"--layer {layer}: layer {layer - 1} and a later one must be captured; allowed: {allowed}")
     files = {id_: run.folder / FOLDER / row["file"] for id_, row in rows.items()}
     found, marks, pruned, count = list[tuple[Floats, ...]](), list[dict[str, tuple[float, float]]](), False, 0
@@ -176,8 +179,8 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
     Parameters
     ----------
     layer
-        K: show whether attention in layer K − 1, by which K drops tokens, predicts later layers. 0: K = 2, or the
-        lowest possible if layer 1 was not captured; skipped without two layers.
+        K: show whether the attention in layer K − 1, by which FastV drops tokens at layer K, predicts later layers. 0
+        chooses K = 2, or the lowest possible K if layer 1 was not captured; skipped without two captured layers.
     sample
         Draw this sample only; "" averages over all, and draws the first shared sample over time.
 
@@ -216,18 +219,18 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
 
 
 def _allowed_layers(runs: Sequence[Run]) -> list[int]:
-    """Return each K for which layer K − 1 and a later layer were captured of every sample."""
+    """Return each K for which layer K − 1 and a later layer were captured for every sample."""
     rows = [row for run in runs if run.folder for row in index_of(run.folder).values()]
     return [number + 1 for number in _shared_layers(rows)[:-1]]
 
 
 def _shared_layers(rows: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return the layers that were captured of every sample."""
+    """Return the layers that were captured for every sample."""
     return sorted(set.intersection(*({*row["layers"]} for row in rows)))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a unique name per run: its differences from the others, or its folder."""
+    """Return a unique name per run: its setting, with task and checkpoint if they differ, or with its folder."""
     tasks, models = len({run.key for run in runs}) > 1, len({run.checkpoint for run in runs}) > 1
     names = [
         " ".join(filter(None, [run.key * tasks, run.checkpoint * models, run.method, run.control])) for run in runs
@@ -261,7 +264,7 @@ def _figures(one: Seen, layer: int) -> dict[str, Any]:
 
 
 def _plain(values: Floats) -> list[float | None]:
-    """Return values for JSON, with six digits; None for NaN."""
+    """Return values for JSON, rounded to six significant digits; None for NaN."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
 
 
@@ -375,7 +378,7 @@ def _blocks(one: Seen) -> Figure:
 
 
 def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
-    """Draw how well one layer's ranking of audio tokens predicts the other layers'."""
+    """Draw how well one layer's ranking of audio tokens predicts the rankings of the other layers."""
     title = f"Does layer {layer - 1}, by which fast_v at K = {layer} drops, rank the audio as later layers do?"
     figure, ((panel,),) = _figure(1, 1, 8, 4.5, title)
     marks = _by_layer(panel, seen[0].layers)
@@ -414,7 +417,7 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
         panel = next(strips)
         profile = found.profile[ROWS.index("question"), [found.meta["layers"].index(number) for number in one.layers]]
         own = np.where(profile > 0, profile, np.nan).astype(float)
-        even = own / np.nanmean(own, 1, keepdims=True)  # of what is kept in this layer
+        even = own / np.nanmean(own, 1, keepdims=True)  # relative to the mean over tokens kept in this layer
         binned = columns(np.nan_to_num(even), bins) / columns(np.isfinite(own), bins).clip(1e-9)
         shown = np.where(binned > 0, np.log2(np.maximum(binned, 2**-6)), np.nan)
         extent = (0, total / per_second, len(one.layers) - 0.5, -0.5)

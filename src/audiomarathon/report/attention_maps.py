@@ -20,7 +20,7 @@ _LOOK = {"cmap": "viridis", "interpolation": "nearest"}
 
 @dataclass(frozen=True)
 class Whole:
-    """A sample's whole maps, shape (L, S, S), with its tokens and the numbers of the layers."""
+    """A sample's complete attention maps, shape (L, S, S), with its tokens and the numbers of the layers."""
 
     name: str
     maps: Maps
@@ -38,8 +38,8 @@ def draw_sample(one: Whole, folder: Path) -> None:
 def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: bool) -> None:
     """Write the mean over samples: `global_layer_mean` and `global_mean`, each as .npy and .jpg, and `stats.json`.
 
-    Prompts of unequal length are averaged in blocks of relative positions. With `faithful`, as in the original, all are
-    cut to the shortest and labelled with the first sample's tokens.
+    Prompts of unequal length are averaged in blocks of relative positions. With `faithful`, as in the original, all
+    maps are cut to the shortest prompt and labelled with the first sample's tokens.
     """
     shortest = min(len(one.tokens) for one in samples)
     if faithful or all(len(one.tokens) == shortest for one in samples):

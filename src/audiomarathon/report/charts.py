@@ -62,12 +62,12 @@ class Line:
     Attributes
     ----------
     points
-        By rising x: `x`, `y`, optionally `low` and `high`, `what` (the point's name), and `busy` for times of a busy
-        machine, which are drawn hollow.
+        Points by rising x. Each has `x`, `y`, and optionally `low` and `high`, `what` (the point's name), and `busy`
+        for times of a busy machine, which are drawn hollow.
     method
         Sets colour, dashes and marks; points of another `method`, such as base at the start, have no mark.
     nth
-        Number of the line among the lines of its method, which have different dashes.
+        Number of this line among the lines of the same method; each number has different dashes.
     colour
         Colour, if not the method's.
     """
@@ -116,11 +116,11 @@ def save(chart: Chart, path: Path) -> Path:
     SettingsError
         Without vl-convert (the extra `report`), or for a format not in :data:`FORMATS`.
     RecordError
-        When it cannot be written; an old file stays.
+        When the file cannot be written; an existing file is kept.
     """
     kind = path.suffix.lstrip(".")
     if kind not in FORMATS:
-        raise SettingsError(f"{path}: pictures are written as {', '.join(FORMATS)}")
+        raise SettingsError(f"{path}: unknown picture format; allowed: {', '.join(FORMATS)}")
     converter, spec = library("vl_convert"), chart.vega_lite()
     if kind == "svg":
         content = chart.svg().encode()
@@ -223,7 +223,7 @@ def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
 
 
 def reached(lines: Sequence[Line]) -> list[float]:
-    """Return all values and ends of intervals."""
+    """Return all y values of lines, and the ends of their intervals."""
     ends = (point.get(end) for line in lines for point in line.points for end in ("low", "high", "y"))
     return [value for value in ends if value is not None]
 
@@ -337,8 +337,8 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
     Parameters
     ----------
     rows
-        `name` of the bar, `part`, `value`, `colour`, and `busy` for times of a busy machine, which are pale. Bars keep
-        the order of the rows.
+        Each row has `name` of the bar, `part`, `value`, `colour`, and `busy` for times of a busy machine, which are
+        pale. Bars keep the order of the rows.
     """
     order = list(dict.fromkeys(row["name"] for row in rows))
     parts = {row["part"]: row["colour"] for row in rows}
@@ -385,7 +385,8 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
     Parameters
     ----------
     rows
-        `task`, `setting`, `method`, `value`, optionally `low` and `high`, and `busy` as in :func:`bar_chart`.
+        Each row has `task`, `setting`, `method`, `value`, and optionally `low` and `high`, and `busy` as in
+        :func:`bar_chart`.
     """
     looks = {row["setting"]: series.colour(row["method"]) for row in rows}
     across = {

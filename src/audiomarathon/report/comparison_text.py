@@ -22,20 +22,20 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     Parameters
     ----------
     missing
-        Missing controls, with their ratios.
+        Names of the controls that were not run, with their ratios.
     """
     lines = []
     if missing:
         ratios = ",".join(sorted(set(missing.values())))
         lines.append(
-            "a method should beat random at the same ratio; it was not run: "
+            "a method should beat random at the same ratio, but random was not run; run it with "
             f"audiomarathon sweep … --methods random --ratios {ratios}"
         )
     of_tasks = [row for row in compared.rows if len(row.tasks) == 1]
     for timed, what in ((False, "no speed-ups"), (True, "no decode speed-up")):
         without = [row for row in of_tasks if row.untimed and bool(row.speed_ups["first_token"]) == timed]
         lines += [
-            f"{what} of {line}"
+            f"{what} for {line}"
             for line in lines_by_reason(LeftOut(row.side, row.scope, row.untimed) for row in without)
         ]
     partly = [row for row in of_tasks if 0 < row.timed < row.samples]
@@ -82,7 +82,7 @@ def _remarks(pairs: Pairs) -> list[str]:
 
 
 def _undefined(verdict: PairedResult) -> str:
-    """Return the note on a score without a value, or on random draws without one; "" if all have a value."""
+    """Return the note on an undefined score, or on random draws with an undefined score; "" if there are none."""
     if verdict.difference is None:
         return "the score has no value on these samples"
     draws = {"resamples": verdict.undefined_resamples, "swaps": verdict.undefined_swaps}
@@ -91,7 +91,11 @@ def _undefined(verdict: PairedResult) -> str:
 
 
 def answer(ranking: Ranking, *, latency: float | None = None, score: float | None = None) -> dict[str, Any]:
-    """Return the best setting within a share of the reference's latency or score, with a line `text`."""
+    """Return the best setting under a limit; `text` says it in one line.
+
+    With `latency`: the best-scoring setting that takes at most `latency` × the reference's time to first token. With
+    `score`: the fastest setting that reaches at least `score` × the reference's score.
+    """
     share = f"within {latency:g} of" if latency is not None else f"with at least {score:g} of"
     asked = f"{share} {ranking.reference}'s {'time to first token' if latency is not None else 'score'}"
     best = ranking.best(latency=latency, score=score)

@@ -21,8 +21,8 @@ _ENDS = {"x": "seconds", "y": "score", "low": "score_low", "high": "score_high"}
 def control_runs(folders: Sequence[Path]) -> Table:
     """Return the finished runs in or under folders, by task (with model and setting), kind and duration.
 
-    What a run `heard` is `audio` for real audio of any duration, else the control; `seconds` is the controlled length,
-    or the clips' median; `chance` the share of right replies by guessing, None if unknown.
+    Column `heard` is `audio` for real audio of any duration, else the kind of control. `seconds` is the controlled
+    length, or the clips' median length. `chance` is the share of right replies by guessing, None if unknown.
 
     Raises
     ------
@@ -32,7 +32,9 @@ def control_runs(folders: Sequence[Path]) -> Table:
     rows = [_row(run, run.summary) for run in read_runs(folders) if run.summary and run.records]
     rows = [row for row in rows if row["score"] is not None]
     if not rows:
-        raise RecordError(f"{', '.join(map(str, folders))}: no finished run there")
+        raise RecordError(
+            f"{', '.join(map(str, folders))}: no finished run found (a folder with run.json and summary.json)"
+        )
     rows.sort(key=lambda row: (row["task"], row["heard"], row["seconds"]))
     return Table.of(rows, kinds={"seconds": Kind(form=".1f"), "chance": Kind(form=".2f")})
 

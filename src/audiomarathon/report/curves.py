@@ -26,7 +26,7 @@ _SEED = 42  # of the bootstrap
 
 @dataclass(frozen=True)
 class Setting:
-    """One run: its line, its ratio, and its figures by :data:`QUANTITIES`.
+    """One run in a picture: its line, its ratio, and its figures by name of :data:`QUANTITIES`.
 
     Attributes
     ----------
@@ -41,11 +41,11 @@ class Setting:
     ideal
         LLM prefill speed-up computed from FLOPs; None if unknown.
     conditions
-        Differences from the panel's base other than the method (seed, prompts); part of `line`.
+        How the run differs from the panel's usual conditions, other than in its method (seed, prompts); part of `line`.
     busy
         Whether the machine was busy while the run or its base was timed.
     pairs
-        Its pairs with base; None without base.
+        The run paired with base; None without base.
     """
 
     label: str
@@ -71,7 +71,7 @@ class Panel:
 
     @property
     def bases(self) -> dict[str, Setting]:
-        """Base by its conditions; "" are the panel's usual conditions."""
+        """Base runs by their conditions; "" stands for the panel's usual conditions."""
         return {one.conditions: one for one in reversed(self.settings) if one.method == "base"}
 
     def lines(self) -> dict[str, list[Setting]]:
@@ -95,7 +95,9 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
     """
     finished = [run for run in read_runs(paths) if run.summary is not None]
     if not finished:
-        raise RecordError(f"{', '.join(map(str, paths))}: no finished run there (run.json and a summary.json of it)")
+        raise RecordError(
+            f"{', '.join(map(str, paths))}: no finished run found (a folder with run.json and summary.json)"
+        )
     return panels_of(finished)
 
 
@@ -156,7 +158,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the settings with LLM prefill times as in :data:`~audiomarathon.report.series.PAIRED`."""
+    """Return the settings, each LLM prefill time as base's ÷ the speed-up (see `series.PAIRED`)."""
     bases = {one.conditions: one.figures.get("prefill_ms") for one in settings if one.method == "base"}
     found = list(settings)
     for place, one in enumerate(settings):

@@ -23,7 +23,7 @@ _SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
 
 
 def score_tables(scores: Sequence[Score]) -> list[Table]:
-    """Return all scores, with X-ARES' published ones beside its baselines'."""
+    """Return the tables of all scores; for X-ARES' baselines, also beside X-ARES' published scores."""
     named = [name for name in ENCODERS if any(one.encoder == name for one in scores)]
     beside = [beside_published([one for one in scores if one.encoder == name], name, "readme") for name in named]
     several = [by_task(scores)] * (len({one.encoder for one in scores}) > 1)
@@ -32,13 +32,13 @@ def score_tables(scores: Sequence[Score]) -> list[Table]:
 
 def notes(runs: Sequence[Run], scores: Sequence[Score]) -> list[str]:
     """Return the notes on the scores and on the runs."""
-    radar = ["The radar shows the probe linear, from 0 in the middle to 1."] * bool(radars(scores))
+    radar = ["The radar shows the linear probe's scores, from 0 in the middle to 1."] * bool(radars(scores))
     own = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
     return [*radar, *notes_of(scores), *own]
 
 
 def radars(scores: Sequence[Score]) -> list[Chart]:
-    """Return a radar of the encoders' linear scores, tasks grouped by domain; it needs three tasks."""
+    """Return a radar of the encoders' scores by the linear probe, tasks grouped by domain; empty below three tasks."""
     scores = [one for one in scores if STANDARD[0] in one.by_probe]
     axes = list(dict.fromkeys((one.domain, one.task) for one in sorted(scores, key=lambda one: one.domain)))
     return [_radar(scores, [task for _, task in axes])] if len(axes) >= _FEWEST_AXES else []
@@ -113,7 +113,7 @@ def surest_mistakes(runs: Sequence[Run]) -> Table:
             where = {"encoder": run.checkpoint, "task": run.key.rpartition("/")[2], "clip": one.record.id}
             said = {"label": one.record.reference["answer"], "taken_for": _label(one.record.text)}
             rows.append(where | said | {"probability": _sureness(one.record.text)})
-    note = "by the probe linear; listen to the clips in the sample browser below, if their tars are here"
+    note = "by the linear probe; listen to the clips in the sample browser below, if this machine has their tars"
     return Table.of(rows, title="Surest mistakes", notes=(note,))
 
 

@@ -1,4 +1,4 @@
-"""Make tables of encoders' scores: ours with intervals, X-ARES' own, and its published scores beside ours."""
+"""Make tables of encoders' scores: by our probes, by X-ARES' probes, and beside X-ARES' published scores."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
 
 
 def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table:
-    """Show our scores by X-ARES' protocol beside its published ones, and the means of both over the same tasks."""
+    """Show our scores by X-ARES' protocol beside X-ARES' published ones, and the means of both over the same tasks."""
     rows, notes = list[dict[str, object]](), list[str]()
     for place, (name, probe) in enumerate(zip(("MLP", "kNN"), PUBLISHED, strict=True)):
         pairs = [

@@ -33,9 +33,9 @@ class Clip:
     Attributes
     ----------
     waveform
-        Mono.
+        Mono samples.
     events
-        Onset and length, in seconds, of the deciding event, if known.
+        Onset and length in seconds of each deciding event; empty if unknown.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Clip:
 
     @property
     def seconds(self) -> float:
-        """Duration."""
+        """The clip's duration."""
         return len(self.waveform) / self.sampling_rate
 
 
@@ -69,10 +69,10 @@ class Strip:
 
 
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
-    """Return for each audio token of a batch of one the share of (layer, head) pairs whose cache keeps it.
+    """Return, for each audio token of a batch of one, the share of (layer, head) pairs whose cache keeps it.
 
-    Token pruning counts from the layer at which it drops: 0 or 1, or a merged token's share of the merged state. A
-    press on top of it is averaged over all layers.
+    Token pruning counts from the layer at which it drops: a token has 0 or 1, or its share of the state that it was
+    merged into. For a press joined to it, the share is averaged over all layers.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -
 
 
 def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_second: float, path: Path) -> Path:
-    """Draw the picture.
+    """Draw spectrograms and strips to a file.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ _LEGEND = (
 def _column(
     column: Any, clip: Clip, strips: Sequence[tuple[str, Floats]], tokens_per_second: float, share: float, *, last: bool
 ) -> None:
-    """Draw one clip and its strips, colour and shares each, on a `share` of the picture's width."""
+    """Draw one clip and its strips (a colour and shares each), on a `share` of the picture's width."""
     from matplotlib.ticker import MaxNLocator
 
     spectrogram(column[0], clip)

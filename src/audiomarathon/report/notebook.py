@@ -1,4 +1,4 @@
-"""Runs, comparisons and pages from Python: tables are frames that Jupyter shows."""
+"""Load runs, compare them and write pages from Python. Tables are pandas frames that Jupyter shows."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class Runs:
 
     @cached_property
     def summaries(self) -> Shown:
-        """One row a run, by task; shape (runs, columns).
+        """One row per run, ordered by task; shape (runs, columns).
 
         Columns `checkpoint`, `setting`, `task`, `method`, `ratio` (the share of the audio that it removes); `n` samples
         answered of `expected`; `score` with the ends of its 95 % interval (`score_low`, `score_high`). Medians over
         samples in seconds (`encoder_s`, `llm_prefill_s`, `decode_s`, …); means of `audio_tokens`, `kept_audio_tokens`
-        and `kv_bytes`; the maximum of `peak_memory_bytes`; NaN where not measured. An unfinished run has no
-        score and no times, and says so in `error`.
+        and `kv_bytes`; the maximum of `peak_memory_bytes`; NaN where not measured. An unfinished run has no score and
+        no times; its `error` is "not finished".
         """
         found = [(setting, run) for setting in self.data.settings for run in setting.system.runs.values()]
         order = list(dict.fromkeys(run.key for _, run in found))
@@ -99,11 +99,11 @@ class Runs:
 
     @cached_property
     def records(self) -> pd.DataFrame:
-        """One row a sample of each run, failed ones too, shape (samples, columns).
+        """One row per sample of each run, including failed samples; shape (samples, columns).
 
         Columns `checkpoint`, `setting`, `task` as in the summaries; `id`, the right `answer`, the `reply`, `own_score`
-        and what else the task's scorer says of the sample; seconds of each stage (`llm_prefill_s`, …) and of the audio
-        (`clip_seconds`); counts of tokens, and `kv_bytes`.
+        (the sample's score) and the other fields of its verdict; seconds of each stage (`llm_prefill_s`, …) and of the
+        audio (`clip_seconds`); counts of tokens, and `kv_bytes`.
         """
         return figures(paper.records(self.data))
 

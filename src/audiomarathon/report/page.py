@@ -39,13 +39,13 @@ class PageOptions:
     Attributes
     ----------
     samples
-        Most samples in the browser; samples on which settings disagree come first.
+        Largest number of samples in the sample browser; samples on which settings disagree come first.
     players
         `link` plays clips from their files, `embed` stores them in the page, `none` has no players.
     spectrograms
         Whether to draw spectrograms, which decodes the clips.
     data
-        Data root; None uses the runs' data folders.
+        Folder with the tasks' data; None uses the runs' data folders.
     """
 
     title: str = "AudioMarathon report"
@@ -68,7 +68,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     Parameters
     ----------
     step
-        Called after each sample that the page lets its reader browse, to move a progress bar.
+        Called after each sample of the sample browser, to move a progress bar.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
 
 
 def _charts(sections: Iterable[Section]) -> dict[str, Any]:
-    """Return each spec once, and the data of every picture with six significant digits."""
+    """Return each distinct spec once, and the data of every picture, rounded to six significant digits."""
     specs: list[Mapping[str, Any]] = []
     drawn: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for section in sections:

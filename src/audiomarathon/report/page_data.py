@@ -96,7 +96,7 @@ class PageData:
 
     @cached_property
     def settings(self) -> list[Setting]:
-        """The systems as shown, in order."""
+        """All systems, as pictures and tables show them."""
         several = len({system.checkpoint for system in self.systems}) > 1
         found = []
         for place, system in enumerate(self.systems):
@@ -188,14 +188,14 @@ class PageData:
         return max(ranges, default=1.0) / 100
 
     def members(self, scope: str) -> list[str]:
-        """Return the tasks of a scope."""
+        """Return the tasks of a mean; for a task's key, only this task."""
         return self.scopes.get(scope, [scope])
 
     @cached_property
     def figures(self) -> dict[Place, dict[str, Any]]:
-        """Each system's score, times, sizes and comparison with base, on each task and mean.
+        """Each system's score, times, sizes and comparison with base, on each task and each mean over tasks.
 
-        A mean needs every task of its scope.
+        A system gets a mean only if it has all of that mean's tasks.
         """
         found = dict(self._scores)
         for scope, members in self.scopes.items():
@@ -215,7 +215,7 @@ class PageData:
 
     @cached_property
     def beside_base(self) -> tuple[dict[Place, Comparison], dict[Place, str], dict[int, Compared]]:
-        """Comparisons with base on every task and mean; reasons for missing ones; and all results by base."""
+        """Comparisons with base by task or mean and setting; reasons for missing ones; and all results by base."""
         rows: dict[Place, Comparison] = {}
         why: dict[Place, str] = {}
         found: dict[int, Compared] = {}
@@ -248,7 +248,7 @@ class PageData:
         return rows, why, found
 
     def _beside(self, scope: str, setting: Setting) -> dict[str, Any]:
-        """Return a row's comparison with base, or `why` there is none."""
+        """Return a setting's comparison with base on a task or mean; if there is none, the reason as `why`."""
         place = setting.place
         rows, why, compared = self.beside_base
         row = rows.get((scope, place))
@@ -277,7 +277,7 @@ class PageData:
         return {**kept, **busy, "shared": row.samples, "timed": timed, "untimed": row.untimed, "across": row.across}
 
     def _n(self, scope: str, place: int) -> int:
-        """Return the number of samples that a system answered in a scope."""
+        """Return the number of samples that a system answered on a task, or on all tasks of a mean."""
         return sum(self._runs[task, place]["n"] or 0 for task in self.members(scope) if (task, place) in self._runs)
 
     @cached_property
@@ -288,7 +288,7 @@ class PageData:
             bases = [one.place for one in self.settings if one.system.is_base and one.system.checkpoint == checkpoint]
             bases = [place for place in bases if place in self.charted]
             if not bases:
-                found.append(Advice(checkpoint, None, why="it has no base here"))
+                found.append(Advice(checkpoint, None, why="these runs have no base of it"))
             for base in bases:
                 name = checkpoint if len(bases) == 1 else self.systems[base].name(with_checkpoint=True)
                 found.append(self._advice(name, base))
@@ -310,7 +310,7 @@ class PageData:
         left_out = lines_by_reason(ranking.left_out)
         if best is None:
             return Advice(name, None, why="no setting's times can be compared with base", left_out=left_out)
-        if round(best.speed, 2) <= 1:  # as it is printed
+        if round(best.speed, 2) <= 1:  # rounded as it is printed
             best = ranking.candidates[0]
         other = ranking.best(points=self.point, random=False, among=shown) if best.is_random else None
         return Advice(
@@ -339,7 +339,7 @@ def _median(records: Sequence[Record], stage: str) -> float | None:
 
 
 def own_scores(run: Run) -> list[tuple[float, float]]:
-    """Return the duration of each sample's clip, in seconds, and its own score."""
+    """Return (clip duration in seconds, score) of each sample that has a score."""
     if run.task is None:
         return []
     scored = ((one.record.clip_seconds, run.task.scorer.own_score(one)) for one in run.verdicts.values())
@@ -347,7 +347,7 @@ def own_scores(run: Run) -> list[tuple[float, float]]:
 
 
 def by_duration(scored: Iterable[tuple[float, float]]) -> list[tuple[float, int, float]]:
-    """Return the start, the number of samples and their mean score of each duration bin of half a minute."""
+    """Return (start in seconds, number of samples, mean score) of each 30 s bin of clip duration."""
     bins: dict[int, list[float]] = {}
     for seconds, score in scored:
         place = int(seconds // _DURATION_BIN)

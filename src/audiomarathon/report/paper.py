@@ -25,7 +25,7 @@ def write_paper(data: PageData, folder: Path) -> list[Path]:
     Raises
     ------
     RecordError
-        When nothing finished, or a file cannot be written.
+        When no run is finished, or a file cannot be written.
     SettingsError
         Without vl-convert (the extra `report`).
     """
@@ -69,7 +69,7 @@ def _footnotes(data: PageData) -> list[str]:
 
 
 def records(data: PageData) -> Table:
-    """Return every record of every run, failed ones too, as one flat table."""
+    """Return every record of every run, including failed samples, as one flat table."""
     return Table.of(
         [
             {

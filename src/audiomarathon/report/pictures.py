@@ -60,7 +60,7 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
 
 
 def _is_paired(panel: Panel) -> bool:
-    """Whether LLM prefill is drawn as described in :data:`series.PAIRED`."""
+    """Whether the LLM prefill times shown are base's median ÷ the speed-up (see :data:`series.PAIRED`)."""
     return any(one.method != "base" and "speed_up" in one.figures for one in panel.settings)
 
 
@@ -100,7 +100,7 @@ def _point(one: Setting, quantity: str, panel: Panel) -> charts.Row:
 
 
 def _ideal(panel: Panel) -> list[dict[str, float]]:
-    """Return the ideal speed-ups of one line; methods that drop at the same layer share them."""
+    """Return the ideal speed-ups of one line. Methods that drop at the same layer have the same ideal."""
     for own in panel.lines().values():
         points = [
             {"x": one.ratio, "y": one.ideal} for one in own if one.ideal is not None and "speed_up" in one.figures

@@ -45,7 +45,7 @@ _LATEX = {
 
 
 def with_interval(name: str, value: Any, interval: Sequence[float] | None = None) -> dict[str, Any]:
-    """Return a figure as columns: its value and the ends of its interval; None for what is missing or NaN."""
+    """Return a figure as columns: its value and the ends of its interval; None if missing or NaN."""
     if value is None or math.isnan(value):
         value, interval = None, None
     low, high = interval or (None, None)
@@ -151,7 +151,8 @@ class Table:
     title
         Title above the table.
     group
-        Column whose changes draw a rule; with `headed`, its value stands above the rows, not in each row.
+        Column that groups the rows: a rule is drawn where its value changes. With `headed`, its value stands above each
+        group instead of in each row.
     least
         Columns that a narrow terminal may hide, the least important first.
     notes
@@ -159,7 +160,7 @@ class Table:
     kinds
         Kinds of columns; they override :data:`KINDS`.
     foreign
-        Whether columns are named by data (classes, groups), so that :data:`KINDS` does not apply.
+        Whether column names come from data (classes, groups), so that :data:`KINDS` does not apply to them.
     """
 
     frame: pd.DataFrame
@@ -183,7 +184,7 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the shown columns: the named ones that exist."""
+        """Names of the columns to show: those in `shown` that exist, or else all that refine no other column."""
         there = list(self.frame.columns)
         own = {f"{name}{suffix}" for name in there for suffix in _BESIDE}
         return [name for name in self.shown or [name for name in there if name not in own] if name in there]

@@ -43,7 +43,7 @@ Key = tuple[str, str, str]
 
 
 def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
-    """Choose samples to show, and count all: first those on which settings disagree, then failed, wrong and right ones.
+    """Choose samples to show, and count all: first those where settings disagree, then failed, wrong and right ones.
 
     Within each kind, tasks take turns.
     """

@@ -37,7 +37,7 @@ class Section:
     tables
         Tables, each under its title.
     charts
-        Charts by scope, which the reader selects; "" if there is only one.
+        Charts by scope (a task or a mean over tasks), which the page's reader selects; "" if there is only one.
     notes
         Notes by scope; those under "" are always shown.
     toggle
@@ -64,7 +64,7 @@ def sections(data: PageData) -> list[Section]:
 
 
 def _is_probe(run: Run) -> bool:
-    """Whether a probe on embeddings answered, not a language model."""
+    """Whether a run's answers come from a probe on embeddings, not from a language model."""
     return bool(run.task and run.task.probed)
 
 
@@ -118,7 +118,7 @@ def _of_replies(data: PageData) -> list[Section]:
 
 
 def facts(data: PageData, samples: int) -> list[str]:
-    """Return the page's subject: models, machine, date, number of samples, and tasks."""
+    """Return the lines below the page's title: models, machine, dates, number of samples, and tasks."""
     runs = data.runs
     named = ((str(run.facts.get("model") or run.checkpoint), run.checkpoint) for run in runs)
     models = dict.fromkeys(name if name == checkpoint else f"{name} ({checkpoint})" for name, checkpoint in named)
@@ -183,18 +183,18 @@ def _advised(one: Advice, point: float) -> str:
 
 
 def described(data: PageData, scope: str) -> str:
-    """Describe a scope, and name the settings missing in it."""
+    """Describe a scope (a task or a mean over tasks), and name the settings without a score in it."""
     missing = [data.settings[place].name for place in data.charted if (scope, place) not in data.figures]
     text = f"{scope}: the mean over {', '.join(data.members(scope))}" if scope in data.scopes else scope
     return f"{text}." + f" Not shown, because a score is missing: {', '.join(missing)}." * bool(missing)
 
 
 Row = tuple[Setting, dict[str, Any]]
-"""A setting, and its figures in a scope."""
+"""A setting, and its figures on a task or mean."""
 
 
 def _rows(data: PageData, scope: str) -> list[Row]:
-    """Return the settings to draw in a scope, with their figures."""
+    """Return the settings to draw for a task or mean, with their figures."""
     places = [place for place in data.charted if (scope, place) in data.figures]
     return [(data.settings[place], data.figures[scope, place]) for place in places]
 
@@ -253,15 +253,15 @@ _CONTROLS = (
 
 
 def _by_reason(remarks: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a sentence per reason, with all names that it applies to, from pairs of name and reason."""
+    """Group (name, reason) pairs: return one sentence per reason, with all names that it applies to."""
     return [f"{line}." for line in lines_by_reason(LeftOut(name, None, why) for name, why in remarks)]
 
 
 def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
-    """Yield the name of a setting or checkpoint, and a note on its figures."""
+    """Yield (name of a setting or checkpoint, note on its figures)."""
     for name, task, answered, expected in data.unfinished:
         count = f"{answered} of {expected} samples"
-        yield name, f"no figures of {task}: not finished ({count}; audiomarathon score summarises them)"
+        yield name, f"no figures for {task}: not finished ({count}; audiomarathon score summarises them)"
     for place, setting in enumerate(data.settings):
         row = data.figures.get((scope, place))
         if row and not _comparable(row) and (why := row.get("why") or row.get("untimed")):
@@ -289,7 +289,7 @@ def _scores(data: PageData) -> Section:
         for (scope, place), row in data.figures.items()
         if scope in data.tasks and row.get("why")
     )
-    notes += [f"No difference of {line}" for line in _by_reason(without)]
+    notes += [f"No difference for {line}" for line in _by_reason(without)]
     both = [scores_table(data, narrow=True), scores_table(data, "difference", narrow=True)]
     return Section(
         "scores", "Scores by task", both if data.figures else (), notes={"": notes}, toggle="difference from base"
@@ -300,7 +300,7 @@ Draw = Callable[[PageData, str], tuple[list[Chart], list[str]]]
 
 
 def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, draw: Draw) -> Section:
-    """Return a section with the charts and notes of each scope that has charts."""
+    """Return a section with charts and notes by scope (a task or a mean); scopes without charts are left out."""
     drawn = {scope: draw(data, scope) for scope in scopes}
     found = {scope: charts for scope, (charts, _) in drawn.items() if charts}
     return Section(anchor, heading, (), found, {scope: drawn[scope][1] for scope in found})
@@ -358,7 +358,7 @@ def _hollow(lines: Sequence[Line]) -> list[str]:
 
 
 def _has_points(lines: Sequence[Line]) -> bool:
-    """Whether there are points at two x values or more."""
+    """Whether the points have at least two different x values."""
     return len({point["x"] for line in lines for point in line.points}) > 1
 
 
@@ -461,7 +461,7 @@ def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         bases = {setting.base for setting, _ in of_line} or set(curves)
         drawn = [replace(curves[setting.place], nth=nth) for nth, (setting, _) in enumerate(of_line)]
         drawn += [curves[base] for base in bases if base in curves]
-        chart = charts.line_chart(drawn, "duration of the clip, s", "mean of own scores", size=(300, 190), **look)
+        chart = charts.line_chart(drawn, "duration of the clip, s", "mean sample score", size=(300, 190), **look)
         found.append(chart.with_title(name))
     members = data.members(scope)
     pooled = f"All samples of {', '.join(members)} together." if len(members) > 1 else described(data, scope)

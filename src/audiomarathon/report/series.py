@@ -103,6 +103,6 @@ def dash(method: str) -> list[int]:
 
 
 def _place(method: str) -> int:
-    """Return a method's number: its place in the registry, or a number made of the name for other methods."""
+    """Return a method's number: its index in the registry, or a number made from its name if it is not built in."""
     names, last_part = _built_in(), method.rsplit("+", 1)[-1]
     return names.index(last_part) if last_part in names else len(names) + sum(last_part.encode())

@@ -47,7 +47,7 @@ def long_rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
 
 
 def tables(found: Sequence[Survival]) -> list[Table]:
-    """Return two tables: what base reports, and how much of that each setting keeps."""
+    """Return two tables: how much of speech and sound base reports, and how much of that each setting keeps."""
     several = len({one.system.checkpoint for one in found}) > 1
     model = ["model"] if several else []
     bases = [_row(one) for one in found if one.system.is_base]
@@ -78,7 +78,7 @@ def sentences(found: Sequence[Survival]) -> list[str]:
         one = own[(len(own) - 1) // 2]
         text = sentence(one.system.name(with_checkpoint=bool(name)).partition(" [")[0], one.figures)
         if one.order == BOTH_ORDERS and one.measurable:
-            text += f"; speech first instead of last makes {_points(one.figures['position_effect'])} points of that"
+            text += f"; speech first, not last, accounts for {_points(one.figures['position_effect'])} points of that"
         said.append(text)
     return said
 
@@ -99,7 +99,7 @@ def panels(found: Sequence[Survival]) -> list[Chart]:
 
 
 def _methods(found: Sequence[Survival]) -> list[tuple[str, str, list[Survival]]]:
-    """Return the checkpoint (if there are several), the method and its headline rows by rising ratio."""
+    """Return (checkpoint, "" if there is only one; method; its headline rows by rising ratio)."""
     methods: dict[tuple[str, str], list[Survival]] = {}
     for one in found:
         if one.headline and not one.system.is_base:
@@ -117,7 +117,7 @@ def _points_of(own: Sequence[Survival], name: str) -> list[dict[str, Any]]:
 
 
 def _row(one: Survival) -> dict[str, Any]:
-    """Return all figures of a setting as columns; None for what cannot be measured."""
+    """Return all figures of a setting as columns; None for figures that cannot be measured."""
     row: dict[str, Any] = {
         "model": one.system.checkpoint,
         "setting": " ".join([one.system.method, *one.system.marks]),
@@ -153,5 +153,5 @@ def _line(one: Survival) -> str:
 
 
 def to_json(found: Sequence[Survival]) -> Mapping[str, Any]:
-    """Return everything: rows, and sentences."""
+    """Return all rows and sentences for a JSON file."""
     return {"rows": rows(found), "sentences": sentences(found)}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from audiomarathon.results.status import RunStatus
     from audiomarathon.results.sweep_summary import Finished, Outcome
 
-_LATENCIES = ("first_token_latency", "total_latency")  # of endpoints
+_LATENCIES = ("first_token_latency", "total_latency")  # measured for endpoints only
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "decode_per_token")
 _MORE_STAGES = ("forced_decode_per_token", "scoring", "total")
 _SPEED_UPS = ("llm_prefill", "first_token", "decode_per_token")
@@ -95,7 +95,7 @@ LISTINGS: Mapping[str, Callable[[], Table]] = {"tasks": tasks, "models": models,
 
 
 def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table]:
-    """Return the tables of a task and its scorer beyond the score; columns `… %` are whole percent."""
+    """Return the further tables of a task and its scorer; columns named `… %` are rounded to whole percent."""
     frames = task.frames(verdicts)
     found = []
     for title, frame in frames.items():
@@ -126,7 +126,7 @@ def result_row(
     saved
         Its savings: :func:`audiomarathon.results.savings.savings`.
     beside
-        The setting compared with base, in the summary of a sweep.
+        The setting's comparison with base, for the summary of a sweep.
     """
     summary, timing = result.summary, result.summary["timing"]
     row: dict[str, Any] = {
@@ -209,7 +209,7 @@ def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: s
     lines = lines_by_reason(
         dict.fromkeys(LeftOut(name, own["task"], note) for name, own in noted for note in own.get("notes") or ())
     )
-    least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # never the savings
+    least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # never hide the savings
     return Table.of(rows, shown, title=title, group="task", least=least, notes=lines)
 
 
@@ -220,7 +220,7 @@ def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
-    """Return two tables of a sweep's settings: scores and times, and savings against base of the same samples.
+    """Return two tables of a sweep's settings: scores and times, and savings against base on the same samples.
 
     A speed-up is the median over samples of base ÷ setting, with its 95 % interval; `ideal` is computed from FLOPs.
     Decode is measured only in forced runs (`DECODE_TOKENS`).
@@ -287,7 +287,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
     verdict, counts = row.verdict, ("truncated", "unparsed", "cut", "timed", "score", "reference_score")
     flags = {"unparsed": row.unparsed, "cut_by_token_limit": row.cut, "truncated": row.truncated, "busy": row.busy}
     significant = is_clear(row) and verdict.difference
-    fixed = row.alike == AS_BASE  # a test of what cannot differ says nothing
+    fixed = row.alike == AS_BASE  # a test says nothing if replies cannot differ
     speeds: dict[str, Any] = {}
     for stage, speed in row.speed_ups.items():
         found = speed or {"measured": None, "interval": None}

@@ -20,7 +20,7 @@ _SHARES = (*CELLS, "lost", "probe", "reply")
 
 
 def is_layer(run: Run) -> bool:
-    """Whether a run is one of the points that `encoder layers` probes."""
+    """Whether a run is a linear probe at one point of a tower, as made by `encoder layers`."""
     return bool(point_of(run)) and run.method == "linear"
 
 
@@ -91,7 +91,7 @@ def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
 
 
 def fourfold_table(found: Sequence[Fourfold]) -> Table:
-    """Show for each setting the shares of clips that probe and reply have right, and that the probe lost."""
+    """Show for each setting the shares of clips that probe and reply get right, and that the probe lost to pruning."""
     rows = []
     for one in found:
         row = {"task": one.reply.key, "point": one.probe.checkpoint, "setting": one.probe.method, "n": one.n}
@@ -99,8 +99,8 @@ def fourfold_table(found: Sequence[Fourfold]) -> Table:
             row |= estimated(name, one.shares.get(name))
         rows.append(row)
     notes = (
-        "shares of clips; unused: the probe has the label, the reply is wrong; reply only: the other way round",
-        "lost: the probe is right with base and wrong with this setting; probe, reply: all clips that each has right",
+        "shares of clips; unused: the probe is right, the reply wrong; reply only: the reply is right, the probe wrong",
+        "lost: the probe is right with base and wrong with this setting; probe, reply: all clips that each gets right",
     )
     kinds = {name: Kind(form=".3f") for name in _SHARES} | {"point": Kind(left=True)}
     shown = ["task", "point", "setting", "n", *_SHARES]
@@ -108,7 +108,7 @@ def fourfold_table(found: Sequence[Fourfold]) -> Table:
 
 
 def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
-    """Return for each task and point a chart per method: accuracy of probe and reply against the ratio."""
+    """Return one chart per method for each task and point: accuracy of probe and reply against the ratio."""
     drawn: dict[str, list[Chart]] = {}
     places: dict[str, list[tuple[str, float, Fourfold]]] = {}
     for one in found:
@@ -151,7 +151,7 @@ def standing_chart(found: Sequence[Standing]) -> Chart:
 
 
 def of_encoders(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs for the encoders' tables: not those of layers or pruned towers, which have their own tables."""
+    """Return the runs for the encoders' tables: no runs of layers or pruned towers, which have their own tables."""
     layered = {run.checkpoint.partition("@")[0] for run in runs if point_of(run) == "best"}
 
     def unpruned(run: Run) -> bool:

@@ -1,1 +1,1 @@
-"""What many runs say together: comparisons, savings, the best setting, status."""
+"""Combine runs: comparisons, savings, the best setting, status."""

@@ -1,6 +1,6 @@
-"""Find the best score within a latency, or the fastest setting within a score.
+"""Find the best-scoring setting within a limit on latency, or the fastest one that reaches a score.
 
-All systems, with the reference, are ranked on the same samples of the same tasks.
+All systems and the reference are ranked on the same samples of the same tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Ids = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Ranked:
-    """A ranked system: its score, and its speed-up over the reference to the first token."""
+    """A ranked system: its score, and how many times as fast as the reference it reaches the first token."""
 
     name: str
     score: float
@@ -35,7 +35,7 @@ class Ranking:
     Attributes
     ----------
     ids
-        By task, the samples that all systems answered with times comparable to the reference's.
+        By task, the samples that all systems answered, with times that can be compared with the reference's.
     candidates
         The ranked systems; the reference comes first.
     left_out
@@ -104,15 +104,16 @@ class Ranking:
 def ranking_of(compared: Compared) -> Ranking:
     """Return the systems that can be ranked on the same samples of the same tasks.
 
-    Choose the tasks that maximise tasks × systems with all of them (ties: more tasks, then by name). Then choose the
-    systems that maximise common samples × systems, so that a few incomplete systems do not shrink the ranking.
+    First choose tasks: the set with the largest number of tasks × number of systems that have times for all of them
+    (ties: more tasks, then by name). Then choose systems: those with the largest number of common samples × number of
+    systems. So a few incomplete systems do not shrink the ranking.
     """
     timed = {
         name: {key: frozenset(own.id for _, own in one.timed) for key, one in shared.items() if one.timed}
         for name, shared in compared.shared.items()
         if name not in compared.controls
     }
-    left_out = [LeftOut(name, None, "heard other audio") for name in sorted(compared.controls)]
+    left_out = [LeftOut(name, None, "heard control audio, not the real clips") for name in sorted(compared.controls)]
     tasks = _common_tasks([frozenset(own) for own in timed.values() if own])
     whole: dict[str, Ids] = {}
     for name, own in timed.items():
@@ -130,7 +131,7 @@ def ranking_of(compared: Compared) -> Ranking:
 
 
 def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
-    """Return the tasks that maximise tasks × systems with all of them."""
+    """Return the set of tasks with the largest number of tasks × number of systems that have them all."""
     closed: set[frozenset[str]] = set()
     for tasks in sets:  # all intersections of the systems' task sets
         closed |= {tasks, *(tasks & other for other in closed)}
@@ -140,7 +141,7 @@ def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
 
 
 def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
-    """Return samples and the systems that have them all, chosen for a large product of both numbers."""
+    """Return samples and the systems that answered them all, chosen so that samples × systems is large."""
     largest = (0, 0)
     common: dict[str, frozenset[str]] = {}
     ids: Ids = {}

@@ -30,31 +30,32 @@ class Comparison:
     scope
         A task's key, a group's name, or "overall".
     tasks
-        Their keys.
+        Keys of the tasks in the scope.
     samples
         Number of samples that both answered.
     truncated, unparsed, cut
-        Of those, samples whose audio either system truncated; and the system's replies that could not be parsed, or
-        that the token limit cut.
+        Number of these samples whose audio was truncated for the system or the reference; whose reply by the system
+        could not be parsed; whose reply by the system was cut by the token limit.
     timed
-        Of those, samples with comparable times.
+        Number of these samples with comparable times.
     score, reference_score
-        Headline scores on those samples, averaged over tasks; None if a task has no value.
+        Headline scores on these samples, averaged over tasks; None if a task has no score.
     p_adjusted
-        Holm's, over all rows of the same kind (tasks, groups, overall).
+        p by Holm's correction, over all rows of the same kind (tasks, groups, overall).
     mcnemar
-        p of the exact test; only if every sample is its own cluster and replies are right or wrong.
+        p of McNemar's exact test; None unless the row is one task, every sample is a separate cluster, and every reply
+        is right or wrong.
     speed_ups
         By stage of :data:`STAGES`: `measured` (median of reference ÷ system, above 1 is faster) and `interval`; None
         without comparable times.
     untimed
-        Why there are no speed-ups (of decode, or of all stages); "" if there are.
+        Why speed-ups (of decode, or of all stages) are missing; "" if none are.
     clusters
         The smallest number of clusters of any task.
     alike
-        Why there is no difference: see :attr:`Pairs.alike`; "" if replies differ.
+        Why all replies equal the reference's: see :attr:`Pairs.alike`; "" if some differ.
     across, busy
-        Whether times come from different sessions, and whether the machine was busy meanwhile.
+        Whether times come from different sessions, and whether the machine was busy when they were taken.
     """
 
     scope: str
@@ -79,7 +80,7 @@ class Comparison:
 
 
 def is_clear(row: Comparison) -> bool:
-    """Whether a difference is significant after Holm."""
+    """Whether a difference is significant after Holm's correction."""
     return row.p_adjusted is not None and row.p_adjusted < 0.05
 
 
@@ -132,7 +133,7 @@ def compare(
     Parameters
     ----------
     more
-        More means: tasks by name, for the systems that ran all of them.
+        Additional means: the tasks of each, by its name. Only systems that ran all these tasks get the mean.
     stages
         Stages to compute speed-ups of.
 
@@ -154,7 +155,7 @@ def compare(
         if found:
             shared[other] = found
     if not shared:
-        raise RecordError(f"nothing can be compared with {name}: {'; '.join(lines_by_reason(left_out))}")
+        raise RecordError(f"nothing can be compared with {name} ({'; '.join(lines_by_reason(left_out))})")
     swaps = max(DRAWS, SWAPS_A_ROW * sum(map(len, shared.values())))
     rows = _adjusted(
         [row for other, tasks in shared.items() for row in _rows(other, tasks, seed, swaps, more or {}, stages)]
@@ -164,7 +165,7 @@ def compare(
 
 
 def compare_with(systems: Sequence[System], name: str | None, *, seed: int = 42) -> Compared:
-    """Compare all systems with the named one, else with base, else with the first.
+    """Compare all systems with the one called `name`; without a name, with base, or else with the first system.
 
     Raises
     ------
@@ -205,12 +206,12 @@ def _unanswered(name: str, system: System) -> list[LeftOut]:
 
 
 def _in_common(name: str, system: System, base: System, of_base: str) -> tuple[dict[str, Pairs], list[LeftOut]]:
-    """Return a system's pairs with the reference by task, and what cannot be compared."""
+    """Return a system's pairs with the reference by task, and the tasks and samples that cannot be compared."""
     shared: dict[str, Pairs] = {}
     left_out: list[LeftOut] = []
     for key, run in system.runs.items():
         if key not in base.runs:
-            left_out.append(LeftOut(name, key, f"{of_base} did not run it"))
+            left_out.append(LeftOut(name, key, f"{of_base} was not run on this task"))
             continue
         try:
             shared[key] = Pairs.of(run, base.runs[key])
@@ -244,7 +245,7 @@ def _rows(
 
 
 def weighed(draws: Mapping[str, Drawn]) -> PairedResult:
-    """Test the weighted mean over tasks."""
+    """Test the mean over tasks, with the benchmark's weights."""
     weights = weights_of(list(draws))
     return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)])
 

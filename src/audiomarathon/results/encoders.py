@@ -28,7 +28,7 @@ class Score:
     n
         Number of test clips; 0 for a mean.
     sd
-        Standard deviation of X-ARES' MLP over seeds.
+        Standard deviation over seeds of the score of X-ARES' MLP.
     majority
         Score of always answering the most frequent label.
     data
@@ -61,7 +61,7 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
     order = {task.key: place for place, task in enumerate(TASKS)}
     probed = [run for run in runs if isinstance(run.task, EncoderTask)]
     if not probed:
-        raise RecordError("no run of an encoder found")
+        raise RecordError("no run of an encoder found; audiomarathon encoder run makes one")
     contents: dict[str, set[object]] = {}
     for run in probed:
         contents.setdefault(run.checkpoint, set()).add(run.identity.get("checkpoint"))
@@ -77,7 +77,7 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
         one = found.setdefault((name, run.key), Score(name, task.name, task.domain, {}, len(verdicts)))
         if run.method in one.by_probe:
             raise RecordError(
-                f"{run.folder}: {name}, {task.name}, {run.method} is there twice; name one of the folders"
+                f"{run.folder}: {name}, {task.name}, {run.method} is there twice; name only one of the folders"
             )
         one.by_probe[run.method] = run.headline
         if run.method in PUBLISHED and (sums := task.scorer.published(verdicts)):
@@ -114,7 +114,7 @@ def _mean(
     encoder: str, name: str, members: Sequence[Score], weights: dict[str, int] | None = None,
     neighbours: Collection[str] = ()
 ) -> Score:  # fmt: skip
-    """Return a mean. A probe needs scores of all members; weighted, of all members that X-ARES runs it on."""
+    """Return the mean by probe, for probes with scores on all tasks (weighted: on all where X-ARES runs the probe)."""
     by_probe = {}
     for probe in PROTOCOLS["both"]:
         have = [one for one in members if probe in one.by_probe and not math.isnan(one.by_probe[probe].value)]

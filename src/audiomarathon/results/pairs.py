@@ -37,7 +37,7 @@ STAGES: Mapping[str, Callable[[Record], float | None]] = {
     "decode_per_token": lambda record: (record.forced_decode or {}).get("per_token"),
 }
 AS_BASE = "= base"
-ACROSS = "times are of different sessions on the same machine, quiet in both"
+ACROSS = "times come from different sessions on the same machine, which was quiet in both"
 
 _SAME_QUESTION = ("origin", "corpus", "prompts", "max_new_tokens", "data")
 _SAID = {"corpus": "word weights from other references", "origin": "the prompts of an imported run are unknown"}
@@ -52,7 +52,7 @@ def time_of(record: Record, stage: str) -> float | None:
 
 @contextmanager
 def _as_written() -> Iterator[None]:
-    """Raise :class:`RecordError` for contents that this version does not write."""
+    """Raise :class:`RecordError` if a file's contents are not as this version writes them."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -73,7 +73,7 @@ class Pairs:
     timed
         (reference's record, run's record) of the samples with comparable times.
     untimed, undecoded
-        Why no times, or none of forced decode, can be compared; "" if they can.
+        Why no times can be compared, and why no times of forced decode can; "" if they can.
     across
         Whether times come from different sessions: see :data:`ACROSS`.
     lost
@@ -93,10 +93,10 @@ class Pairs:
     @classmethod
     @_as_written()
     def of(cls, run: Run, reference: Run) -> Pairs:
-        """Pair the samples that two runs of a task answered, including all that the reference ever answered.
+        """Pair the samples that two runs of a task answered. From the reference, take all that it ever answered.
 
         Times come from one session, as in a sweep, or from different sessions if machine, precision, sharing and load
-        agree. Controls are paired with the real clips by the samples' names, without times.
+        agree. A control run is paired with a run on the real clips by sample id, without times.
 
         Raises
         ------
@@ -107,27 +107,27 @@ class Pairs:
         """
         base = reference.whole
         same_audio = run.control == base.control
-        asked = _SAME_QUESTION if same_audio else _SAME_QUESTION[:-1]  # a control's clips have other names
+        asked = _SAME_QUESTION if same_audio else _SAME_QUESTION[:-1]  # a control's data differs on purpose
         own, other = run.identity, base.identity
         if differing := [name for name in asked if own.get(name) != other.get(name)]:
             plain = [_SAID[name] for name in differing if name in _SAID][:1]
             shown = ", ".join(plain or (f"{name} {own.get(name)} and {other.get(name)}" for name in differing))
-            raise RecordError(f"not asked the same ({shown})")
+            raise RecordError(f"the two runs were not asked the same ({shown})")
         both, lost = _paired(run, base, same_clips=same_audio)
         if not both:
             why = f" ({'; '.join(f'{count} {what}' for what, count in lost.items())})" if lost else ""
-            raise RecordError(f"no sample that both answered with the same clip{why}")
+            raise RecordError(f"the two runs have no sample that both answered on the same clip{why}")
         untimed = "times of other audio" if not same_audio else _other_machine(run, base)
         timed, across = ([], False) if untimed else _timed(run, base, both)
         if not untimed and not timed:
             measured = any(a.record.time and b.record.time for a, b in both)
             untimed = _not_across(run, base) if measured else "untimed runs"
         tokens = own.get("decode_tokens"), other.get("decode_tokens")
-        undecoded = "" if tokens[0] == tokens[1] else f"{tokens[0]} and {tokens[1]} tokens were forced"
+        undecoded = "" if tokens[0] == tokens[1] else f"forced decode made {tokens[0]} and {tokens[1]} tokens"
         pairs = cls(get_task(run.key), run, base, both, timed, untimed, undecoded, across, lost)
-        _ = pairs.pair  # raises
+        _ = pairs.pair  # raises if the two cannot be compared
         if not all(0 <= float(of(one) or 0) < 1e9 for of in STAGES.values() for pair in timed for one in pair):
-            raise ValueError("timing is missing or negative")
+            raise ValueError("a time is negative, NaN or above 1e9 s")
         return pairs
 
     def only(self, ids: Collection[str]) -> Pairs:
@@ -137,15 +137,17 @@ class Pairs:
 
     @cached_property
     def pair(self) -> Pair:
-        """All figures of both systems, by cluster, with the headline to test."""
+        """Both runs' sums by cluster; the tested figure is the task's headline."""
         scorer = self.task.scorer
         own, other = (sums_of(scorer, [pair[side] for pair in self.pairs]) for side in (1, 0))
         if differing := sorted({*own.names} ^ {*other.names}):
-            raise RecordError(f"scored differently, perhaps by other judges: only one has {', '.join(differing)}")
+            raise RecordError(
+                f"the two runs were scored differently, perhaps by other judges (only one has {', '.join(differing)})"
+            )
         return Pair.of(own, other, scorer.figure.name)
 
     def drawn(self, seed: int, swaps: int = DRAWS) -> Drawn:
-        """Draw from the pair, in a random stream of this task: other comparisons do not change it."""
+        """Resample and swap the pair. The random stream depends on seed and task, not on other comparisons."""
         return Drawn.of(self.pair, self._stream(seed), swaps=swaps)
 
     def differences(self, seed: int) -> dict[str, Estimate]:
@@ -157,7 +159,7 @@ class Pairs:
 
     @property
     def alike(self) -> str:
-        """Why replies are equal: "= base" if they cannot differ, "same replies" if none differs, "" if some differ."""
+        """Why replies are equal: "= base" if they cannot differ, "same replies" if none does, "" if some differ."""
         if any(own.record.reply != base.record.reply or own.record.reply is None for base, own in self.pairs):
             return ""
         own, of_base = self.run.identity, self.base.method == Base().label
@@ -212,7 +214,7 @@ def _one_token(record: Record) -> bool:
 
 
 def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None:
-    """Return the median of reference ÷ run over the samples of all tasks, with its interval; None if any is untimed.
+    """Return the median of reference ÷ run over the samples of all tasks, with its interval; None if a task is untimed.
 
     Clusters of different tasks are different clusters.
     """
@@ -226,7 +228,7 @@ def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
 
 
 def _times(members: Sequence[Pairs], stage: str) -> list[tuple[float | None, float | None, str]]:
-    """Return (reference's time, run's time, cluster) of each sample; nothing if any member is untimed."""
+    """Return (reference's time, run's time, cluster) of each sample; an empty list if a task is untimed."""
     if any(one.untimed or (stage == "decode_per_token" and one.undecoded) for one in members):
         return []
     seconds = STAGES[stage]
@@ -236,12 +238,12 @@ def _times(members: Sequence[Pairs], stage: str) -> list[tuple[float | None, flo
 
 
 def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed: int) -> Estimate | None:
-    """Return the median over samples of one quantity ÷ another, with its interval over clusters; None without any.
+    """Return the median over samples of first ÷ second quantity, with its interval over clusters; None without samples.
 
     Parameters
     ----------
     rows
-        (quantity, quantity, cluster) of each sample; samples without both quantities are left out.
+        (first quantity, second quantity, cluster) of each sample; samples that lack a quantity are left out.
     """
     ratios = [(above / below, cluster) for above, below, cluster in rows if above and below]
     if not ratios:
@@ -265,7 +267,7 @@ def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> f
 
 
 def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
-    """Return the means over tasks of the run's and the reference's score; None if a task has none."""
+    """Return the means over tasks of the run's and the reference's score; None if a task has no score."""
     weights = weights_of([one.task.key for one in members])
     own, other = np.average([one.pair.scores for one in members], axis=0, weights=weights).tolist()
     return (None if math.isnan(own) else own), (None if math.isnan(other) else other)
@@ -274,7 +276,8 @@ def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
 def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdict, Verdict]], dict[str, int]]:
     """Return the verdict pairs of samples that both answered, and the number of unpaired samples by reason.
 
-    If a clip was replaced between the runs, its samples are not paired. Controls' clips are replaced on purpose.
+    With `same_clips`, samples whose clip was replaced between the runs are not paired. Controls replace clips on
+    purpose.
     """
     found, lost = [], Counter[str]()
     for id_, own in run.verdicts.items():
@@ -308,7 +311,7 @@ def _not_across(run: Run, base: Run) -> str:
     loads = [session.get(name) or {} for session in (*own, *other) for name in ("load_before", "load_after")]
     if any(load.get("foreign_processes") is None for load in loads):
         return "times of another session with unknown load of the machine"
-    if any(map(foreign_count, loads)):  # turns even out load within a session only
+    if any(map(foreign_count, loads)):  # only within a session do settings take turns, which evens out load
         return "times of another session, on a machine with other busy processes"
     return ""
 

@@ -1,4 +1,4 @@
-"""Reproduce the paper's table: its protocol and its scoring of our runs, beside the published scores."""
+"""Reproduce the paper's table: our runs by its protocol and its scoring, beside the published scores."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def row_of(
     scope: str, samples: int, unparsed: int, mine: float | None, interval: tuple[float, float] | None,
     weighted: float | None, published: float | None
 ) -> dict[str, Any]:  # fmt: skip
-    """Return a row; see :func:`reproduced`."""
+    """Return one row of :func:`reproduced`, with `difference` and `agrees`."""
     row: dict[str, Any] = {"scope": scope, "samples": samples, "unparsed": unparsed, "mine": mine, "interval": interval}
     row |= {"weighted": weighted, "published": published}
     inside = None if interval is None or published is None else interval[0] <= published <= interval[1]

@@ -15,14 +15,13 @@ from audiomarathon.runs.summary import note_of
 def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
     """Return what a setting saved.
 
-    Every ratio is base ÷ setting, so above 1 is faster. `measured` is the median over the samples with comparable
-    times, each against its own base, with a 95 % interval over clusters. `ideal` is the same median, computed from
-    FLOPs.
+    Every ratio is base ÷ setting, so above 1 is faster. `measured` is the median of the ratio over the samples with
+    comparable times, with a 95 % interval over clusters. `ideal` is the same median, computed from FLOPs.
 
     Parameters
     ----------
     pairs
-        The run paired with base; None leaves out measured savings.
+        The run paired with base; None if there is no base, which leaves out measured savings.
     """
     records = list(run.records.values())
     timed = [own for _, own in pairs.timed] if pairs else []

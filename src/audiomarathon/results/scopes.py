@@ -1,4 +1,4 @@
-"""Choose the tasks of each mean: those of a group, and all tasks of a benchmark."""
+"""Choose the tasks of each mean: the tasks of a group, and all tasks of a benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
     """Return the tasks of each mean by name: groups with several tasks, and benchmarks with several tasks.
 
     A mean stays within one benchmark and one scale of scores. With tasks of several benchmarks, names include the
-    benchmark. A group with all the tasks has no separate mean.
+    benchmark. A group that contains all tasks gets no separate mean.
     """
     keys = list(dict.fromkeys(tasks))
     benchmarks: dict[str, list[str]] = {}

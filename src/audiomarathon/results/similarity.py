@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OVERALL = "overall"
-_SEED = 42  # of the intervals
-_DIGITS = 4  # as published
+_SEED = 42  # seed of the intervals
+_DIGITS = 4  # as in the published files
 
 
 def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
@@ -31,12 +31,12 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
         `id`, `category` ("all" where samples have none) and `similarity` (to four digits) of each sample, in the first
         run's order. A failed sample counts as the text "", as in the original.
     rows
-        Of each category and overall: `category`, `n`, `similarity` (the mean) with its interval over clusters, `std`
-        (of a sample), `floor`, `same` (share of equal replies), `n_chosen` (closed questions with an option read in
-        both replies), `agree` (share of them with the same option) and `kappa` (Cohen's).
-        `floor` is the mean over all pairs of replies to two different samples of a category: what replies score when
-        they are shuffled within it, averaged over all shuffles that leave none in place. None for a category of one.
-        Overall it is the mean over the samples, without those of categories of one, which `similarity` includes.
+        One for each category, then one overall: `category`, `n`, `similarity` (the mean) with its interval over
+        clusters, `std` (over samples), `floor`, `same` (share of equal replies), `n_chosen` (closed questions with an
+        option read in both replies), `agree` (share of them with the same option) and `kappa` (Cohen's).
+        `floor` is the mean cosine over all pairs of replies to two different samples of a category; None for a category
+        with one sample. Overall, it is the mean over the samples of all larger categories, while `similarity` includes
+        every sample.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
     more["same"] = [own == other for own, other in zip(*texts, strict=True)]
     for name, known in zip("ab", chosen, strict=True):
         letters = [known.get(id_) if same else None for id_, same in zip(ids, alike, strict=True)]
-        more[name] = pd.Series(letters, dtype=object)  # as text pandas would make NaN of None
+        more[name] = pd.Series(letters, dtype=object)  # as a text column, None would become NaN
     for places in more.groupby("category").indices.values():
         more.loc[places, "floor"] = _floor(*(own[places] for own in vectors))
     rows = []

@@ -1,4 +1,4 @@
-"""Measure how much of JASCO's speech and sound settings keep, for each position of the speech."""
+"""Measure how much of the speech and of the sound in JASCO's clips each setting keeps, by position of the speech."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ ORDERS = {"": AS_IS, FIRST: "first", LAST: "last"}
 
 @dataclass(frozen=True)
 class Survival:
-    """What one setting keeps, for one position of the speech.
+    """How much of speech and sound one setting keeps, for one position of the speech.
 
     Attributes
     ----------
     system
-        The setting; for both positions together, the first's.
+        The setting. For the mean of both positions: the system whose clips have the speech first.
     order
         Position of the speech: `as is`, `first`, `last`, or `mean of both`.
     figures
         See :func:`audiomarathon.benchmarks.jasco.survival.retained`.
     p, p_adjusted
-        p that speech and sound are kept equally; adjusted by Holm over the headline rows of a checkpoint.
+        p of the test that speech and sound are kept equally, and p by Holm's correction over the headline rows of a
+        checkpoint.
     preference
-        How much likelier a speech token is kept than any token; None if unknown.
+        How many times as likely a speech token is kept as any token; None if unknown.
     kept_tokens, padding_tokens
-        Kept audio tokens per clip, and tokens of window padding; None if unknown.
+        Mean number per clip of kept audio tokens, and of tokens of window padding; None if unknown.
     headline
-        Whether this is the position to report: both, if both were run.
+        Whether this row is the one to report: the mean of both positions, if both were run.
     """
 
     system: System
@@ -65,7 +66,9 @@ class Survival:
 
 
 def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = None) -> list[Survival]:
-    """Return what each setting with a base keeps, one row per position of the speech; base keeps all.
+    """Return how much each setting keeps of what its base reports, one row per position of the speech.
+
+    Settings without a base are left out; base itself keeps all.
 
     Parameters
     ----------
@@ -76,7 +79,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
     spans = _speech_of(systems) if speech is None else speech
     known = {id(one): one for one in systems}
 
-    @functools.cache  # base is compared with every setting
+    @functools.cache  # because base is compared with every setting
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
         """Return a system's reports on some samples; chance is estimated from these samples' clips."""
         return reports(known[system].runs[TASK].records[id_] for id_ in ids)
@@ -95,7 +98,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
 
 def left_out(systems: Sequence[System]) -> list[str]:
-    """Return the names of settings without a base that answered the same clips."""
+    """Return the names of settings that have no base, or share no sample with it."""
     systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
     bases = [(one, base_of(one, systems)) for one in systems]
     return [one.name(with_checkpoint=True) for one, base in bases if base is None or not _shared(one, base)]
@@ -115,7 +118,7 @@ def _by_setting(systems: Sequence[System]) -> list[list[System]]:
 
 
 def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: Mapping[str, Spans]) -> Survival:
-    """Return what a setting keeps; with two pairs of setting and base, the mean over both positions of the speech."""
+    """Return how much a setting keeps. With two (setting, base) pairs: the mean over both positions of the speech."""
     shared = [(own, base, _shared(own, base)) for own, base in pairs]
     figures, p = retained([(reports_of(id(own), ids), reports_of(id(base), ids)) for own, base, ids in shared])
     system = pairs[0][0]
@@ -129,7 +132,7 @@ def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: M
 
 
 def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tuple[str, np.ndarray, float, Spans]]:
-    """Yield the kept tokens of each clip with speech, without padding.
+    """Yield (cluster, whether each token without padding is kept, clip's seconds, speech) of each clip with speech.
 
     Pruners joined with a press are skipped: records hold only the pruner's choice.
     """
@@ -148,7 +151,7 @@ def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
         if not one.control and file.is_file():
             try:
                 return read_speech(file)
-            except DataError as error:  # the shares do not need it
+            except DataError as error:  # the kept shares do not need the speech times
                 warnings.warn(str(error), stacklevel=2)
     return {}
 

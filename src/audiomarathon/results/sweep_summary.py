@@ -130,7 +130,7 @@ def _finished(run: Run, base: Run | None, seed: int) -> Finished:
 
 
 def _same_question(run: Run, base: Run) -> bool:
-    """Whether two runs' identities differ only in the method and in forced decoding."""
+    """Whether two runs' identities differ at most in the method, forced decoding and schema version."""
     own, other = run.identity, base.identity
     unasked = ("method", "ratio", "decode_tokens", "schema_version")
     return all(same(own.get(name), value) for name, value in other.items() if name not in unasked)

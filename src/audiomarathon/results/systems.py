@@ -42,7 +42,7 @@ class System:
 
     @property
     def is_base(self) -> bool:
-        """Whether nothing is removed."""
+        """Whether this is base, which removes nothing."""
         return self.method == Base().label
 
     @property
@@ -114,7 +114,9 @@ def twice(one: Run, other: Run) -> RecordError:
     names = {*one.identity, *other.identity}
     differing = sorted(name for name in names if not same(one.identity.get(name), other.identity.get(name)))
     but = f", though their {', '.join(differing)} differ" if differing else ""
-    return RecordError(f"{one.folder}: the same task, checkpoint and setting as {other.folder}{but}; name one of them")
+    return RecordError(
+        f"{one.folder}: the same task, checkpoint and setting as {other.folder}{but}; name only one of them"
+    )
 
 
 def _control_beside(folder: Path) -> Path | None:
@@ -124,14 +126,14 @@ def _control_beside(folder: Path) -> Path | None:
 
 
 def control_of(label: str) -> str:
-    """Return the label of `random` at the same ratio and place; "" unless the label is a single pruner's."""
+    """Return the label of `random` at the same ratio and layer; "" unless the label is of a single pruner."""
     method, _, rest = label.partition("-")
     pruned = ("-layer" in rest or rest.endswith("-input")) and "+" not in label and not rest.startswith("0-")
     return f"random-{rest}" if method and pruned else ""
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the ratios of missing `random` runs, by system name."""
+    """Return the ratio of each `random` run that is missing beside a pruner's run, by the missing system's name."""
     several = len({system.checkpoint for system in systems}) > 1
     have = {system.name(with_checkpoint=several) for system in systems}
     wanted = [replace(system, method=control_of(system.method)) for system in systems if not system.control]

@@ -1,4 +1,6 @@
-"""Compare a tower's probe with its model's replies to the same clips: what pruning lost, what the model does not use.
+"""Compare the probe of an audio tower with the model's replies to the same clips.
+
+This shows which labels pruning lost, and which the model does not use.
 
 A probe's run and a model's run are compared if the checkpoint's fingerprint and the setting's label agree.
 """
@@ -17,9 +19,9 @@ from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over, mea
 from audiomarathon.runs.read import Run
 
 CELLS = ("both", "unused", "reply_only", "neither")
-"""Probe and reply are right; only the probe; only the reply; neither."""
-_SEED = 42  # of the methods whose kept tokens a tower's probe reads
-_PREFERRED = ("tower", "best")  # points that represent a tower, the first that was probed
+"""Right are: probe and reply; only the probe; only the reply; neither."""
+_SEED = 42  # seed of the methods under which a tower's probe reads the kept tokens
+_PREFERRED = ("tower", "best")  # points that represent a tower: the first of these that was probed
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class Fourfold:
     n
         Number of these clips.
     shares
-        Shares of the clips: each of :data:`CELLS`; `probe` and `reply`, which are right; and `lost`, on which the
-        probe is right with base and wrong with this setting.
+        Shares of the clips: in each of :data:`CELLS`; `probe`, where the probe is right; `reply`, where the reply is
+        right; and `lost`, where the probe is right with base and wrong with this setting.
     """
 
     probe: Run
@@ -79,7 +81,7 @@ def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
 
 
 def _right(run: Run) -> dict[str, bool]:
-    """Return whether each sample's answer is right, by id; without answers that are neither right nor wrong."""
+    """Return whether each sample's answer is right, by id; leave out answers that are neither right nor wrong."""
     scorer = run.task.scorer if run.task else None
     judged = {id_: scorer.right(one) for id_, one in run.verdicts.items()} if scorer else {}
     return {id_: right for id_, right in judged.items() if right is not None}
@@ -107,7 +109,7 @@ class Standing:
 
 
 def standings(runs: Sequence[Run]) -> list[Standing]:
-    """Return each model that has both kinds of runs, on the tasks that all these models have."""
+    """Return the mean scores of each model with runs of its tower and of itself, on the tasks that all of them have."""
     base = Base().label
     models: dict[str, dict[str, Run]] = {}
     for run in runs:

@@ -39,7 +39,7 @@ class Frequencies:
     total
         Number of items of the corpus.
     hash
-        SHA-256 of both, in hex.
+        SHA-256 of `items` and `total`, in hex.
     """
 
     items: Mapping[Ngram, int]

@@ -23,7 +23,7 @@ class TextEncoder(Protocol):
     """Turns texts into vectors; a smaller angle means a closer meaning."""
 
     def encode(self, texts: list[str]) -> npt.NDArray[np.float32]:
-        """Return shape (texts, dimensions)."""
+        """Return one vector per text, shape (texts, dimensions)."""
         ...
 
 

@@ -58,7 +58,7 @@ def lengths(captions: Sequence[str], count_pieces: Callable[[list[str]], Sequenc
 
 
 def human_ceiling(references: Sequence[Sequence[str]], metric: Metric) -> Floats:
-    """Return human scores: each reference against the other references of its item, averaged.
+    """Return human scores: score each reference against the other references of its item, and average.
 
     Parameters
     ----------

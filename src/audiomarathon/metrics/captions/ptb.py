@@ -41,7 +41,7 @@ _ABBREVIATIONS = (
     "mrs|ms|msgr|mt|mtg|natl|neb|nev|nov|oct|okla|penn|pfc|ph|plc|pp?ty|pp?te|ptes|ptys|pres|profs?|pvt|rd|reps?|rev|"
     "rt|sens?|sept?|seq|sfc|sgt|spc|sq|sr|ste?|supt|sys|tel|tenn|thu|thurs|treas|tues?|univ|va|vs|vt|wed|wisc?|wm|wyo"
 )
-_STATES = "Ark|Az|Del|Ill|La|Mass|Miss|Ore|Pa|Tex|Wash"  # else words
+_STATES = "Ark|Az|Del|Ill|La|Mass|Miss|Ore|Pa|Tex|Wash"  # abbreviations only as written here or in capitals; else words
 _BEFORE_NUMBER = "art|ca|figs?|nos?|op|pp|prop"
 _STARTS = (  # words that start a new sentence after "plan A."
     "an?|about|according|additionally|after|as|at|but|earlier|he|here?|however|if|in|it|last|many|more|mr\\.|ms\\.|now|"
@@ -118,7 +118,7 @@ def tokens(text: str) -> tuple[str, ...]:
 
 
 def _special(token: str) -> str:
-    """Return a token with signs as written by the tokenizer."""
+    """Return a token with its special characters written as the tokenizer writes them."""
     if token in _WRITTEN:
         return _WRITTEN[token]
     if _CURLY.match(token):

@@ -16,7 +16,7 @@ function node(name, attributes = {}, ...children) {
   return element;
 }
 
-// Names break after - and _ only.
+// Let names wrap after - and _ only.
 function breakable(within) {
   for (const cell of within.querySelectorAll("th")) {
     const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), found = [];
@@ -26,7 +26,7 @@ function breakable(within) {
 }
 breakable(document);
 
-// A picture is as wide as its place allows, with room for its axis and for names at the ends of lines.
+// Make a picture as wide as its box allows, with room for its axis and for names at the ends of lines.
 function fitted(spec, room) {
   const names = spec.datasets.labels || spec.datasets.bars || [];
   const longest = Math.max(0, ...names.map((one) => (one.text || one.name).length));
@@ -47,7 +47,7 @@ function draw(section) {
   });
   box.replaceChildren(...figures.map(({ figure }) => figure));
   for (const { place, spec, title } of figures) {
-    // An interpreter of expressions, so that the page needs no right to run code made of text.
+    // Let Vega interpret expressions, so that the page's security policy need not allow code made from text.
     const legend = { ...data.config.legend, ...(box.clientWidth < 480 ? { columns: 2 } : {}) };
     const options = { renderer: "svg", actions: false, ast: true, mode: "vega-lite", config: { ...data.config, legend } };
     vegaEmbed(place, { ...fitted(spec, box.clientWidth - 24), description: title }, options);
@@ -96,7 +96,7 @@ let visible = [], selected = 0;
 const right = (reply) => reply.score === 1, graded = (reply) => known(reply.score) && reply.score % 1 !== 0;
 const tally = (replies) => replies.some(graded) ? `mean ${shown(replies.reduce((sum, r) => sum + r.score, 0) / replies.length, 2)}` : `${replies.filter(right).length} of ${replies.length} right`;
 const wrong = (reply) => known(reply.score) && reply.score < 1;
-// By pruning: base of the same sample scored otherwise.
+// Whether pruning changed the score: base has another score on the same sample.
 const flipped = (sample) => sample.replies.some((reply) => {
   const base = sample.replies.find((other) => other.setting === settings[reply.setting].base);
   return base && known(base.score) && known(reply.score) && base.score !== reply.score;
@@ -137,7 +137,7 @@ function select(index, scroll = true) {
   detail(visible[selected]);
 }
 
-// Two levels of 0…15 a byte.
+// Each byte holds two levels of 0…15.
 const levelAt = (packed, place) => (place % 2 ? packed[place >> 1] & 15 : packed[place >> 1] >> 4) / 15;
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
@@ -167,7 +167,7 @@ function stripOf(reply) {
   return node("div", { class: "strip" }, node("span", { text: settings[reply.setting].name }), canvas);
 }
 
-// A page that was moved lacks the clips that it links to.
+// If the page was moved to another machine, the clips that it links to are missing.
 function player(address) {
   const element = node("audio", { controls: "", preload: "metadata", src: address });
   let path = address.replace("file://", "");
@@ -181,7 +181,7 @@ function detail(sample) {
   const parts = [node("h3", { text: `${taskOf(sample)}: ${sample.id}` }),
     node("p", { class: "note", text: `${shown(sample.seconds, 1)} s${sample.truncated ? " (cut short for the model)" : ""} · cluster ${sample.cluster ?? "–"} · right answer ${sample.answer ?? "–"}${sample.event ? ` · deciding event at ${shown(sample.event[0], 1)} s` : ""}` })];
   for (const address of sample.audio) parts.push(player(address));
-  // In one column with the strips, so that a moment stands at the same place in all of them.
+  // Align the spectrogram with the strips, so that a moment is at the same x in all of them.
   if (sample.picture) parts.push(node("div", { class: "strip" }, node("span", { text: "spectrogram" }), spectrogram(sample)));
   parts.push(...sample.replies.filter((reply) => reply.kept).map(stripOf));
   if (sample.prompt) parts.push(node("pre", { text: sample.prompt }));
