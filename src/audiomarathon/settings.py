@@ -147,7 +147,12 @@ class RunSettings:
         _TASKS, (), "SKIP_PERSONS", _persons, "Persons to skip (vesus)", "ids joined by commas"
     )
     skip_emotion: str = _setting(
-        _TASKS, "", "SKIP_EMOTION", str, "Emotion to skip (vesus), of --skip-persons if set", "an emotion"
+        _TASKS,
+        "",
+        "SKIP_EMOTION",
+        str,
+        "Emotion to skip (vesus); with --skip-persons, only where these persons show it",
+        "an emotion",
     )
     balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Balance real and fake clips (had)")
     split: str = _setting(_TASKS, "", "TASK_SPLIT", str, "Part of the data (lalm/clotho)", _SPLITS)
