@@ -569,7 +569,7 @@ def test_a_reply_without_a_judgement_is_missing_not_zero(judges: Callable[..., S
     assert "1 of 2 judgements missing (not counted as 0)" in " ".join(said.split())
     (row,) = json.loads((tmp_path / "scores.json").read_text())["rows"]
     assert (row["score"], row["n"], row["missing"]) == (0.5, 1, 1)
-    assert "no rubric for a clip" in judged(tmp_path, replies_of(tmp_path, {"c.wav": "x"}))[1]
+    assert "no rubric for any clip" in judged(tmp_path, replies_of(tmp_path, {"c.wav": "x"}))[1]
 
 
 def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Scripted], tmp_path: Path) -> None:
