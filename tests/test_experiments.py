@@ -226,7 +226,7 @@ def test_references_of_clotho_need_no_audio(planted: None, no_env: Callable[[str
     run.write_text(json.dumps([{**replies[0], "audio_id": "other.wav"}]))
     code, said = call("experiment", "references", "clotho", "--data", data, "--run", run, "-o", tmp_path / "no")
     assert (code, (tmp_path / "no").exists()) == (2, False)
-    assert "has no reply to a clip of clotho" in said
+    assert "has no reply to any clip of clotho" in said
     for wrong, told in {("clotho", "--split", "dev"): "evaluation, validation", ("tau",): "clotho, audiocaps"}.items():
         code, said = call("experiment", "references", *wrong, "--data", data)
         assert (code, told in said) == (2, True)
@@ -578,7 +578,7 @@ def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Script
     assert wrote(tmp_path)[0] == 0
     code, said = judged(tmp_path, replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"}), with_="j,chatty")
     assert code == 1
-    assert "error: no judgement by chatty: " in said
+    assert "error: no judgement by chatty; " in said
     assert "--with another model" in said
 
 
