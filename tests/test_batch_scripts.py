@@ -230,7 +230,7 @@ class TestDefaults:
         monkeypatch.setattr("torch.cuda.device_count", lambda: there)
         with pytest.raises(SystemExit):
             seen("Qwen_2.5_Omni", "-g", gpus)
-        assert f"error: --gpu-id={gpus}: PyTorch sees {found} of these GPUs here" in capsys.readouterr().err
+        assert f"error: --gpu-id={gpus}: PyTorch sees {found} of these GPUs" in capsys.readouterr().err
         assert seen("Qwen_2.5_Omni", "-g", "7", "--plan")[-1]["plan"]
         assert seen("Qwen_2.5_Omni", "-g", "7", DEVICE="cpu")[2].device == "cpu"
 

@@ -344,4 +344,4 @@ def test_damaged_settings_are_refused_and_a_torn_first_write_is_not(
     (folder / ".build.json.new").touch()
     (built("tau", tau, folder) / "build.json").write_text("[]")
     built("tau", tau, folder, code=2)
-    assert "build.json: not the settings of a build" in capsys.readouterr().err
+    assert "build.json: does not hold the settings of a build" in capsys.readouterr().err

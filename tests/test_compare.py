@@ -674,8 +674,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--at-score", "-1"], "--at-score -1.0: allowed: a share above 0"),
-            (["--at-latency", "nan"], "--at-latency nan: allowed: a share above 0"),
+            (["--at-score", "-1"], "--at-score -1.0: not allowed; allowed: a share above 0"),
+            (["--at-latency", "nan"], "--at-latency nan: not allowed; allowed: a share above 0"),
             (["-o", "x.doc"], "ends in .json"),
             (["--seed", "-1"], "Invalid value for '--seed'"),
             ([], "at least two"),

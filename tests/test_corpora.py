@@ -163,7 +163,7 @@ def test_had_a_label_that_contradicts_itself_is_left_out(raw: list[str], tmp_pat
     file = Path(raw[0]) / "HAD_train_label.txt"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0][:-1] + "0", *lines[1:]]) + "\n")
-    assert "flagged half-truth, but has no fake" in " ".join(left_out(built("had", raw, tmp_path / "had")).values())
+    assert "labelled half-truth, but has no fake" in " ".join(left_out(built("had", raw, tmp_path / "had")).values())
     file.write_text("HAD_train_real_00000000 0.00-1 1\n")
     built("had", raw, tmp_path / "other", code=2)
 
@@ -354,7 +354,7 @@ def test_race_passages_already_spoken_are_not_spoken_again(raw: list[str], tmp_p
     built("race", raw, folder)
     (folder / "high" / "0.wav").unlink()
     built("race", raw, folder)
-    assert "ended with 1" in left_out(folder)["high/0.txt"]
+    assert "ended with exit code 1" in left_out(folder)["high/0.txt"]
     assert not (folder / "high" / "0.wav").exists()
 
 
@@ -454,4 +454,4 @@ def test_race_a_command_that_cannot_be_filled_in_is_refused(
     command: str, raw: list[str], tmp_path: Path, capsys: Any
 ) -> None:
     built("race", [raw[0], "--tts", command], tmp_path / "race", code=2)
-    assert "quotes must pair" in capsys.readouterr().err
+    assert "each quote needs a closing quote" in capsys.readouterr().err

@@ -410,7 +410,10 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no sounds\.json under .*\. Ask Ann; then set AUDIOMARATHON_DATA"):
         get_task(str(toml(tmp_path / "c.toml", FACTS, source="ask Ann"))).find(tmp_path / "data" / "clips")
     code, output = call("data", "download", tmp_path / "c.toml")
-    assert (code, output) == (2, "error: own-choice/sounds: ask Ann; name your copy: --from FOLDER or --from ARCHIVE\n")
+    assert (code, output) == (
+        2,
+        "error: own-choice/sounds: ask Ann; pass your copy with --from FOLDER or --from ARCHIVE\n",
+    )
 
 
 @pytest.mark.parametrize(

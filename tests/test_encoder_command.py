@@ -100,7 +100,7 @@ def test_a_run_in_another_folder_encodes_nothing_again(command: Command, env: Pa
         parts.append({file: file.stat().st_mtime_ns for file in (env / "cache").rglob("part-*")})
     assert parts[0] == parts[1] != {}
     plan = command("run", "control:logmel", "--tasks", env / "sounds_task.py", "--plan")[2]
-    assert "100 clips, 0.01 hours, 0.00 not encoded" in plan
+    assert "100 clips, 0.01 hours of audio. Encoding the missing 0.00 hours" in plan
     assert "cache 0.0 MB" in plan
 
 
@@ -117,7 +117,7 @@ def test_a_run_in_another_folder_encodes_nothing_again(command: Command, env: Pa
         (["run", "control:noise", "--tasks", "no_such_task.py"], "no_such_task.py: no such file"),
         (["run", "control:noise", "--device", "gpu"], "--device gpu: allowed: auto, cpu"),
         (["list", "models"], "unknown list 'models'; allowed: tasks, encoders"),
-        (["download", "esc50,gtzan_genre", "--from", "."], "--from: "),
+        (["download", "esc50,gtzan_genre", "--from", "."], "--from works with a single task"),
         (["download", "liveenv"], "private"),
         (["reproduce", "wav2vec"], "allowed: dasheng, wav2vec2, whisper, data2vec"),
         (["reproduce", "whisper", "--table", "second"], "--table readme, first"),

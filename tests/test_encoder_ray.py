@@ -282,5 +282,5 @@ def test_a_worker_refuses_another_encoder_than_here(workers, env: Path) -> None:
 
     given = ("spectrum_encoder.py", {}, "cpu")
     _Worker(*given, loaded().identity, 1, env).open()
-    with pytest.raises(ExecutorError, match=r"differs from the one here \(state\)"):
+    with pytest.raises(ExecutorError, match=r"differs from .* on this machine \(state\)"):
         _Worker(*given, {**loaded().identity, "state": "another"}, 1, env).open()

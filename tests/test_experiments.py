@@ -226,7 +226,7 @@ def test_references_of_clotho_need_no_audio(planted: None, no_env: Callable[[str
     run.write_text(json.dumps([{**replies[0], "audio_id": "other.wav"}]))
     code, said = call("experiment", "references", "clotho", "--data", data, "--run", run, "-o", tmp_path / "no")
     assert (code, (tmp_path / "no").exists()) == (2, False)
-    assert "has no reply to a clip of clotho" in said
+    assert "has no reply to any clip of clotho" in said
     for wrong, told in {("clotho", "--split", "dev"): "evaluation, validation", ("tau",): "clotho, audiocaps"}.items():
         code, said = call("experiment", "references", *wrong, "--data", data)
         assert (code, told in said) == (2, True)
@@ -569,7 +569,7 @@ def test_a_reply_without_a_judgement_is_missing_not_zero(judges: Callable[..., S
     assert "1 of 2 judgements missing (not counted as 0)" in " ".join(said.split())
     (row,) = json.loads((tmp_path / "scores.json").read_text())["rows"]
     assert (row["score"], row["n"], row["missing"]) == (0.5, 1, 1)
-    assert "no rubric for a clip" in judged(tmp_path, replies_of(tmp_path, {"c.wav": "x"}))[1]
+    assert "no rubric for any clip" in judged(tmp_path, replies_of(tmp_path, {"c.wav": "x"}))[1]
 
 
 def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Scripted], tmp_path: Path) -> None:
@@ -578,7 +578,7 @@ def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Script
     assert wrote(tmp_path)[0] == 0
     code, said = judged(tmp_path, replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"}), with_="j,chatty")
     assert code == 1
-    assert "error: no judgement by chatty: " in said
+    assert "error: no judgement by chatty; " in said
     assert "--with another model" in said
 
 

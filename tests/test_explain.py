@@ -150,7 +150,7 @@ class TestPicture:
             (["tau:x", "--methods", "frame"], "add a ratio, such as frame:0.5"),
             (["tau:x", "--methods", "framed:0.5", "--data", "nowhere"], "nowhere is not a folder"),
             ([__file__, "--prompt", "?", "--methods", "framed:0.5"], "unknown method 'framed'"),
-            (["a", "b", "--task", "tau"], "one sample, got 2"),
+            (["a", "b", "--task", "tau"], "one sample; found 2 names"),
         ],
     )
     def test_faults_are_one_line(self, no_env, tmp_path: Path, monkeypatch, arguments: list[str], message: str) -> None:

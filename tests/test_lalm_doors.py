@@ -371,7 +371,7 @@ def test_attention_lies_where_the_original_puts_it(door: Call, tmp_path: Path) -
         (("eval", "clotho", "--split", "all", "--limit", "1"), "--split, --limit"),
         (("eval", "mmau-pro", "predictions.parquet", "--data", "x"), "--data"),
         *(
-            (("eval", "clotho", option, value), f"{option}: not used by eval")
+            (("eval", "clotho", option, value), f"{option} is not used by eval")
             for option, value in {
                 "--sample_size": "1",
                 "--prompt": "short",

@@ -166,7 +166,7 @@ def test_audiocaps_comes_from_a_copy_alone(tmp_path: Path, root: Path) -> None:
     [
         (["clotho", "--split", "test"], "--split=test: allowed for lalm/clotho: evaluation, validation, development"),
         (["mmau_pro", "--split", "test"], "--split=test: allowed for lalm/mmau_pro: none"),
-        (["clotho", "tau"], "tasks of audiomarathon and lalm come from different places"),
+        (["clotho", "tau"], "audiomarathon and lalm are downloaded from different places"),
     ],
 )
 def test_what_is_wrong_with_the_command_is_one_line(arguments: list[str], message: str, root: Path) -> None:

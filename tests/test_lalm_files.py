@@ -272,7 +272,7 @@ def test_runs_whose_files_would_clash_or_are_of_other_tasks_are_refused(tmp_path
         (tmp_path / "one/lalm/clotho/A/imported/run.json").read_text().replace("lalm/clotho", "lalm/audiocaps")
     )
     code, output = call("export", "lalm", tmp_path / "one", "-o", tmp_path / "out")
-    assert (code, "no run of lalm/clotho or lalm/mmau_pro found" in output) == (2, True)
+    assert (code, "no run of lalm/clotho or lalm/mmau_pro; name run folders" in output) == (2, True)
 
 
 class Letters:

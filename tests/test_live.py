@@ -330,7 +330,7 @@ class TestStatus:
         log.parent.mkdir(parents=True)
         log.write_text("=== begun\n")
         code, text = status(tmp_path / "results")
-        assert (code, text) == (1, f"{tmp_path / 'results'}: starting, no run yet\n")
+        assert (code, text) == (1, f"{tmp_path / 'results'}: starting; it has no records yet\n")
         log.write_text("=== begun\nerror: no such model\n")
         assert status(tmp_path / "results")[0] == 2
         with (tmp_path / "results" / ".lock").open("w") as lock:

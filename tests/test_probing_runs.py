@@ -371,7 +371,7 @@ def test_equal_clips_in_a_batch_are_both_counted_and_a_mixing_encoder_hears_each
 def test_another_recipe_is_another_run(tmp_path: Path) -> None:
     root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())
     results_of(root, tmp_path / "results", encoder, task_of(), protocol="as_published")
-    with pytest.raises(RecordError, match=r"holds another run .*recipe.* another --results"):
+    with pytest.raises(RecordError, match=r"holds another run .*recipe.* name another folder"):
         results_of(root, tmp_path / "results", encoder, task_of(recipe=Recipe(epochs=1)), protocol="as_published")
     for setting, asked in ((PUBLISHED[0], True), (PUBLISHED[1], False)):  # kNN has no seeds
         identity = Run.read(tmp_path / "results" / "own" / "tones" / "FramesEncoder" / setting).identity

@@ -1,1 +1,1 @@
-"""The `audiomarathon` command: one file a command. Nothing below prints."""
+"""The `audiomarathon` command: one file for each subcommand. Rooms below this one print nothing."""

@@ -124,7 +124,7 @@ def _download_fense() -> None:
     try:
         Echecker(file).error(["rain falls"])
     except AudioMarathonError:
-        file.unlink()  # so that the next call downloads it again
+        file.unlink()  # the file is damaged; the next call downloads it again
         raise
     say(f"{encoder.name} is in the hub's cache, the fluency checker in {file}")
 
@@ -157,7 +157,7 @@ for _commands in COMMANDS.values():
 def main() -> None:
     """Entry point of the `audiomarathon` command."""
 
-    def command() -> None:  # typer prints help and version outside our commands
+    def command() -> None:  # also covers typer's own output, such as help and version
         app()
 
     reporting_errors(command)()

@@ -31,7 +31,7 @@ def capture(
     ] = False,
     yes: Annotated[bool, option("Also write whole maps of prompts over 4,096 tokens.", "--yes", "-y")] = False,
 ) -> int:
-    """Capture what a model attends to, with any method, in one extra, untimed call per sample.
+    """Capture what a model attends to, under any method, in one extra, untimed call per sample.
 
     Examples:
     audiomarathon attention capture tau --model qwen2.5-omni --limit 20
@@ -52,11 +52,14 @@ def plot(
     output: Annotated[Path, output_option("Folder of the pictures.")] = Path("attention"),
     layer: Annotated[
         int,
-        option("Test this layer, whose attention decides what the next layer drops; 0 = 2, or the lowest.", min=0),
+        option(
+            "K: test how well the attention of layer K − 1 predicts later layers; 0 = 2, or the lowest.",
+            min=0,
+        ),
     ] = 0,
     sample: Annotated[str, option("Draw only this sample.")] = "",
 ) -> None:
-    """Draw captured attention by head, by layer, as maps and over time; show whether early layers predict later ones.
+    """Draw captured attention by head, by layer, as maps and over time; show whether early layers predict later layers.
 
     Example: audiomarathon attention plot results/tau -o pictures
     """
@@ -84,7 +87,7 @@ def visualize(
     seed: Annotated[int, option("Seed of random methods.", min=0)] = 42,
     yes: Annotated[bool, option("Also draw prompts over 4,096 tokens.", "--yes", "-y")] = False,
     faithful: Annotated[
-        bool, option("Average prompts of unequal length as the original does: cut all to the shortest.", "--faithful")
+        bool, option("To average prompts of unequal length, cut all to the shortest, like the original.", "--faithful")
     ] = False,
 ) -> None:
     """Draw a model's whole attention maps on prompts; called like LALM Bench's script.
@@ -122,7 +125,7 @@ def visualize(
 
 
 def utc_name() -> str:
-    """Return LALM Bench's default name for captures: the time in UTC."""
+    """Return the name that LALM Bench gives captures by default: the time in UTC."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%d_%H%M%S}"
 
 

@@ -1,6 +1,6 @@
-"""Run a sweep with the options of the first release's `batch_test.sh`.
+"""Run a sweep with the options that `batch_test.sh` had in the first release.
 
-The shell files in the model folders only pass their folder's name; the rest is here and in `cli/sweep.py`.
+The shell files in the model folders only pass their folder's name; everything else is here and in `cli/sweep.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.models.registry import all_models
 from audiomarathon.settings import RunSettings
 
-#: The folder of the KV presses; it has no model of its own.
+#: Folder whose `batch_test.sh` runs the KV presses. It has no model.
 PRESSES = "kvpress"
 _DEFAULT_MODEL = "qwen2.5-omni"
 
@@ -34,7 +34,7 @@ examples:
 
 Tasks are DESED GTZAN HAD LibriSpeech RACE SLUE TAU VESUS Vox Vox_age, in upper or lower case; default all ten. JASCO,
 Clotho, AudioCaps and MMAU_Pro run if you name them. All settings of a task run side by side on each sample. The same
-command resumes an interrupted batch. A task that fails does not stop the others. Set everything else by env vars
+command resumes an interrupted batch. A task that fails does not stop the others. Set all other settings by env vars
 (README, "Settings"): AUDIOMARATHON_DATA, MODEL_PATH, ...
 
 It writes <output>/logs/<task>.log, <output>/summary.txt, .csv and .json, and records under <output>/<task>/.
@@ -43,7 +43,7 @@ Exit code: 0 success, 1 a task or a sample failed, 2 wrong command.
 
 
 def batch(folder: str, arguments: Sequence[str]) -> None:
-    """Run a folder's `batch_test.sh`; tasks and options may come in any order. Exit with its code unless 0."""
+    """Run a folder's `batch_test.sh`; tasks and options may be mixed. Exit with the sweep's code unless it is 0."""
     methods = "all presses" if folder == PRESSES else DEFAULT_METHOD
     about = (
         f"Run tasks at many pruning ratios ({folder}) and summarise accuracy and timing. Defaults: methods {methods}, "
@@ -57,7 +57,7 @@ def _batch(
     folder: str,
     tasks: Annotated[list[str] | None, argument("Tasks (default: all ten).")] = None,
     gpu_id: Annotated[
-        str | None, option("GPUs to use, 0,1,2 [env: CUDA_VISIBLE_DEVICES; default: 0].", "--gpu-id", "-g")
+        str | None, option("GPUs to use, such as 0,1,2 [env: CUDA_VISIBLE_DEVICES; default: 0].", "--gpu-id", "-g")
     ] = None,
     sample_limit: Annotated[
         str | None, option("Samples per task; 0 = all [env: SAMPLE_LIMIT].", "--sample-limit", "-s")
@@ -73,8 +73,8 @@ def _batch(
         str | None, option("Methods joined by commas, or all [env: PRUNE_METHOD].", "--methods", "-m")
     ] = None,
     output_dir: Annotated[str | None, option("Results folder [env: RESULTS_DIR].", "--output-dir", "-o")] = None,
-    model: Annotated[str | None, option("Model (default: the folder's); set its checkpoint with MODEL_PATH.")] = None,
-    no_base: Annotated[bool, option("Do not run base (then savings cannot be measured).", "--no-base")] = False,
+    model: Annotated[str | None, option("Model (default: this folder's); set its checkpoint with MODEL_PATH.")] = None,
+    no_base: Annotated[bool, option("Do not run base. Without base, savings cannot be measured.", "--no-base")] = False,
     plan: PlanRuns = False,
 ) -> int:
     flags: dict[str, Any] = {"--sample-limit": sample_limit, "--pruned-layer": pruned_layer, "--output-dir": output_dir}
@@ -92,7 +92,7 @@ def _batch(
     except SettingsError as error:
         flag, equals, rest = str(error).partition("=")
         raise SettingsError(f"{names.get(flag[2:], flag)}{equals}{rest}") from None
-    if gpus and settings.device != "cpu" and not plan:  # a plan may be made on a machine without GPUs
+    if gpus and settings.device != "cpu" and not plan:  # --plan also works on a machine without GPUs
         _check_seen(gpus)
     methods = methods or os.environ.get("PRUNE_METHOD") or (_all_presses() if folder == PRESSES else DEFAULT_METHOD)
     chosen, model = tasks or ["all"], model or _model_of(folder)
@@ -101,7 +101,7 @@ def _batch(
 
 
 def _gpus(given: str | None) -> list[str]:
-    """Return the named GPUs; several GPUs get a worker each."""
+    """Return the GPUs named by --gpu-id; if there are several, each gets a worker."""
     named = [] if given is None else given.split(",")
     if not all(name.isdecimal() for name in named) or len(set(named)) < len(named):
         raise SettingsError(f"--gpu-id={given}: not allowed; allowed: a GPU's number, from 0, or several: 0,1,2,3")
@@ -109,13 +109,13 @@ def _gpus(given: str | None) -> list[str]:
 
 
 def _check_seen(gpus: list[str]) -> None:
-    """Refuse GPUs that PyTorch does not see: else the sweep would run on the CPU for days."""
+    """Refuse GPUs that PyTorch does not see, because the sweep would run on the CPU for days."""
     import torch
 
     if (seen := torch.cuda.device_count()) < len(gpus):
         found = "none" if len(gpus) == 1 or not seen else f"only {seen}"
         raise SettingsError(
-            f"--gpu-id={','.join(gpus)}: PyTorch sees {found} of these GPUs here; name other GPUs, or leave it out"
+            f"--gpu-id={','.join(gpus)}: PyTorch sees {found} of these GPUs; name other GPUs, or leave --gpu-id out"
         )
 
 

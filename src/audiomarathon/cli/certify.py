@@ -25,7 +25,7 @@ def certify(
         float | None, option("Length of the synthetic clips; one clip is three times as long [default: 30].")
     ] = None,
     methods: Annotated[
-        str, option("Your own methods to check too: FILE.py:CLASS, joined by commas.", "--methods", "--method")
+        str, option("Also check your own methods: FILE.py:CLASS, joined by commas.", "--methods", "--method")
     ] = "",
     output: Annotated[Path | None, output_option("Also write the certificate to this JSON file.")] = None,
 ) -> int:
@@ -33,9 +33,10 @@ def certify(
 
     Example: audiomarathon certify --model qwen2.5-omni -o certificate.json
 
-    --methods my_pruner.py:Novelty also checks your own method, beside those of audiomarathon list methods.
+    --methods my_pruner.py:Novelty also checks your own method, in addition to the methods that audiomarathon list
+    methods shows.
 
-    Takes minutes. Exit code 1 if a check fails.
+    It takes minutes. Exit code 1 if a check fails.
     """
     if seconds is not None and not seconds >= _SHORTEST:
         raise SettingsError(f"--seconds {seconds:g}: not allowed; allowed: {_SHORTEST:g} and more")
@@ -49,9 +50,10 @@ def certify(
     added = [find_method(name, 0.0) for name in listed(methods)]
     if foreign := [method.key for method in added if isinstance(method, Foreign)]:
         raise SettingsError(
-            f"--methods: {foreign[0]} does not tell what it keeps; allowed: subclasses of TokenPruner or KVPress"
+            f"--methods: {foreign[0]} cannot be checked, since it does not tell what it keeps; "
+            "allowed: subclasses of TokenPruner or KVPress"
         )
-    check_writable(cache_folder())  # now, and not after minutes of checks
+    check_writable(cache_folder())  # fail now, not after minutes of checks
     if output is not None:
         check_writable(output.absolute().parent)
     certificate = make(open_local(model, settings, (), say=say), seconds, say, added)

@@ -43,9 +43,9 @@ class Grouped(TyperCommand):
 
 
 def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
-    """Return a command that consists of these commands."""
+    """Return a command with these subcommands."""
     app = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
-    app.callback()(lambda: None)  # a single command would lose its name
+    app.callback()(lambda: None)  # else typer drops the name of a single subcommand
     for name, command in commands.items():
         app.command(name, cls=Grouped)(reporting_errors(command))
     return app
@@ -54,16 +54,16 @@ def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
 def with_group(
     name: str, make: Callable[..., Any], options: Sequence[Parameter] = (), more: Sequence[str] = ()
 ) -> Callable[[Command], Command]:
-    """Add the options that `make` takes; the command receives the result of `make` as the parameter `name`.
+    """Add the options that `make` takes as arguments. The command receives what `make` returns as its parameter `name`.
 
-    A caller from Python may pass the parameter `name` instead of the options.
+    A Python caller may pass the parameter `name` instead of the options.
 
     Parameters
     ----------
     options
-        The options; default the annotated parameters of `make`.
+        The options to add; by default the annotated parameters of `make`.
     more
-        Further arguments of `make`, which an outer decorator may supply.
+        Names of further arguments of `make`, which an outer decorator may supply.
     """
     options = options or [*inspect.signature(make, eval_str=True).parameters.values()]
     names = (*(option.name for option in options), *more)
@@ -81,7 +81,7 @@ def with_group(
 def with_settings(
     *names: str, but: Sequence[str] = (), read: Callable[..., Any] = RunSettings.read
 ) -> Callable[[Command], Command]:
-    """Add an option for each setting, or for the named ones; the command receives `settings`, which `read` makes."""
+    """Add an option for each setting, or for those in `names`. The command gets `settings`, which `read` returns."""
     options = [_option(one) for one in settings_fields() if (one.name in names or not names) and one.name not in but]
     return with_group("settings", read, options, ("file", "where"))
 
@@ -94,9 +94,9 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
     options
         Options to add.
     call
-        Function to call with all options instead of the command.
+        Function that is called with all options, instead of the command.
     but
-        Parameter of the command that `call` fills in.
+        Parameter of the command that `call` supplies, so that it is no option.
     """
     declared = inspect.signature(command, eval_str=True).parameters.values()
     kept = [one for one in declared if one.kind is not Parameter.VAR_KEYWORD and one.name != but]
@@ -120,7 +120,7 @@ def run_script(command: Command, arguments: Sequence[str] | None = None, *, name
     arguments
         The command line; None takes `sys.argv`.
     name
-        Name of the script in its help; default its file.
+        Name of the script in its help; by default the name of its file.
     **how
         Arguments for typer's `command`, such as `help` and `epilog`. With `no_args_is_help`, a call without arguments
         shows the help and exits with code 2.

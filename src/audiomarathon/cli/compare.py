@@ -16,7 +16,7 @@ from audiomarathon.text import plain
 def compare(
     runs: Runs,
     against: Annotated[
-        str | None, option("Setting to compare with, or its method (default: base, or else the first).")
+        str | None, option("Setting to compare with, or its method (default: base; without base, the first setting).")
     ] = None,
     at_latency: Annotated[
         float | None,
@@ -50,17 +50,17 @@ def compare(
 
     for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
         if share is not None and not 0 < share < float("inf"):
-            raise SettingsError(f"{name} {share}: allowed: a share above 0, such as 0.5")
+            raise SettingsError(f"{name} {share}: not allowed; allowed: a share above 0, such as 0.5")
     if output is not None and output.suffix not in (".json", ".csv", ".md"):
-        raise SettingsError(f"-o {output}: allowed: a name that ends in .json, .csv or .md")
+        raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .json, .csv or .md")
     systems = read_systems(runs)
-    # Probes of an encoder and replies of a model have no figures in common.
+    # Probes of encoders and replies of models have no figures in common, so they cannot be compared.
     replying = [one for one in systems if not any(run.task and run.task.probed for run in one.runs.values())]
     n_probes = len(systems) - len(replying) if replying else 0
     compared = compare_with(systems := replying or systems, against, seed=seed)
     missing = missing_controls(systems)
     lines = notes(compared, missing)
-    lines += [f"left out {n_probes} probes of encoders: audiomarathon encoder compare"] * bool(n_probes)
+    lines += [f"left out {n_probes} probes of encoders; compare by: audiomarathon encoder compare"] * bool(n_probes)
     limits = [{name: share} for name, share in (("latency", at_latency), ("score", at_score)) if share is not None]
     answers: list[dict[str, Any]] = []
     if limits:

@@ -26,12 +26,13 @@ _SETTINGS = {setting.name: setting for setting in settings_fields()}
 def with_config(command: Command) -> Command:
     """Add `--config` and `--save-config`.
 
-    The command also receives the file's settings as `file` and its name as `where`, for :func:`with_settings`. Click
+    The command also receives the settings in the file as `file` and the file's name as `where`, for
+    :func:`with_settings`. Click
     fills the command's own arguments from its `default_map`, after flags and env vars.
     """
 
     def call(ctx: typer.Context, config: None, save_config: Path | None, **given: Any) -> Any:
-        del config  # its callback has read the file
+        del config  # the option's callback (`_read`) has read the file
         read = ctx.meta.get(__name__, {})
         if save_config is None:
             return command(**given, **read)
@@ -60,7 +61,7 @@ def _read(ctx: typer.Context, path: Path | None) -> None:
             allowed = sorted({_PATHS, *map(_key, parameters.values())})
             raise SettingsError(f"{place}: unknown key{did_you_mean(key, allowed)}; allowed: {', '.join(allowed)}")
         if name in settings or name in arguments:
-            raise SettingsError(f"{place}: given twice")
+            raise SettingsError(f"{place} is given twice; keep one")
         if name == _PATHS:
             settings[name] = _paths(path, node)
         elif name in _SETTINGS:
@@ -87,32 +88,32 @@ def _root(path: Path) -> Any:
 
 
 def _pairs(path: Path, node: Any) -> dict[str, Any]:
-    """Return a mapping's nodes by key."""
+    """Return the nodes of a YAML mapping by key."""
     if getattr(node, "id", "") != "mapping" or any(key.id != "scalar" for key, _value in node.value):
         what = "nothing" if node is None else f"a YAML {node.id}"
         raise SettingsError(f"{path}: expected lines of a name and a value, such as 'ratio: 0.5', found {what}")
     found: dict[str, Any] = {}
     for key, value in node.value:
         if key.value in found:
-            raise SettingsError(f"{path}, line {key.start_mark.line + 1}: {plain(key.value)}: given twice")
+            raise SettingsError(f"{path}, line {key.start_mark.line + 1}: {plain(key.value)} is given twice; keep one")
         found[plain(key.value)] = value
     return found
 
 
 def _texts(place: str, node: Any) -> list[str]:
-    """Return a value, or the values of a list, as text."""
+    """Return the text of a value, or of each value in a list."""
     items = node.value if node.id == "sequence" else [node]
     if any(item.id != "scalar" for item in items):
         raise SettingsError(f"{place}: expected a value or a list of values, found a {node.id}")
-    # An unquoted null counts as not given.
+    # An unquoted null means that the value is not given.
     return ["" if item.style is None and item.value.lower() in ("~", "null") else item.value for item in items]
 
 
 def _paths(path: Path, node: Any) -> dict[str, str]:
-    """Return the folders of single tasks by env var."""
+    """Return the task folders that a config file names, by env var (`TAU_DATA_PATH`: folder)."""
     found = {name: ",".join(_texts(f"{path}: {name}", value)) for name, value in _pairs(path, node).items()}
     if wrong := [name for name in found if not name.endswith(PATH_ENDING)]:
-        raise SettingsError(f"{path}: {_PATHS}: unknown name {wrong[0]!r}; allowed: such as TAU{PATH_ENDING}")
+        raise SettingsError(f"{path}: {_PATHS}: unknown name {wrong[0]!r}; allowed: names such as TAU{PATH_ENDING}")
     return {name: text for name, text in found.items() if text}
 
 
@@ -136,7 +137,7 @@ def _key(parameter: Any) -> str:
 
 
 def _save(path: Path, ctx: typer.Context, given: Mapping[str, Any], settings: RunSettings) -> int:
-    """Write the values that differ from the defaults. Keys and tokens are not settings, so none is written."""
+    """Write the values that differ from the defaults. Keys and tokens are not settings, so they are not written."""
     import yaml
 
     content: dict[str, Any] = {}
@@ -162,6 +163,6 @@ def _options(
         Path | None,
         _file("YAML file with this command's options; flags and env vars override it.", callback=_read, is_eager=True),
     ] = None,
-    save_config: Annotated[Path | None, _file("Write these options to a --config file, and stop.")] = None,
+    save_config: Annotated[Path | None, _file("Write these options to a --config file, and run nothing.")] = None,
 ) -> None:
     """Declare the options of :func:`with_config`."""

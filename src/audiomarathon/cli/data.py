@@ -29,7 +29,7 @@ from audiomarathon.text import counted
 if TYPE_CHECKING:
     from audiomarathon.benchmarks import Loaded, Task
 
-_SHOWN_PROBLEMS = 20  # of each task
+_SHOWN_PROBLEMS = 20  # number of problems to print for each task
 
 Tasks = Annotated[list[str] | None, argument("Tasks, or 'all' (default: all tasks found).", complete=complete_tasks)]
 Jobs = Annotated[int, option("Threads; 0 = one per core.", min=0)]
@@ -43,7 +43,7 @@ def download(
     source: Annotated[
         Path | None, option("Folder or archive (.zip, .tar, .tar.gz, .7z) to read instead of the hub.", "--from")
     ] = None,
-    split: Annotated[str, option("Part of the data, such as clotho's evaluation, validation or development.")] = "",
+    split: Annotated[str, option("Split to download, such as evaluation, validation or development of Clotho.")] = "",
     dry_run: Annotated[bool, option("Only show what would be downloaded.", "--dry-run")] = False,
 ) -> None:
     """Download tasks' data into the data root, from the hub or from a copy on disk.
@@ -68,14 +68,15 @@ def download(
     chosen = tasks_named(tasks)
     keys = sorted({benchmark_of(task.key) for task in chosen})
     if len(keys) > 1:
-        raise SettingsError(f"tasks of {' and '.join(keys)} come from different places; name tasks of one of them")
+        where = f"{' and '.join(keys)} are downloaded from different places"
+        raise SettingsError(f"{where}; use one command for the tasks of each")
     benchmark = next((one for one in all_benchmarks() if one.key == keys[0]), AUDIOMARATHON)
     for task in chosen:
         if split and split not in (allowed := getattr(task, "splits", ())):
             raise SettingsError(f"--split={split}: allowed for {task.key}: {', '.join(allowed) or 'none'}")
         if source is None and (keys == [OTHER] or (benchmark.hubs and task.key not in benchmark.hubs)):
             how = task.source or "no public copy to download"
-            raise SettingsError(f"{task.key}: {how}; name your copy: --from FOLDER or --from ARCHIVE")
+            raise SettingsError(f"{task.key}: {how}; pass your copy with --from FOLDER or --from ARCHIVE")
     if (source is None or benchmark.archive) and not benchmark.hubs:
         terms = f"the licence {benchmark.licence}: not for commercial use, credit its authors"
         say(f"the data of {benchmark.key} has {terms}")
@@ -105,10 +106,10 @@ def verify(
     data: Data = None,
     deep: Annotated[bool, option("Decode every clip, not only its header.")] = False,
     jobs: Jobs = 0,
-    tolerance: Annotated[float, option("Seconds by which a clip may miss the expected range.", min=0)] = 1.0,
+    tolerance: Annotated[float, option("Seconds by which a clip may lie outside the expected range.", min=0)] = 1.0,
     report: Annotated[Path | None, option("Write all results to this file.", "--json")] = None,
 ) -> int:
-    """Check the rows, clips, durations and counts of tasks against the expected values.
+    """Check that the rows, clips, durations and counts of tasks are as expected.
 
     Example: audiomarathon data verify tau --deep
 
@@ -145,7 +146,7 @@ def durations(
     tasks: Tasks = None,
     data: Data = None,
     jobs: Jobs = 0,
-    output: Annotated[Path | None, output_option("Folder for JSON, CSV, and PNGs per task and overall.")] = None,
+    output: Annotated[Path | None, output_option("Folder for JSON, CSV, and a PNG for each task and for all.")] = None,
 ) -> int:
     """Show how long the clips are, and how many audio tokens they take in each model.
 
@@ -185,7 +186,7 @@ def controls(
     seed: Annotated[int, option("Seed of the noise, and of the choice of mismatched audio.", min=0)] = 42,
     jobs: Jobs = 0,
 ) -> None:
-    """Make control variants of tasks: clips cut or extended to one length, or clips with other audio or none.
+    """Make control variants of tasks: clips cut or extended to one length, or clips with other audio or silence.
 
     Example: audiomarathon data controls desed --durations 30,60,90 --control audio,silence -o controls
 
@@ -209,7 +210,7 @@ def controls(
                 f"{'; '.join([', '.join(KINDS), *more])}"
             )
     if lengths and (own := [kind for kind in kinds if kind not in KINDS]):
-        raise SettingsError(f"--durations={durations}: not allowed with --control {own[0]}, which keeps the lengths")
+        raise SettingsError(f"--durations={durations}: not allowed with --control {own[0]}, which keeps lengths")
     if not lengths and "audio" in kinds:
         raise SettingsError("--control audio changes nothing without --durations; add it, or name another control")
     loaded = _present(tasks, data)
@@ -240,7 +241,7 @@ def review(
     output: Annotated[Path | None, output_option("JSONL file of verdicts (default: review-TASK.jsonl).")] = None,
     play: Annotated[bool, option("Play clips with ffplay, aplay, paplay or afplay.")] = True,
 ) -> None:
-    """Show and play a task's samples one by one, and store whether each is right; resumes an earlier review."""
+    """Show and play a task's samples one by one, and ask whether each is right. The same command resumes a review."""
     from audiomarathon.data.review import review as ask_for_verdicts
 
     chosen, loaded = load_task(task, data)

@@ -1,4 +1,4 @@
-"""`audiomarathon demo`: run the whole suite on a tiny model and synthetic audio, on any machine."""
+"""`audiomarathon demo`: run the suite on a tiny model and synthetic audio, on any machine."""
 
 from __future__ import annotations
 

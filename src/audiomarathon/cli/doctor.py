@@ -1,4 +1,4 @@
-"""`audiomarathon doctor`: check the installation; with a model, whether it fits this GPU."""
+"""`audiomarathon doctor`: check the installation; with --model, check whether a model fits this GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def doctor(
     settings: dict[str, Any],
     model: Annotated[
-        str | None, option("Instead, estimate this model's memory, and whether it fits.", complete=complete_models)
+        str | None, option("Instead, estimate whether this model fits the memory.", complete=complete_models)
     ] = None,
 ) -> int:
     """Check versions, GPU, model cache and data; say what is missing and how to fix it.
@@ -35,7 +35,9 @@ def doctor(
 
     if model is None:
         if settings["model_path"] is not None:
-            raise SettingsError(f"--model-path {settings['model_path']}: name the checkpoint's model with --model")
+            raise SettingsError(
+                f"--model-path {settings['model_path']}: name the model of this checkpoint with --model"
+            )
         return _report(examine())
     spec, read = get_model(model), RunSettings.read(**settings)
     if spec.remote:
@@ -55,7 +57,7 @@ def _report(checks: list[Check]) -> int:
     from rich.console import Console
     from rich.markup import escape
 
-    console = Console(soft_wrap=True, highlight=False, emoji=False)  # a path may contain :b:
+    console = Console(soft_wrap=True, highlight=False, emoji=False)  # paths may hold emoji codes
     for check in checks:
         mark = "[green]ok[/]" if check.good else "[yellow]--[/]"
         console.print(f"{mark} {escape(check.text)}")

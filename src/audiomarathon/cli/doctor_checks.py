@@ -25,8 +25,8 @@ from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
 from audiomarathon.models.registry import EMBEDDED, ModelSpec, all_models
 from audiomarathon.text import counted
 
-_LIMIT_S = 20.0  # for an endpoint to answer
-_SHOWN = 8  # of its models
+_LIMIT_S = 20.0  # time limit for an endpoint's answer
+_SHOWN = 8  # number of an endpoint's models to list
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _checkpoint(model: ModelSpec) -> Check:
 
 
 def _damage(folder: Path) -> str:
-    """Say what is missing or broken in a checkpoint's folder, as after half a download; "" if it is complete."""
+    """Say what is missing or broken in a checkpoint's folder (interrupted download, …); "" if it is complete."""
     from safetensors import SafetensorError, safe_open
 
     if not (folder / "config.json").is_file():
@@ -145,7 +145,7 @@ def _data() -> list[Check]:
 
 
 def _missing(tasks: Mapping[str, tuple[str, str]]) -> list[Check]:
-    """Return the checks of missing tasks; a reason that all share, and the remedy, are given once."""
+    """Return the checks of missing tasks. Give the remedy once, and also the reason if it is the same for all tasks."""
     if len(tasks) < 2:
         return [Check(False, f"data {key}: {text}", remedy) for key, (text, remedy) in tasks.items()]
     lines = [f"data {key}: {text}" for key, (text, _) in tasks.items()]
@@ -175,14 +175,15 @@ def examine_endpoint(model: str, env: Mapping[str, str] | None = None) -> Iterat
         return
     endpoint.limit_s = _LIMIT_S
     address = endpoint.url + (f", through the proxy {endpoint.via}" if endpoint.via else "")
-    yield Check(True, f"OPENAI_BASE_URL: {address}" if env.get("OPENAI_BASE_URL") else f"the default, {address}")
+    unset = "" if env.get("OPENAI_BASE_URL") else " is not set; the default"
+    yield Check(True, f"OPENAI_BASE_URL{unset}: {address}")
     yield Check(True, f"OPENAI_API_KEY is {'set' if endpoint.key else 'not set; no key is sent'}")
     try:
         names = endpoint.models()
     except ModelError as error:
         yield Check(False, str(error), fatal=True)
     except EndpointError as error:
-        remedy = "is the server up, and OPENAI_BASE_URL its address up to and with /v1?"
+        remedy = "check that the server is up, and that OPENAI_BASE_URL is its address, ending in /v1"
         yield Check(False, f"{endpoint.host}: {error}", remedy, fatal=True)
     else:
         yield Check(True, f"{endpoint.host} answers" + (", and accepts the key" if endpoint.key else ""))

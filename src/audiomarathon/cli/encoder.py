@@ -59,12 +59,12 @@ _Tokenizer = Annotated[
 _Model = Annotated[str, argument("An audio LLM: audiomarathon list models.")]
 _Limit = Annotated[int, option("Clips per part, at least one per class; 0 = all.", min=0)]
 _RESULTS, _POINTS = Path("results"), "llm.2,llm.last"
-_TRIED = 20  # clips to encode for a time estimate
+_TRIED = 20  # number of clips to encode for an estimate of the time
 
 
 @dataclass(frozen=True)
 class Probing:
-    """Where data and results are, and how to load an encoder: options that several commands share."""
+    """Options that several commands share: where data and results are, and how to load an encoder."""
 
     data: _Data = None
     results: _Results = _RESULTS
@@ -81,7 +81,7 @@ class Probing:
 
     @property
     def arguments(self) -> dict[str, str]:
-        """Arguments of the encoder's class by name."""
+        """Arguments for the encoder's class, by name."""
         return _by_name(self.encoder_arg)
 
     def ready(self, name: str) -> Encoder:
@@ -123,9 +123,9 @@ def run(
     Examples:
     audiomarathon encoder run hf:openai/whisper-base --tasks esc50,gtzan_genre
     audiomarathon encoder run my_encoder.py --tasks speech --limit 200
-    audiomarathon encoder run control:logmel --tasks esc50          # what any encoder should beat
+    audiomarathon encoder run control:logmel --tasks esc50          # every encoder should beat this control
 
-    Trust our probes linear (shrinkage LDA; ridge if clips have several labels) and kNN; both have 95 % intervals.
+    Rely on our probes linear (shrinkage LDA; ridge if clips have several labels) and kNN; both have 95 % intervals.
     X-ARES MLP and X-ARES kNN repeat its released probes, faults included; compare them only with its published
     tables. Embeddings are kept in $AUDIOMARATHON_CACHE, so the same command resumes and encodes nothing twice. With
     --executor ray, package, encoder and data must have the same paths on every machine.
@@ -148,11 +148,11 @@ def run(
 
 
 def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName = "auto", long: bool = False) -> int:
-    """Check that an encoder follows X-ARES' interface, and report other findings.
+    """Check that an encoder follows X-ARES' interface; also report other properties that affect scores.
 
     Example: audiomarathon encoder check my_encoder.py
 
-    Exit code 1: the encoder breaks one of X-ARES' ten rules, or its output is not finite; 0: no more than findings.
+    Exit code 1: the encoder breaks one of X-ARES' ten rules, or its output is not finite; 0 otherwise.
     --long also tests ten minutes of audio.
     """
     from audiomarathon.encoders.check import check_encoder
@@ -173,7 +173,7 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName 
 
 
 def list_(what: Annotated[str, argument("tasks or encoders.")] = "tasks") -> None:
-    """List the tasks, or the named encoders."""
+    """List the tasks, or the encoders that have a name."""
     from audiomarathon.benchmarks.xares.tasks import TASKS
     from audiomarathon.report import render
 
@@ -215,7 +215,7 @@ def download(
 
     root, chosen = data or data_root(), _named(tasks)
     if source and len(chosen) > 1:
-        raise SettingsError(f"--from: is for a single task, but {len(chosen)} tasks are named; name one")
+        raise SettingsError(f"--from works with a single task, but {len(chosen)} tasks are named; name one")
 
     def get(task: EncoderTask) -> None:
         if source:
@@ -237,11 +237,11 @@ def compare(
         Path | None, option("Draw each tower's score against the score of its model, to this .png or .svg file.")
     ] = None,
 ) -> None:
-    """Compare encoders by one probe on the clips that both have; Holm's p corrects for the number of tasks.
+    """Compare encoders, by one probe, on the clips that both have; Holm's p corrects for the number of tasks.
 
     Examples:
     audiomarathon encoder compare results --probe linear --against logmel
-    audiomarathon encoder compare results --picture towers.png      # tower:MODEL's scores against MODEL's own
+    audiomarathon encoder compare results --picture towers.png      # scores of tower:MODEL against those of MODEL
     """
     from audiomarathon.report import render, tables
     from audiomarathon.report.charts import save
@@ -268,7 +268,7 @@ def compare(
         if standing:
             return
         names = ", ".join(system.checkpoint for system in systems) or "none"
-        raise SettingsError(f"encoders with the probe {probe}: {names}; compare needs at least two")
+        raise SettingsError(f"found these encoders with the probe {probe}: {names}; compare needs at least two")
     reference = f"{against} {probe}" if against in {system.checkpoint for system in systems} else against
     compared = compare_systems(systems, find_reference(systems, reference), seed=seed)
     render.show(tables.comparison(compared, []))
@@ -277,7 +277,7 @@ def compare(
 
 
 def table(runs: Runs) -> None:
-    """Show stored scores: every encoder on every task, and its means."""
+    """Show the stored scores of every encoder on every task, and each encoder's means."""
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
     from audiomarathon.results.encoders import task_scores
@@ -299,7 +299,7 @@ def reproduce(
     tokenizer: _Tokenizer = "",
     ray: Ray | None = None,
 ) -> int:
-    """Run a baseline of X-ARES by its protocol, and show its published scores beside ours.
+    """Run one of X-ARES' baselines by X-ARES' protocol, and show the published scores beside ours.
 
     Example: audiomarathon encoder reproduce whisper --tasks esc50,gtzan_genre
     """
@@ -315,7 +315,7 @@ def reproduce(
     loaded = probing.ready(name)
     chosen = _named(tasks, loaded.module, llm=llm, tokenizer=tokenizer)
     if unknown := [task.name for task in chosen if published(table, encoder, task.name)[0] is None]:
-        say(f"left out: {', '.join(unknown)}: not in the table {table!r}")
+        say(f"left out: {', '.join(unknown)}, since they are not in the table {table!r}")
     chosen = [task for task in chosen if task.name not in unknown]
     found, _missing = read_tasks(chosen, probing.root, mini=table == "first", say=say)
     with probing.on_workers(loaded, name, ray) as shared:
@@ -330,7 +330,8 @@ def import_(
     results: _Results = _RESULTS,
     tokenizer: _Tokenizer = "",
 ) -> int:
-    """Probe embeddings that X-ARES stored (wds-encoded-*.tar). The runs are marked, since the encoder is not known.
+    """Probe embeddings that X-ARES stored (wds-encoded-*.tar). The runs are marked `imported`, since only the
+    encoder's name is known, not its code or weights.
 
     Example: audiomarathon encoder import env --encoder DashengEncoder --tasks esc50
     """
@@ -355,14 +356,14 @@ def demo(results: _Results = Path("encoder_demo")) -> int:
 
 @with_probing
 def layers(model: _Model, tasks: _Tasks, probing: Probing, limit: _Limit = 0) -> int:
-    """Probe every layer of an audio LLM at the audio tokens: its tower's layers, its LLM's input, and its LLM's layers.
+    """Probe every layer of an audio LLM at the audio tokens: the tower's layers, the LLM's input, and the LLM's layers.
 
     Examples:
     audiomarathon encoder layers qwen2-audio --tasks esc50,gtzan_genre
-    audiomarathon encoder layers qwen2-audio --tasks long --data DATA     # AudioMarathon's own clips, by their class
+    audiomarathon encoder layers qwen2-audio --tasks long --data DATA     # AudioMarathon's own clips, labelled by class
 
     Each clip is read in one prefill, and the means of all layers are kept, so the same command resumes an interrupted
-    one. MODEL@POINT is one layer's linear probe; MODEL@best takes, in each split, the layer that is best on validation;
+    run. MODEL@POINT is one layer's linear probe; MODEL@best takes, in each split, the layer that is best on validation;
     MODEL@tower-mix and MODEL@llm-mix learn a weight for each layer. MODEL@text is the prompt's last token. Pictures in
     RESULTS show one curve per task, with 95 % intervals.
     """
@@ -392,7 +393,7 @@ def prune(
     audiomarathon encoder prune qwen2-audio --tasks long/desed --data DATA --points tower,llm.last
 
     A point's embedding is the mean over the audio tokens that are kept. Differences to base are paired, with 95 %
-    intervals. Controls: random drops as many tokens by chance; shuffled_METHOD keeps the places that METHOD kept in
+    intervals. Controls: random drops as many tokens by chance; shuffled_METHOD keeps the positions that METHOD kept in
     another clip; the point text is the prompt's last token. KV presses change nothing before decode and are refused.
     If the results also hold the model's own runs on the same clips and settings, audiomarathon report shows what is
     lost, and what the model does not use.
@@ -418,7 +419,7 @@ def prune(
         table = tables.comparison(compared, [])
         render.show(replace(table, title=f"{name} {table.title}"))
         for line in notes(compared, {}):
-            if not line.startswith("no speed-ups"):  # nothing is timed
+            if not line.startswith("no speed-ups"):  # probes are never timed
                 say(line)
     _draw(pruned_curves(runs), probing.results, "pruned")
     return code
@@ -432,7 +433,7 @@ def _probed(
     from audiomarathon.probing.towers import check_labels
     from audiomarathon.runs.read import Run
 
-    say_once = cache(say)  # many points would repeat a line
+    say_once = cache(say)  # print a line once, though it comes again at every point
     check_labels(chosen := _named(tasks))
     found, _missing = read_tasks(chosen, probing.root, limit=limit, say=say_once)
     encoder = load_encoder(f"tower:{model}", probing.arguments, checked_device(probing.device))
@@ -444,7 +445,7 @@ def _probed(
 def _finish(
     works: Sequence[Iterator[Result]], results: Path, view: Callable[[list[Score]], Table] | None = None
 ) -> int:
-    """Run the probes, show their scores as `view` does (default: a table of all encoders), and return the exit code."""
+    """Run the probes, show their scores by `view` (default: a table of all encoders), and return the exit code."""
     from audiomarathon.probing.evaluate import tried
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
@@ -516,9 +517,10 @@ def _plan(encoder: Encoder, found: Sequence[tuple[EncoderTask, Dataset]], missin
         if task.framed:
             size = hours * 7.2 / encoder.hop_size_in_ms * encoder.output_dim  # in half precision
         say(
-            f"{task.name}: {counted(len(clips), 'clip')}, {hours:.2f} hours, {to_encode:.2f} not encoded yet: "
-            f"about {to_encode * pace:.2f} hours here, without the probes "
-            f"(twice that with X-ARES' batches if clips differ in length); cache {size:.1f} MB"
+            f"{task.name}: {counted(len(clips), 'clip')}, {hours:.2f} hours of audio. Encoding the "
+            f"missing {to_encode:.2f} hours takes about {to_encode * pace:.2f} hours on this machine "
+            f"(twice that if clips differ in length and X-ARES' batches are encoded too), plus the probes; "
+            f"cache {size:.1f} MB"
         )
     for task in missing:
         try:

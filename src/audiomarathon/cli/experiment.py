@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _RUN = "Run folder, or LALM Bench's predictions.json or .parquet."
 _CLOTHO = "clotho_captions_"
 _BGE = "BAAI/bge-base-en-v1.5"
-_SEED = 42  # of the intervals
+_SEED = 42  # seed of the intervals
 _NEXT = "run the same command again to retry failed requests, or use --with another model for unreadable answers"
 Captions = Annotated[str, argument("clotho, audiocaps, or a CSV file with the columns caption_1, caption_2, ….")]
 Split = Annotated[str, option("Split of clotho or audiocaps, or all (default: the test split).")]
@@ -37,10 +37,10 @@ def similarity(
     run_a: Annotated[Path, argument(_RUN)],
     run_b: Annotated[Path, argument("Second run, such as the same model on noise.")],
     encoder: Encoder = _BGE,
-    output: Annotated[Path, output_option("JSON file or its folder; a CSV goes beside it.")] = Path("similarity.json"),
+    output: Annotated[Path, output_option("JSON file or its folder; adds a CSV file.")] = Path("similarity.json"),
     batch_size: BatchSize = 32,
 ) -> None:
-    """Measure how similar two runs' replies are: to the same samples, and to different samples as a lower bound.
+    """Measure how similar the replies of two runs are. Replies to different samples give a lower bound.
 
     Example: audiomarathon experiment similarity results/lalm/mmau_pro/m/base-0 results-noise/lalm/mmau_pro/m/base-0
     """
@@ -59,7 +59,7 @@ def similarity(
     write_json(file, as_published(frame, rows) | {"audiomarathon": {**facts, **unused, "rows": rows}})
     write_text(file.with_suffix(".csv"), render.csv(render.Table(frame)))
     notes = [f"by {opened.name}; floor: replies to different samples of a category", _counts(unused)]
-    # With a single category, show one row.
+    # If there is a single category, show one row.
     render.show(render.Table.of(rows[len(rows) == 2 :], title="Similarity", notes=notes).without_empty("category"))
     say(f"wrote {file} and {file.with_suffix('.csv').name}")
 
@@ -77,7 +77,7 @@ def references(
 
     Example: audiomarathon experiment references clotho --data data --run results/lalm/clotho/m/base-0
 
-    Writes clotho_pairs_SPLIT.csv, clotho_outliers_SPLIT.csv and clotho_references_SPLIT.json; for FILE.csv,
+    It writes clotho_pairs_SPLIT.csv, clotho_outliers_SPLIT.csv and clotho_references_SPLIT.json; for FILE.csv,
     captions_pairs_FILE.csv and so on.
     """
     import pandas as pd
@@ -90,7 +90,7 @@ def references(
     if run:
         replies = {id_: record.text for id_, record in _run(run).records.items()}
         if not replies.keys() & dict(clips):
-            raise DataError(f"{run}: has no reply to a clip of {captions}; name a run on these clips")
+            raise DataError(f"{run} has no reply to any clip of {captions}; name a run on these clips")
     opened = SentenceEncoder(encoder, window=None, batch_size=batch_size)
     pairs, compared = compare_captions(clips, opened)
     outliers = [one for one in compared if abs(one["z"]) >= OUTLIER]
@@ -111,7 +111,9 @@ def references(
         write_text(output / (name % kind), render.csv(render.Table(frame)))
     counts |= {f"{kind}s": len(found) for kind, found in same.items()}
     notes = [", ".join(f"{key.replace('_', '-')} {count:,}" for key, count in counts.items())]
-    notes.append("far, close: outliers; people: each caption against its clip's others; words weighed by all captions")
+    notes.append(
+        "far, close: outliers; people: each caption against the clip's other captions; word weights from all captions"
+    )
     render.show(render.Table.of(rows, title="Scores with all captions, and without the outliers", notes=notes))
     say(f"wrote {', '.join(name % kind for kind in columns)} and a summary to {output}")
 
@@ -125,7 +127,7 @@ def write(
     split: Split = "",
     limit: Annotated[int, option("Use the first N clips; 0 = all.", min=0)] = 0,
 ) -> int:
-    """Let one model write criteria for each clip from its captions, and merge equal criteria.
+    """Let one model write criteria for each clip from its captions, and merge criteria of the same meaning.
 
     Example: audiomarathon experiment rubrics write clotho --data data --with qwen2.5-7b
 
@@ -152,9 +154,9 @@ def write(
     if records:
         write_lines(output, known.values())
     made = counted(len(known), "rubric") if known else "not written"
-    say(f"{output}: {made}; criteria dropped because they quote no caption: {dropped:,}")
+    say(f"{output}: {made}; {dropped:,} criteria dropped, because they quote no caption")
     if missing := sum(id_ not in known for id_ in asked):
-        say(f"error: no rubric for {counted(missing, 'clip')}: {_NEXT}")
+        say(f"error: no rubric for {counted(missing, 'clip')}; {_NEXT}")
     return 1 if missing else 0
 
 
@@ -165,11 +167,11 @@ def judge(
     asking: Asking,
     output: Annotated[Path | None, output_option("JSON file (default: rubrics/rubrics.json in the run).")] = None,
 ) -> int:
-    """Let judges check which criteria each reply meets, and score the reply by the weight of these criteria.
+    """Let judges check which criteria each reply meets; a reply's score is the weight of the criteria it meets.
 
     Example: audiomarathon experiment rubrics judge results/lalm/clotho/m/base-0 --rubrics rubrics.jsonl --with A,B
 
-    Answers are kept in the run's folder; the same command asks only for missing ones.
+    Answers are kept in the run's folder; the same command asks only for missing answers.
     """
     from audiomarathon.benchmarks.lalm_bench.rubrics import RubricScore, read_rubrics, with_criteria
     from audiomarathon.metrics.statistics import Resampler
@@ -178,7 +180,7 @@ def judge(
     read, known, scorer = _run(run), read_rubrics(rubrics), RubricScore()
     records = [with_criteria(one, known[id_]["criteria"]) for id_, one in read.records.items() if id_ in known]
     if not records:
-        raise DataError(f"{rubrics}: has no rubric for a clip of {run}; write them with `rubrics write`")
+        raise DataError(f"{rubrics} has no rubric for any clip of {run}; write rubrics with `rubrics write`")
     place = (read.folder or run.with_name(f"{run.name}.run")) / "rubrics"
     if (answers := _answers(place, records, scorer.protocol, asking)) is None:
         return 0 if asking.plan else 2
@@ -196,12 +198,12 @@ def judge(
     write_json(file := output or place / "rubrics.json", content | {"detailed": detailed})
     say(f"wrote {file}")
     if silent := [name for name in asking.judges if not summary["judges"][name]["n"]]:
-        say(f"error: no judgement by {', '.join(silent)}: {_NEXT}")
+        say(f"error: no judgement by {', '.join(silent)}; {_NEXT}")
     return 1 if answers[0] or silent else 0
 
 
 def _run(path: Path) -> Run:
-    """Return the only run in a folder, or a file of predictions as a run."""
+    """Return the run in a folder that holds only one, or read a file of predictions as a run."""
     from audiomarathon.benchmarks.lalm_bench.exchange import read_answers, read_captions
     from audiomarathon.runs.read import Run, read_runs
 
@@ -218,7 +220,7 @@ def _run(path: Path) -> Run:
 def _captions(
     captions: str, data: Path | None, split: str
 ) -> tuple[str, list[tuple[str, Sequence[str]]], dict[str, str]]:
-    """Return a pattern for the names of written files, the clips' ids and captions, and the replies in a CSV file."""
+    """Return a pattern for output file names, each clip's id and captions, and the replies if a CSV file has some."""
     from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.lalm_bench.captions import ALL, Captioning
     from audiomarathon.benchmarks.lalm_bench.references import read_captions_table
@@ -257,7 +259,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Return figures with their intervals as columns."""
+    """Return figures and their intervals as columns of a table."""
     from audiomarathon.report.render import estimated
 
     return {name: value for key, figure in figures.items() for name, value in estimated(key, figure).items()}
@@ -283,7 +285,7 @@ def similarity_door(folder: Path) -> None:
         model: Annotated[str, option("Sentence encoder: a folder or hub id.")] = _BGE,
         batch_size: BatchSize = 32,
     ) -> None:
-        """Measure how similar the replies to the same questions are, with noise and with the audio."""
+        """Measure how similar the replies with noise are to the replies with the audio, on the same questions."""
         similarity(noise_file, audio_file, model, output, batch_size)
 
     run_script(calculate)
@@ -293,14 +295,14 @@ def judge_door() -> None:
     """Run :func:`judge` with the options of the original's `judge.py`."""
 
     def check(
-        model: Annotated[str, option("Judges A,B,C, as of audiomarathon judge --with.")],
+        model: Annotated[str, option("Judges A,B,C, as for audiomarathon judge --with.")],
         rubrics: Annotated[Path, option("rubrics.jsonl from run.py.", "--rubric_path")],
         run: Annotated[Path, option(_RUN, "--model_outputs_path")],
         output: Annotated[Path, option("JSON file of scores.", "--output_json_path")],
         use_vllm: Annotated[bool, typer.Option("--use_vllm", hidden=True)] = False,
         yes: Yes = False,
     ) -> int:
-        """Let judges check which criteria each reply meets, of the rubric of its clip."""
+        """Let judges check which criteria of its clip's rubric each reply meets."""
         if use_vllm:
             raise SettingsError("--use_vllm: start vllm serve, set OPENAI_BASE_URL, and give --model endpoint:NAME")
         return int(judge(run=run, rubrics=rubrics, output=output, asking=Asking(model, yes=yes)))

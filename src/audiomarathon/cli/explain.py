@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
 _PLACES = {"input": "\nat input"}
-_MAX_NEW_TOKENS = 64  # of a reply about the user's own files
+_MAX_NEW_TOKENS = 64  # token limit of a reply about the user's own files
 
 
 @dataclass(frozen=True)
 class _Question:
-    """A question about clips: about a sample of a task, or about the user's own files."""
+    """A question about clips, which are those of a task's sample or the user's own files."""
 
     title: str
     prompt: str
@@ -36,7 +36,7 @@ class _Question:
 
     @property
     def events(self) -> tuple[tuple[float, float], ...]:
-        """Onset and length in seconds of the event to mark in the first clip, if it is known."""
+        """Onset and length (in seconds) of the event to mark in the first clip; empty if unknown."""
         return (self.sample.event,) if self.sample and self.sample.event else ()
 
     def judge(self, reply: str) -> tuple[str, bool | None]:
@@ -120,10 +120,10 @@ def _question(given: list[str], task: str | None, prompt: str | None, model: str
         task, given = head, [rest, *given[1:]]
     if task is not None:
         if len(given) > 1:
-            raise SettingsError(f"name one sample, got {len(given)}")
+            raise SettingsError(f"name one sample; found {len(given)} names")
         return _of_task(given[0], task, model, settings)
     if missing := [name for name in given if not Path(name).exists()]:
-        raise SettingsError(f"{missing[0]}: no such file; to name a sample of a task, give --task, or task:id")
+        raise SettingsError(f"{missing[0]}: no such file; to name a sample of a task, write task:id or add --task")
     if prompt is None:
         raise SettingsError(f"{given[0]}: --prompt is required for your own audio file")
     clips = tuple(Path(name) for name in given)
@@ -146,6 +146,6 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
         raise DataError(f"{task.key}: no sample {id_!r}{did_you_mean(id_, samples)}; of {len(samples)}: {shown}, …")
     sample = samples[id_]
     if not sample.clips:
-        raise DataError(f"{task.key}: {id_}: has no clip to draw; name another sample")
+        raise DataError(f"{task.key}: {id_} has no clip to draw; name another sample")
     title = f"{task.key}:{sample.id}\n{sample.question or task.title}\nright answer: {sample.right}"
     return _Question(title, task.prompt(sample), sample.clips, task, sample)

@@ -66,7 +66,7 @@ def speech(
     _task, loaded = load_task("jasco", data)
     clips = {sample.cluster: clip for sample in loaded.samples for clip in sample.clips}
     if not clips:
-        raise DataError(f"{loaded.folder}: contains no clips; name another folder with --data")
+        raise DataError(f"{loaded.folder} contains no clips; name another folder with --data")
     rows, without, total, spoken = [], [], 0.0, 0.0
     with progress_of(len(clips), "speech", "clip") as step:
         for id_, clip in clips.items():
@@ -103,10 +103,10 @@ def import_(
 
 def evaluate(
     judge: Annotated[str, argument("Judge: a folder or hub id, openai:MODEL, or replay:FILE.")],
-    input_file: Annotated[Path, argument("CSV with replies (allm_output), and perhaps judgements.")],
+    input_file: Annotated[Path, argument("CSV with replies (allm_output); it may also hold judgements.")],
     output_file: Annotated[Path, argument("CSV to write: the same rows with judgements.")],
     parser: Annotated[
-        Parser, option("How to read judgements for the added columns: as the original does, or strictly.")
+        Parser, option("How to read judgements for the columns that are added: as the original does, or strictly.")
     ] = "original",
     judge_prompt: Annotated[Prompt, option("v2: the prompt for three judges; v1: the older prompt for one.")] = "v2",
     batch_size: BatchSize = 8,
@@ -115,8 +115,8 @@ def evaluate(
 
     Example: python eval.py meta-llama/Llama-3.1-70B-Instruct example.csv llama.csv
 
-    If the file has judgements (`llama3_extract`), they are read again without a judge. The same command resumes an
-    interrupted one: judgements are kept in <output>.run.
+    If the file has judgements (`llama3_extract`), these are read again without a judge. The same command resumes an
+    interrupted run: judgements are kept in <output>.run.
     """
     from audiomarathon.benchmarks import get_task
     from audiomarathon.benchmarks.jasco.exchange import JUDGEMENT, judged_columns, read_replies
@@ -134,7 +134,7 @@ def evaluate(
             if row[JUDGEMENT].strip() and (request := request_of(protocols[0], record)):
                 answers[request.hash] = row[JUDGEMENT]
                 if second := second_of(protocols[0], row[JUDGEMENT], record):
-                    answers[second.hash] = ""  # the file has no answer to a second question
+                    answers[second.hash] = ""  # the file holds no answers to second questions
             records.append(replace(record, judgements={judge: answers}))
     else:
         folder = output_file.with_name(f"{output_file.name}.run")
@@ -150,28 +150,29 @@ def evaluate(
     write_text(output_file, as_csv(written, names))
     _print_figures(scorer, verdicts)
     if missing := sum(bool({"absent", "failed"} & {*one.values["missing"].values()}) for one in verdicts):
-        say(f"error: {missing} of {counted(len(rows), 'row')} without a judgement, and not in the figures")
+        of_all = f"{missing} of {counted(len(rows), 'row')}"
+        say(f"error: {of_all} without a judgement, so not in the figures; run the same command again")
     return 1 if missing else 0
 
 
 def table(
     runs: Runs, output: Annotated[Path | None, output_option("Also write exact values to this CSV file.")] = None
 ) -> None:
-    """Print best-means by judge and what replies depend on, one row per model and setting."""
+    """Print the best-mean of each judge, and what replies depend on; one row per model and setting."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.report import render, tables
     from audiomarathon.scoring.judged import judges_of
 
     systems = {one.name(with_checkpoint=True): list(one.runs["jasco"].verdicts.values()) for one in _systems(runs)}
     task = get_task("jasco")
-    names_of: dict[str, list[str]] = {}  # by note
+    names_of: dict[str, list[str]] = {}  # runs with the same note, by note
     for name, verdicts in systems.items():
         for note in task.scorer.notes(verdicts):
             names_of.setdefault(note, []).append(name)
     rows_of = {note: ", ".join(names) if len(names) < 3 else f"{len(names)} rows" for note, names in names_of.items()}
     notes = [f"{note} ({rows})" for note, rows in rows_of.items()]
     if len({tuple(judges_of(verdicts)) for verdicts in systems.values()} - {()}) > 1:
-        notes.append("not all rows have the same judges: best_mean and mean of different judges are not comparable")
+        notes.append("not all rows have the same judges: best_mean and mean of different judges cannot be compared")
     shown = tables.of_task(task, systems)[:2]
     shown[0] = replace(shown[0], notes=notes)
     render.show(*shown)
@@ -188,7 +189,7 @@ def survival(
     ] = None,
     output: Annotated[Path | None, output_option("Folder for survival.json, .csv and .png.")] = None,
 ) -> None:
-    """Measure whether pruning first removes a clip's sound or its speech. No judge is needed.
+    """Measure whether pruning removes a clip's sound or its speech first. No judge is needed.
 
     Examples:
     audiomarathon sweep jasco --model qwen2-audio --methods random,fast_v --ratios 0.5,0.7
@@ -205,7 +206,7 @@ def survival(
     systems = _systems(runs)
     found = survivals(systems, read_speech(speech) if speech else None)
     if names := left_out(systems):
-        say(f"left out, because no base answered the same clips: {', '.join(names)}")
+        say(f"left out {', '.join(names)}: no run of base answered the same clips")
     if all(one.system.is_base for one in found):
         raise DataError(f"{', '.join(map(str, runs))}: found no setting with its base; run a sweep, which runs both")
     render.show(*shown.tables(found))
@@ -230,7 +231,7 @@ def beside_published(runs: Sequence[Path], model: str) -> None:
     for run in _runs(runs):
         summary = run.summary
         if summary is None:
-            raise DataError(f"{run.folder}: not finished; run the same command again")
+            raise DataError(f"{run.folder} is not finished; run the same command again")
         judges, judgements = sorted(summary["judged"]["judges"]), read_judgements(run.folder) if run.folder else {}
         models = {_model_of(judgements[name]) for name in judges if name in judgements}
         same = models == {KNOWN[name].rpartition("/")[2].lower() for name in JUDGES}
@@ -265,7 +266,7 @@ def _judged(
     from audiomarathon.runs.folder import read_records
 
     if "," in judge:
-        raise SettingsError(f"{judge}: name one judge; several judge a run: audiomarathon judge RUN --with A,B,C")
+        raise SettingsError(f"{judge}: name one judge; for several judges use: audiomarathon judge RUN --with A,B,C")
     asking = Asking(judge, batch_size=batch_size, yes=True)
     (name,) = asking.judges
     as_run(folder, "jasco", file, file.stem, records)
@@ -275,7 +276,7 @@ def _judged(
 
 
 def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
-    """Print the four lines of the original, from judgements read as the original does, then our strict figures."""
+    """Print the original's four lines, from judgements read as the original reads them, then our strict figures."""
     strict, published = scorer.sums(verdicts).figures, scorer.published(verdicts).figures
     typer.echo(f"best-mean :  {published['best_mean']}")
     for name in _LEANINGS[:3]:
@@ -283,7 +284,7 @@ def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
     shares = ", ".join(f"{name} {_percent(strict[name])} %" for name in _LEANINGS)
     judged = sum(not any(scorer.lacks(one, judge) for judge in one.record.judgements) for one in verdicts)
     if unasked := sum(one["unanswered"] for verdict in verdicts for one in verdict.values["as_published"].values()):
-        say(f"{unasked} judgements need the original's second question, which was not asked here: counted as '?'")
+        say(f"{unasked} judgements need the original's second question, which is not asked here; they count as '?'")
     best = "–" if strict["best_mean"] is None else f"{strict['best_mean']:.2f}"
     say(f"strict reading: best-mean {best}, {shares}; {judged} of {len(verdicts)} rows read")
 
@@ -293,7 +294,7 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
 
     found = [run for run in read_runs(paths) if run.key == "jasco"]
     if not found:
-        raise DataError(f"{', '.join(map(str, paths))}: no run of jasco found")
+        raise DataError(f"{', '.join(map(str, paths))}: found no run of jasco; name run folders")
     return found
 
 

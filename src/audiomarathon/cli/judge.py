@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from audiomarathon.judges.judge import Judge
     from audiomarathon.judges.room import Case
 
-_CHARACTERS_A_TOKEN = 4  # of English prompts; an estimate
+_CHARACTERS_A_TOKEN = 4  # an estimate for English prompts
 
 
 @dataclass(frozen=True)
 class Asking:
-    """The judges to ask, and how: options that all judging commands share."""
+    """Options that all judging commands share: which judges to ask, and how."""
 
     with_: Annotated[str, option("Judges A,B,C: a folder or hub id, endpoint:MODEL, replay:FILE; or NAME=….", "--with")]
     plan: Annotated[bool, option("Print calls, tokens and price, and stop.", "--plan")] = False
@@ -39,13 +39,13 @@ class Asking:
 
     @cached_property
     def judges(self) -> dict[str, Judge]:
-        """The judges by name; they are not loaded yet."""
+        """The judges by name; their models are not loaded yet."""
         from audiomarathon.judges.registry import open_judges
 
         return open_judges(self.with_, batch_size=self.batch_size, download=not self.plan)
 
     def ask(self, cases: Sequence[Case]) -> int | None:
-        """Print the expected calls, tokens and price; then ask for every answer that the run folders lack.
+        """Print the expected calls, tokens and price; then ask for every answer missing in the run folders.
 
         Returns
         -------
@@ -59,7 +59,7 @@ class Asking:
         for name, judge in self.judges.items():
             answers = None
             if self.cache and not judge.stored:
-                with suppress(ModelError):  # the checkpoint is missing; judging reports it, planning does not need it
+                with suppress(ModelError):  # the checkpoint is missing; --plan works without it
                     answers = Cache(cache_folder(), judge.identity())
             bench, planned, prices = Bench(name, judge, answers), set[str](), judge.prices()
             for case in cases:
@@ -84,7 +84,7 @@ class Asking:
                 errors = [
                     one.error for one in lines_in(judgements_file(case.folder, bench.name)) if one.error is not None
                 ]
-                why = f"{n_failed} requests failed ({errors[-n_failed]})"  # the first error of this command
+                why = f"{n_failed} requests failed ({errors[-n_failed]})"  # shows the first error of this command
                 say(f"error: {bench.name}: {case.folder}: {why}; run the same command again")
             failed += n_failed
         return failed
@@ -97,7 +97,7 @@ with_asking = with_group("asking", Asking)
 def judge(
     runs: Runs,
     asking: Asking,
-    protocol: Annotated[str, option("Protocol of questions (default: the task's first).")] = "",
+    protocol: Annotated[str, option("Protocol (set of questions to the judge; default: the task's first).")] = "",
     anchors_only: Annotated[
         bool, option("Judge only replies with a known verdict, to test the judge.", "--anchors-only")
     ] = False,
@@ -127,7 +127,7 @@ def judge(
 
 def _confirmed(calls: int) -> bool:
     if not sys.stdin.isatty():
-        raise SettingsError(f"{calls:,} calls need your consent, but no terminal can ask for it; add --yes")
+        raise SettingsError(f"{calls:,} calls need your consent, but there is no terminal to ask on; add --yes")
     return typer.confirm(f"Make {calls:,} calls?", err=True)
 
 
@@ -140,7 +140,7 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
     def case_of(folder: Path) -> Case:
         run = Run.read(folder)
         if run.task is None or not isinstance(run.task.scorer, Judged):
-            raise SettingsError(f"{folder}: the task {run.key!r} is not judged by models")
+            raise SettingsError(f"{folder}: replies of the task {run.key!r} are not judged by models")
         protocols = {one.name: one for one in run.task.scorer.protocols}
         if (name := protocol or next(iter(protocols))) not in protocols:
             raise SettingsError(f"{run.key}: unknown protocol {name!r}; allowed: {', '.join(protocols)}")
@@ -153,7 +153,7 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
 
 
 def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of tables of anchors, by title: how each judge read them. Runs with equal rows share a table."""
+    """Return tables of how each judge read the anchors, as rows by title. Runs with equal rows share a table."""
     from audiomarathon.report import render
     from audiomarathon.runs.read import Run
     from audiomarathon.scoring.judged import Judged

@@ -55,12 +55,12 @@ _ALL = ", ".join(_MODELS)
 _OUR_NAMES = {"qwen2_5-omni": "qwen2.5-omni"}
 _PREDICTIONS = {"clotho": "predictions.json", "mmau-pro": "predictions.parquet"}
 _SCORES, _DEBUG = "scores.json", "debug_info.json"
-_RESULTS = "_comprehensive_results.json"  # after the name of the file of predictions
-_SEED = 42  # of --sample_size, as published
-_TAIL = 50  # lines of a log
+_RESULTS = "_comprehensive_results.json"  # follows the name of the file of predictions
+_SEED = 42  # seed of --sample_size, as published
+_TAIL = 50  # number of last lines of a log to show
 _FAITHFUL_TOKENS = 2048
 _TYPES = ("closed", "open", "following")
-#: By (benchmark, as published), the names of a summary's figures in result_….txt.
+#: Names in result_….txt of a summary's figures, by benchmark and whether they are as published.
 _FIGURES = {
     ("clotho", False): {"cider_d": "CIDEr-D", "fense": "FENSE"},
     ("clotho", True): {"cider_d_as_published": "CIDEr-D", "fense": "FENSE"},
@@ -73,9 +73,11 @@ def import_(
     file: Annotated[Path, argument("predictions.json (Clotho) or predictions.parquet (MMAU-Pro).")],
     model_name: Annotated[str, option("Name of the model in tables.", "--model-name")],
     results: Results = DEFAULT_RESULTS,
-    control: Annotated[Literal["noise", "silence"] | None, option("Audio that replaced the clips, if any.")] = None,
+    control: Annotated[
+        Literal["noise", "silence"] | None, option("What replaced the clips' audio, if anything.")
+    ] = None,
     data: Annotated[
-        Path | None, option("Folder of Clotho: take word weights from its whole split, not only from the file.")
+        Path | None, option("Folder of Clotho, to take word weights from the whole split and not only from the file.")
     ] = None,
     column: Annotated[str, option("Column of the parquet file with the replies.")] = "",
     faithful: Annotated[bool, option("Score the reply ERROR as text, not as a failed sample.", "--faithful")] = False,
@@ -103,15 +105,15 @@ def export(
     targets: dict[Path, Run] = {}
     for run in read_runs(runs):
         if run.key in _TASKS.values():
-            _check_finished(run)  # before anything is written
+            _check_finished(run)  # check all runs before anything is written
             model = file_name(run.checkpoint) + _suffix(run.control)
             place = _place_of(run, output / model / _BENCHES[run.key])
             if place in targets:
                 other = targets[place].folder
-                raise RecordError(f"{run.folder}: its files would overwrite those of {other}; export one of the two")
+                raise RecordError(f"{run.folder}: its files would overwrite those of {other}; export only one of them")
             targets[place] = run
     if not targets:
-        raise DataError(f"{', '.join(map(str, runs))}: no run of {' or '.join(_TASKS.values())} found")
+        raise DataError(f"{', '.join(map(str, runs))}: no run of {' or '.join(_TASKS.values())}; name run folders")
     for place, run in targets.items():
         written = _write_predictions(run, place)
         for file in [written, *_write_scores(run, place, written)]:
@@ -125,9 +127,9 @@ def bench(
     model: Annotated[list[str] | None, option(f"Model; repeatable (default: {_ALL}).", "--model", "-m")] = None,
     output_root: Annotated[Path, option("Results folder, relative to LALM_Bench/.")] = Path("outputs"),
     data: Annotated[
-        str | None, option("Data root [env: AUDIOMARATHON_DATA]; for eval of a file, as in `import lalm`.")
+        str | None, option("Data root [env: AUDIOMARATHON_DATA]; for eval of a file, the option of `import lalm`.")
     ] = None,
-    input_: Annotated[Path | None, option("MMAU-Pro: test.parquet, beside its folder data.", "--input")] = None,
+    input_: Annotated[Path | None, option("MMAU-Pro: test.parquet; its folder data lies beside it.", "--input")] = None,
     split: Annotated[str, option("Clotho: evaluation, validation, development or all.")] = "",
     prompt: Annotated[str, option("Prompt to use (TASK_PROMPT).")] = "",
     sample_size: Annotated[
@@ -178,11 +180,11 @@ def bench(
     given = ", ".join(name for name, value in unused.items() if value)
     is_test = benchmark == "mmau-pro" and input_ and input_.name == "test.parquet" and input_.is_file()
     refused = {
-        "--attn-…: attention is not saved; add --save-attn": not attention
+        "--attn-… needs saved attention; add --save-attn": not attention
         and (attn_layers or attn_run_name or attn_plot_now),
-        "--judge: captions need no judge; leave it out": judge and benchmark == "clotho",
+        "--judge: captions need no judge; leave --judge out": judge and benchmark == "clotho",
         "--sample_size and --limit: give only one": sample_size and limit,
-        f"{given}: not used by eval; allowed with inference only": phase == "eval" and given,
+        f"{given} is not used by eval; allowed with inference only": phase == "eval" and given,
         f"--input {input_}: must be the file test.parquet of MMAU-Pro, beside its folder data": input_ and not is_test,
         f"{predictions}: a file of predictions is only for eval": phase != "eval" and predictions,
         "--output needs a single model; name it with --model": output and len(names) > 1 and not predictions,
@@ -190,7 +192,7 @@ def bench(
     if reasons := [text for text, applies in refused.items() if applies]:
         raise SettingsError(reasons[0])
     if judge:
-        open_judges(judge, download=False)  # refuse unknown judges before hours of inference
+        open_judges(judge, download=False)  # report unknown judges now, not after hours of inference
     shared = _Options(benchmark, root, output, judge, captions, faithful, use_white_noise, attention, attn_plot_now)
     if predictions:
         return shared.eval_file(predictions, column)
@@ -208,7 +210,7 @@ def bench(
     code = 0
     for name in names:
         code |= shared.one_model(phase, name, chosen, methods, ratios or "0.5", verbose_n * verbose)
-        gc.collect()  # frees the last model's weights
+        gc.collect()  # free the weights of the model before
     return code
 
 
@@ -218,7 +220,7 @@ def door(folder: Path, *arguments: str) -> None:
     run_script(bench, [*arguments, *sys.argv[1:]], no_args_is_help=True)
 
 
-_Chosen = tuple[RunSettings, str]  # settings with their samples, and the folder name for runs with these settings
+_Chosen = tuple[RunSettings, str]  # settings with the chosen samples, and the name of the folder for their runs
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ class _Options:
     draw: bool
 
     def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int, *, whole: bool) -> _Chosen:
-        """Find the data, choose samples in file order without bad rows, and make their noise clips if asked.
+        """Find the data, choose samples (in file order, without bad rows), and make noise clips of them if asked.
 
         Raises
         ------
@@ -270,7 +272,7 @@ class _Options:
         from audiomarathon.engine.run import load_task
 
         settings, task = RunSettings.read(**flags), get_task(_TASKS[self.bench])
-        loaded = load_task(task, settings, lambda _line: None)  # the run prints the same lines
+        loaded = load_task(task, settings, lambda _line: None)  # the run prints these lines again
         if isinstance(task, Captioning):
             split = settings.split or next(iter(task.splits))
             tables = task.tables(loaded.folder, split)
@@ -300,7 +302,7 @@ class _Options:
         return settings, file_name("-".join(filter(None, name)))
 
     def one_model(self, phase: str, model: str, chosen: _Chosen | None, methods: str, ratios: str, replies: int) -> int:
-        """Run the phases for one model and write its files; return 1 if a phase or a sample failed."""
+        """Run the phases for one model and write its files; return 1 if a phase or sample failed."""
         title, short = _TITLES[self.bench], self.bench.replace("-", "_")
         noun = {"run": "benchmark", "inference": "inference", "eval": "evaluation"}[phase]
         folder = self.root / (file_name(model) + _suffix("noise" * self.noise))
@@ -323,7 +325,7 @@ class _Options:
         return 1 if code is None else code
 
     def eval_file(self, file: Path, column: str) -> int:
-        """Score a file of predictions; write the scores beside it or to `output`, and print them."""
+        """Score a file of predictions; write the scores beside the file or to `output`, and print them."""
         target, name = self.output or file.parent, _SCORES
         if target.suffix == ".json":
             target, name = target.parent, target.name
@@ -354,7 +356,7 @@ class _Options:
         return [one.folder for one in found], int(not all(one.summary["complete"] for one in found))
 
     def _write_attention(self, run: Run, samples: Sequence[str], place: Path) -> None:
-        """Link each sample's attention where the original writes it: `sample_0000/`, in data order."""
+        """Link each sample's attention into the folders of the original: `sample_0000/` and so on, in data order."""
         from audiomarathon.report.attention import draw
         from audiomarathon.runs.attention import FOLDER, WHOLE, Attention, index_of
 
@@ -372,17 +374,17 @@ class _Options:
         if self.draw and rows:
             try:
                 draw([run], place)
-            except AudioMarathonError as error:  # the captured attention is saved already
-                say(f"warning: no pictures: {error}")
+            except AudioMarathonError as error:  # the attention itself is saved already
+                say(f"warning: no pictures are drawn; {error}")
 
     def _evaluate(self, model: str, found: Sequence[Path], runs: Path, target: Path) -> tuple[list[Path], int]:
-        """Score the latest runs of inference, or else the file of predictions in the folder."""
+        """Score the latest runs of inference; without runs, score the file of predictions in the folder."""
         if not found and (earlier := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
             last = max(earlier, key=lambda file: file.stat().st_mtime)
             found = sorted(file.parent for file in last.parent.parent.glob("*/run.json"))
         if not found:
             if not (file := target / _PREDICTIONS[self.bench]).is_file():
-                raise DataError(f"{target}: has no {file.name}; run inference first")
+                raise DataError(f"{target} has no {file.name}; run inference first")
             folder, code = self._score_file(file, runs, model, "")
             _write_scores(_read(folder), target, file)
             return [folder], code
@@ -393,7 +395,7 @@ class _Options:
         return list(found), code
 
     def _score_file(self, file: Path, runs: Path, name: str, column: str) -> tuple[Path, int]:
-        """Import and score a file of predictions; a changed file goes to a new folder."""
+        """Import and score a file of predictions; a file that has changed gets a new folder."""
         if (bench := _bench_of(file)) != self.bench:
             allowed = f"{_TITLES[self.bench]} has {_PREDICTIONS[self.bench]}"
             raise SettingsError(f"{file}: is a file of {_TITLES[bench]}; {allowed}")
@@ -426,7 +428,7 @@ class _Options:
 
 
 def _add(file: Path, *lines: str) -> None:
-    """Print lines, and add them to the text of `result_….txt`."""
+    """Print lines, and append them to `result_….txt`."""
     with writing(file), file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
         stream.writelines(f"{line}\n" for line in lines)
     for line in lines:
@@ -447,7 +449,7 @@ def _phase(
             result = work()
         except AudioMarathonError as error:
             say(f"error: {error}")
-        except Exception:  # a failing model must not stop the others
+        except Exception:  # a model that fails must not stop the others
             traceback.print_exc()
     phase, took = name.rpartition(" ")[2], f"({time.monotonic() - begun:.0f}s)"
     if result[1] is not None:
@@ -459,7 +461,7 @@ def _phase(
 
 
 class _Both(io.TextIOBase):
-    """A stream that writes to several. It reports no terminal, so progress bars stay out of the log."""
+    """A stream that writes to several streams. It says it is no terminal, so progress bars stay out of the log."""
 
     def __init__(self, *streams: TextIO) -> None:
         self._streams = streams
@@ -474,7 +476,7 @@ class _Both(io.TextIOBase):
 
 
 def _bench_of(file: Path) -> str:
-    """Return the benchmark of a file of predictions."""
+    """Return the benchmark that a file of predictions belongs to."""
     for bench, name in _PREDICTIONS.items():
         if file.suffix.lower() == Path(name).suffix:
             return bench
@@ -513,7 +515,7 @@ def _write_predictions(run: Run, target: Path) -> Path:
         place = run.facts.get("data_folder")
         parquet.write_table(answers(records, Path(place) if place else None), out := io.BytesIO())
         content = out.getvalue()
-    if file.is_file() and _content(file) != content:  # the scores beside it belong to the old replies
+    if file.is_file() and _content(file) != content:  # the scores beside the file belong to the old replies
         for name in (_SCORES, f"{file.stem}{_RESULTS}", _DEBUG):
             (target / name).unlink(missing_ok=True)
     write_bytes(file, content)
@@ -539,11 +541,11 @@ def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES
 
 def _check_finished(run: Run) -> None:
     if run.summary is None:
-        raise RecordError(f"{run.folder}: not finished; run the same command again, or audiomarathon score")
+        raise RecordError(f"{run.folder} is not finished; run the same command again, or audiomarathon score")
 
 
 def _summary(run: Run) -> Mapping[str, Any]:
-    """Return the current summary: encoders may have been installed or removed since summary.json was written."""
+    """Return a new summary, since encoders may have been installed or removed after summary.json was written."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.runs.summary import summarise
 
@@ -558,7 +560,7 @@ def _read(folder: Path) -> Run:
 
 
 def _place_of(run: Run, target: Path) -> Path:
-    """Return the folder of a run's files: for base and imports the original's folder, else a subfolder."""
+    """Return the folder for a run's files: for base and imported runs that of the original, else a subfolder."""
     from audiomarathon.compression.method import Base
     from audiomarathon.engine.run import IMPORTED
 

@@ -23,7 +23,7 @@ from audiomarathon.plugins import Named
 
 _TEMPLATES = Path(__file__).parent / "new_templates"
 _NAME = re.compile(r"[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
-#: By kind, the command that tries the new package.
+#: For each kind, a command to try the new package.
 KINDS = {
     "method": "audiomarathon run tau --data mini --method {name} --ratio 0.5",
     "task": "audiomarathon run {name} --data {folder}/example --model embedded",
@@ -65,12 +65,13 @@ def _taken(kind: str) -> set[str]:
 
     registries = (all_methods, all_tasks, all_models, plugged_in, all_encoders)
     known: Mapping[str, Callable[[], Sequence[Named]]] = dict(zip(KINDS, registries, strict=True))
-    forms = {"endpoint", "local", "openai", "replay"} if kind == "judge" else set()  # before a colon after --with
+    # These words have a meaning before a colon in --with.
+    forms = {"endpoint", "local", "openai", "replay"} if kind == "judge" else set()
     return {*forms, *(word.lower() for one in known[kind]() for word in (one.key, *one.aliases))}
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a package of this name is installed (`_` equals `-`); installing the new one would replace it."""
+    """Whether a package of this name is installed (`_` equals `-`); installing the new package would replace it."""
     try:
         return bool(distribution(name))
     except PackageNotFoundError:
@@ -78,7 +79,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _write(template: Path, folder: Path, name: str) -> None:
-    """Copy a template and put the name into it; after an error, no folder of that name exists."""
+    """Copy a template and insert the name. After an error, no partial folder is left."""
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     unfinished = folder.with_name(f".{folder.name}.new")
     with writing(folder):

@@ -35,7 +35,7 @@ def output_option(text: str) -> Any:
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:
-    """Return a function that completes names of tasks, models or methods; it does not load plug-ins' code."""
+    """Return a function that completes names of tasks, models or methods without loading the code of plug-ins."""
 
     def complete(incomplete: str) -> list[str]:
         from importlib.metadata import entry_points
@@ -50,7 +50,7 @@ def _names(kind: str) -> Callable[[str], list[str]]:
             from audiomarathon.compression.registry import BUILT_IN as METHODS
 
             built_in = [method.key for method in METHODS]
-        before = re.sub(r"[^,+]*$", "", incomplete)  # complete the last of several names
+        before = re.sub(r"[^,+]*$", "", incomplete)  # complete only the last of several names
         plugged_in = [entry.name for entry in entry_points(group=f"audiomarathon.{kind}")]
         return [before + name for name in built_in + plugged_in]
 
@@ -96,7 +96,7 @@ def places(data: Path | None) -> tuple[Path | None, Mapping[str, str]]:
 
 
 def tasks_named(names: list[str] | None) -> list[Task]:
-    """Return the named tasks, each once: `all` is AudioMarathon's ten, and no names are every task."""
+    """Return the named tasks, each once. `all` means AudioMarathon's ten; without names, return every task."""
     from audiomarathon.benchmarks import all_tasks, get_task
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 

@@ -26,9 +26,9 @@ def say(line: str) -> None:
 
 
 def one_by_one(items: Sequence[T], work: Callable[[T], R], label: str = "error") -> list[R]:
-    """Do the work on each item, and return the results.
+    """Call `work` on each item, and return the results.
 
-    Print the error of an item that fails, after `label`, and continue; raise the error of the only item.
+    If an item fails, print `label` and the error, and continue. If it is the only item, raise the error.
     """
     done = []
     for item in items:
@@ -42,9 +42,9 @@ def one_by_one(items: Sequence[T], work: Callable[[T], R], label: str = "error")
 
 
 def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
-    """Turn expected errors into one line and an exit code: 2 for errors, 130 for Ctrl-C, else the command's own."""
+    """Print expected errors as one line. Exit with 2 for errors, 130 for Ctrl-C, else the command's return value."""
 
-    # Click keeps the line breaks only of paragraphs that begin with \b.
+    # Click keeps line breaks only in paragraphs that begin with \b.
     command.__doc__ = re.sub(r"(?m)^( *)(?=Examples?:)", "\\1\b\n\\1", command.__doc__ or "")
 
     @functools.wraps(command)
@@ -70,7 +70,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def _showing_warnings() -> Callable[..., None]:
-    """Return a function that prints each warning once; Python repeats warnings when a library resets the filters."""
+    """Return a function that prints each warning once, even if a library resets the filters."""
     shown = set[str]()
 
     def show(message: Warning | str, category: type[Warning], *_where: object, **_more: object) -> None:
@@ -99,5 +99,5 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     unseen = [result for result in results if result.without_attention]
     for result in unseen:
         number = counted(result.without_attention, "sample")
-        say(f"error: {result.folder}: attention of {number} is missing; run the same command again to continue")
+        say(f"error: {result.folder}: the attention of {number} is missing; run the same command again to continue")
     return 1 if incomplete or unseen else 0

@@ -14,12 +14,12 @@ def report(
     runs: Runs,
     output: Annotated[Path, output_option("HTML file to write.")] = Path("report.html"),
     title: Annotated[str, option("Heading of the page.")] = "AudioMarathon report",
-    samples: Annotated[int, option("Number of samples to browse; those on which settings disagree come first.")] = 500,
+    samples: Annotated[int, option("Number of samples to show; samples on which settings disagree come first.")] = 500,
     audio: Annotated[
         str, option("link (play clips from their files), embed (store them in the page) or none.")
     ] = "link",
     spectrograms: Annotated[bool, option("Draw each clip's spectrogram (decodes the clips).")] = True,
-    data: Annotated[Path | None, option("Data root (default: the runs' own).")] = None,
+    data: Annotated[Path | None, option("Data root (default: the one the runs used).")] = None,
     figures: Annotated[
         Path | None, option("Also write PDF figures with their CSV, tables (.md, .tex) and records to this folder.")
     ] = None,

@@ -22,7 +22,7 @@ def reproduce(
     model: Model = "qwen2.5-omni",
     protocol: Annotated[str, option("paper (the subsets of the public runs) or full (every sample).")] = "paper",
 ) -> int:
-    """Run all ten tasks, or jasco, at base; score as the paper did, and show its scores beside ours.
+    """Run all ten tasks, or jasco, at base; score as the paper did, and show the paper's scores beside ours.
 
     Example: audiomarathon reproduce --model qwen2.5-omni-3b
 
@@ -30,7 +30,7 @@ def reproduce(
     persons 2 and 10.
     Scores follow the paper's release: unparsable replies are dropped before F1, and WER is averaged over samples.
     Prompts and parsing are ours, so expect differences of a few points. F1 is macro-F1; weighted F1, which some of the
-    release's scripts use, is shown too. A task that fails does not stop the others. Writes a .md and a .json file.
+    release's scripts use, is shown too. A task that fails does not stop the others. It writes a .md and a .json file.
     """
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.benchmarks.registry import get_task

@@ -1,4 +1,4 @@
-"""`audiomarathon run`: tasks under one setting."""
+"""`audiomarathon run`: evaluate a model on tasks under one setting."""
 
 from __future__ import annotations
 

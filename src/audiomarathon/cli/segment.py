@@ -1,4 +1,4 @@
-"""Run the scripts in `Segment/`: one per corpus, with the same options, and one that cuts long recordings."""
+"""Run the scripts in `Segment/`: one for each corpus, all with the same options, and one that cuts long recordings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from audiomarathon.errors import DataError
 if TYPE_CHECKING:
     from audiomarathon.segment.corpus import Corpus
 
-#: By task, the module and class of its corpus.
+#: Module and class of each task's corpus.
 CORPORA = {
     "tau": ("tau", "TauCorpus"),
     "gtzan": ("gtzan", "GtzanCorpus"),
@@ -43,16 +43,16 @@ _RATE = option("Sampling rate of the clips, in Hz.")
 
 
 def corpus_class(task: str) -> type[Corpus]:
-    """Return the corpus class of a task."""
+    """Return the class that reads the corpus of a task."""
     module, name = CORPORA[task]
     found: type[Corpus] = getattr(import_module(f"audiomarathon.segment.corpora.{module}"), name)
     return found
 
 
 def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Build the task's folder with the command line's options; exit with 0, or 2 after an error.
+    """Build a task's folder from command-line arguments; exit with 0, or with 2 after an error.
 
-    Attributes of the corpus that are annotated with typer's `Option` are further options.
+    Attributes of the corpus class that are annotated with typer's `Option` become further options.
     """
     corpus = corpus_class(task)
 
@@ -93,7 +93,7 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Cut recordings with the command line's options; exit with 0, or 2 after an error."""
+    """Cut recordings as command-line arguments say; exit with 0, or with 2 after an error."""
     from audiomarathon.segment.cutting import Cutting
     from audiomarathon.segment.cutting import cut as cut_recordings
 
@@ -105,14 +105,14 @@ def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
         low: Annotated[float, _LOW] = usual.low,
         high: Annotated[float, _HIGH] = usual.high,
         rate: Annotated[int, _RATE] = usual.rate,
-        silence: Annotated[float, option("How many dB below loud passages counts as silence.")] = usual.silence,
+        silence: Annotated[float, option("Audio this many dB below loud passages counts as silence.")] = usual.silence,
     ) -> None:
         with _reading():
             typer.echo(cut_recordings(raw, Cutting(low, high, rate, silence), output))
 
     about = (
         "Cut long recordings (podcasts, meetings) into clips, at silences if possible. "
-        "manifest.jsonl lists each clip's place in its recording."
+        "manifest.jsonl lists where each clip lies in its recording."
     )
     _script(cut, arguments, about, "podcasts -o data/podcasts --min 90 --max 300")
 

@@ -1,4 +1,4 @@
-"""`audiomarathon status`: show the progress of runs, from another shell."""
+"""`audiomarathon status`: show the progress of runs that another shell started."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def status(
 
 
 def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
-    """Show the runs until no process was active in two refreshes in a row: a sweep pauses between its tasks."""
+    """Show the runs until two refreshes in a row find no active process, since a sweep pauses between tasks."""
     from audiomarathon.results.status import read_status
 
     idle = 0
@@ -82,7 +82,7 @@ def _print(found: Sequence[RunStatus]) -> None:
 
 
 def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
-    """Return a table of each checkpoint's runs and one of its active runs, then lines on unreadable and new runs."""
+    """Return for each checkpoint a table of its runs and one of active runs; then lines on unreadable and new runs."""
     import datetime
 
     from rich.console import Group
@@ -100,5 +100,5 @@ def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
         if any(run.alive for run in runs):
             shown.append(for_width(tables.running(runs, now), width))
     lines = [f"unreadable: {run.problem}" for run in found if run.problem is not None]
-    lines += [f"{run.folder}: starting, no run yet" for run in found if run.state == "starting"]
+    lines += [f"{run.folder}: starting; it has no records yet" for run in found if run.state == "starting"]
     return Group(*shown, *(Text(plain(line)) for line in lines))

@@ -36,7 +36,7 @@ from audiomarathon.runs.read import Run
 _LLM = "Qwen/Qwen2.5-0.5B"
 
 Scored = tuple[float, int]
-"""A score and its weight in X-ARES' averages; both 0 if X-ARES has no score."""
+"""A score, and its weight in X-ARES' averages; both are 0 if X-ARES has no score."""
 
 
 class XaresTask:
@@ -45,7 +45,7 @@ class XaresTask:
     Raises
     ------
     SettingsError
-        `config` describes no task that can run here.
+        The task that `config` describes cannot run here.
     """
 
     def __init__(self, config: TaskConfig, results: Path = Path("results")) -> None:
@@ -55,7 +55,7 @@ class XaresTask:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder, checked."""
+        """The encoder, loaded and checked."""
         return ready(self.config.encoder)
 
     def run(self) -> tuple[Scored, Scored]:
@@ -78,7 +78,7 @@ class XaresTask:
             deque(probe_task(self.encoder, self.task, data, self.results, protocol="both", say=say), maxlen=0)
 
     def score(self) -> tuple[Score, tuple[Scored, Scored]]:
-        """Return the encoder's stored score and X-ARES' own scores, and write X-ARES' score files."""
+        """Write X-ARES' score files; return the scores of all probes, and those of X-ARES' MLP and kNN alone."""
         folder = self.results / self.task.key / self.encoder.name
         settings = [setting for setting in settings_of(self.task, "both") if (folder / setting).is_dir()]
         runs = [Run.read(folder / setting) for setting in settings]
@@ -91,7 +91,7 @@ class XaresTask:
             if found:
                 pairs.append((float(found.value), self.config.eval_weight))
                 write_text(files / f"{name}_score.txt", "{}\n{}".format(*pairs[-1]))
-            else:  # X-ARES reports 0 for a probe that it does not run
+            else:  # like X-ARES, report 0 for a probe that is not run
                 pairs.append((float("nan") if self.task.lacking and probe == PUBLISHED[0] else 0, 0))
         return score, (pairs[0], pairs[1])
 
@@ -142,12 +142,12 @@ def _jobs(words: Sequence[str], results: Path, failed: set[str], encoder: Encode
             for name in [word] if is_file else [task.name for task in named([word])]:
                 job = XaresTask(_config(name, encoder), results)
                 if job.config.disabled:
-                    say(f"left out: {job.task.name}: disabled in its task file")
+                    say(f"left out: {job.task.name} is disabled in its task file")
                     continue
                 if job.task.private:
                     job.task.find(job.root)
                 if job.task.key in {other.task.key for other in jobs.values()}:
-                    raise SettingsError(f"{job.task.name}: named twice")
+                    raise SettingsError(f"{job.task.name} is named twice; name it once")
                 jobs[name] = job
     return jobs
 
@@ -159,7 +159,7 @@ def _config(word: str, encoder: Encoder | None) -> TaskConfig:
 
 @contextmanager
 def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError], ...] = ()) -> Iterator[None]:
-    """Print an error as one line and continue; add `word` to `failed` unless the error is one of `left_out`."""
+    """Print an error of the block as one line and continue. Unless it is in `left_out`, add `word` to `failed`."""
     try:
         yield
     except left_out as error:
@@ -170,7 +170,7 @@ def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError
 
 
 def _side_by_side(many: int, words: Sequence[str], how: tuple[str, int, Path]) -> set[str]:
-    """Run each task in a process, `many` at a time; return the tasks that failed."""
+    """Run each task in its own process, `many` at a time; return the tasks that failed."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     gpus, start = torch.cuda.device_count(), multiprocessing.get_context("spawn").Process
     devices = [f"cuda:{index % gpus}" if gpus else "cpu" for index in range(len(words))]

@@ -35,12 +35,12 @@ _DAMAGE = (
 )  # fmt: skip
 _COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open), (b"]\0\0\x80", lzma.open))
 
-#: Opens an archive's bytes for reading and seeking.
+#: Function that opens an archive as a stream that can be read and sought.
 Opener = Callable[[], AbstractContextManager[Any]]
 
 
 def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
-    """Download an archive unless it exists, whole or not at all; return its path.
+    """Download an archive to `file` unless that file exists; return its path. A partial download is never left there.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
                 out.write(chunk)
         partial.replace(file)
     except (httpx2.HTTPError, OSError) as error:
-        raise DataError(f"{url}: {told(error)}; download it by hand and name the copy: --from FOLDER or ZIP") from error
+        raise DataError(f"{url}: {told(error)}; download it by hand, then pass --from FOLDER (or the ZIP)") from error
     finally:
         partial.unlink(missing_ok=True)
     return file
@@ -78,7 +78,7 @@ class Source(Protocol):
         """Return all files; paths are relative, without `..`."""
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Yield each wanted entry, in any order, with its copy, which the caller moves away."""
+        """Yield each wanted entry with the path of its copy, in any order. The caller moves the copy away."""
 
 
 @runtime_checkable
@@ -90,7 +90,7 @@ class OpenSource(Source, Protocol):
 
 
 def open_source(path: Path) -> Source:
-    """Return the folder or archive at a path.
+    """Open the folder or archive at a path as a source.
 
     Raises
     ------
@@ -133,7 +133,7 @@ class FolderSource:
         self.folder, self.name = folder, str(folder)
 
     def entries(self) -> list[Entry]:
-        """Return its files without hidden ones. Each folder is read once: links may lead back."""
+        """Return the folder's files that are not hidden. Each folder is read once, since links may lead back to it."""
         found = [folder.path / name for folder in walk(self.folder) for name in sorted(folder.files)]
         top = self.folder.absolute()
         return [Entry(file.relative_to(top).as_posix(), file.stat().st_size) for file in found if file.is_file()]
@@ -150,7 +150,7 @@ class FolderSource:
 
 
 class ArchiveSource(ABC):
-    """An archive whose members are read in its own order."""
+    """An archive whose members are read in the order in which it stores them."""
 
     def __init__(self, archive: Path, content: Opener) -> None:
         self.archive, self.content, self.name = archive, content, str(archive)
@@ -166,7 +166,7 @@ class ArchiveSource(ABC):
             yield found
 
     def entries(self) -> list[Entry]:
-        """Return its files; raise if a member is not allowed."""
+        """Return the archive's files; raise if a member is not allowed."""
         with self.read() as found:
             return vetted(found)
 
@@ -187,25 +187,25 @@ class ZipSource(ArchiveSource):
     """A zip archive; checksums are verified while reading."""
 
     def members(self, raw: Any) -> Generator[Member]:
-        """Yield its members, which may be opened in any order."""
+        """Yield the members, which may be opened in any order."""
         with _ZipFile(raw) as bounded, zipfile.ZipFile(bounded) as opened:
             for info in opened.infolist():
                 kind = stat.S_IFDIR if info.is_dir() else stat.S_IFMT(info.external_attr >> 16) or stat.S_IFREG
                 headers = len(info.extra) + len(info.comment)
                 yield Member(info.filename, kind, info.file_size, headers, partial(opened.open, info))
-            if type(raw) is io.FileIO:  # elsewhere this takes a request or a pass per file; `fetch` checks it too
-                for info in opened.infolist():  # compares names: no checksum covers the directory
+            if type(raw) is io.FileIO:  # other streams need a request or a pass for each file; `fetch` checks it too
+                for info in opened.infolist():  # opening compares names: no checksum covers the directory
                     opened.open(info).close()
 
     @contextmanager
     def opened(self, path: str) -> Iterator[IO[bytes]]:
-        """Open a file; seeking back in a compressed one starts over."""
+        """Open a file; to seek back in a compressed file decompresses it from its start again."""
         with self.read() as found, next(one for one in found if normal(one.name) == path).open() as stream:
             yield stream
 
 
 class _ZipFile(io.BufferedReader):
-    """A zip archive with a limit on its directory, which is read in one piece."""
+    """An opened zip archive that limits the size of the directory, since zipfile reads it in one piece."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > archive_rules.MAX_HEADERS:
@@ -217,7 +217,7 @@ class TarSource(ArchiveSource):
     """A tar archive, compressed or not, read from front to back without seeking."""
 
     def members(self, raw: Any) -> Generator[Member]:
-        """Yield its members, each to be opened before the next; check compressed content to the end."""
+        """Yield the members. Open each before asking for the next. Compressed content is checked to its end."""
         with io.BufferedReader(raw) as file:
             start = file.peek(8)
             unpack = next((unpack for magic, unpack in _COMPRESSED if start.startswith(magic)), None)
@@ -232,7 +232,7 @@ class TarSource(ArchiveSource):
                 while chunk := content.read(_CHUNK):  # gzip's checksum comes last
                     after += len(chunk)
                     if after > archive_rules.MAX_HEADERS:
-                        raise RefusedError(beyond(archive_rules.MAX_HEADERS, "bytes after its last member"))
+                        raise RefusedError(beyond(archive_rules.MAX_HEADERS, "bytes after the last member"))
 
 
 class _Header(tarfile.TarInfo):
@@ -255,7 +255,7 @@ class SevenZipSource(ArchiveSource):
     """A 7z archive. Files are packed together, so all wanted files are unpacked in one pass."""
 
     def members(self, raw: Any) -> Generator[Member]:
-        """Yield its members; :meth:`fetch` unpacks them."""
+        """Yield the members; only :meth:`fetch` can unpack them."""
         with self._unpacker(raw) as opened:
             for one in opened.list():
                 kind = stat.S_IFDIR if one.is_directory else stat.S_IFREG if one.is_file else stat.S_IFLNK
@@ -285,12 +285,13 @@ class SevenZipSource(ArchiveSource):
 
 
 class UnpackedSource:
-    """A source that lists its archives' files too, also those of nested archives.
+    """A source that also lists the files inside its archives, and inside archives within these.
 
     Parameters
     ----------
     outer
-        The source. A file of its own hides a file of an archive with the same path.
+        The source with the archives. If a file of the source and one inside an archive have the same path, the source's
+        file is used.
     depth
         Levels of nested archives to open.
     """
@@ -328,7 +329,7 @@ class UnpackedSource:
 
 
 def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
-    """Copy a stream into the staging folder; raise if its length differs from the announced size."""
+    """Copy a stream into the staging folder; raise if its length differs from the entry's size."""
     target = stage / "partial"
     written = 0
     with target.open("wb") as file:

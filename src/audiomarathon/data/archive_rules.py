@@ -12,13 +12,13 @@ MAX_BYTES = 200 * 10**9
 """Largest unpacked size of an archive: three times the benchmark."""
 
 MAX_MEMBERS = 100_000
-"""Files and folders of a source; the benchmark has 7,000."""
+"""Limit on a source's number of files and folders; the benchmark has 7,000."""
 
 MAX_HEADER = 1 << 16
-"""Bytes of one member's extended header (long name, pax)."""
+"""Limit on the bytes of one member's extended header (long name, pax)."""
 
 MAX_HEADERS = 32 << 20
-"""Bytes of all members' names and headers: 335 of each of the most members."""
+"""Limit on the bytes of all members' names and headers: 335 for each of the most members allowed."""
 
 MAX_PATH = 1_000
 
@@ -42,7 +42,8 @@ class Entry:
 class Member(NamedTuple):
     """A member of an archive.
 
-    `kind` is as in `stat`; `header` counts the bytes of its extended headers; `open` opens it, if it can be read alone.
+    `kind` is a file type as in `stat`; `header` counts the bytes of its extended headers; `open` opens the member, or
+    is None if it cannot be read alone.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Member(NamedTuple):
 
 
 def vetted(members: Iterable[Member]) -> list[Entry]:
-    """Return the files among a source's members.
+    """Check a source's members and return its files.
 
     Raises
     ------
@@ -73,7 +74,7 @@ def vetted(members: Iterable[Member]) -> list[Entry]:
             raise RefusedError(f"{name!r} would leave the folder it is unpacked into")
         path = normal(name)
         if path in files:
-            raise RefusedError(f"{path!r} is in it twice")
+            raise RefusedError(f"{path!r} occurs twice")
         if kind == stat.S_IFREG:
             files[path] = Entry(path, size)
         folder = path if kind == stat.S_IFDIR else path.rpartition("/")[0]
@@ -97,5 +98,5 @@ def beyond(allowed: int, what: str) -> str:
 
 
 def normal(name: str) -> str:
-    """Return a member's path without "./" and doubled slashes; ".." was refused."""
+    """Return a member's path without "./" and doubled slashes; the caller has refused ".."."""
     return PurePosixPath(name).as_posix()

@@ -26,7 +26,7 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
     Parameters
     ----------
     tasks
-        The tasks to describe; examples are taken from them in turn.
+        The tasks to describe; the examples come from each task in turn.
     seed
         Chooses the examples.
 
@@ -104,7 +104,7 @@ def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path, seed: int) -> 
         try:
             _write_excerpt(sample, folder / "audio" / name)
         except AudioError:
-            continue  # counted as bad; another sample takes its place
+            continue  # the clip is unreadable and already counted as such; take another sample
         options = list(zip(LETTERS, sample.options, strict=False))
         facts = {"task": key, "id": sample.id, "question": sample.question, "answer": sample.right}
         examples.append({**facts, "audio": f"audio/{name}", "options": options})

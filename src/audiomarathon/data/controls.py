@@ -1,7 +1,7 @@
 """Make control variants of a task, to test how its score depends on the audio.
 
-Variants have clips of one length, cut around the deciding event or extended with background noise; or clips of the
-original lengths with silence, noise, or another sample's audio.
+The clips of a variant have one length, cut around the deciding event or extended with background noise. Or they have
+their original lengths, with silence, noise or another sample's audio instead of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BACKGROUND = "noise with the spectrum and level of the clip's quietest tenth"
 
 @dataclass(frozen=True)
 class _Variant:
-    """Length of every clip in seconds (None keeps each clip's), kind of its audio, and the seed."""
+    """Length of every clip in seconds (None keeps each clip's length), kind of audio, and the seed."""
 
     kind: str
     seconds: float | None
@@ -48,14 +48,14 @@ class _Variant:
 
 
 def window(length: float, seconds: float, events: Sequence[tuple[float, float]]) -> float | None:
-    """Return where a variant's clip starts, with all events at the same relative place as in the clip.
+    """Return where in the clip the variant's clip starts. All events keep their relative place.
 
     Parameters
     ----------
     length, seconds
         Lengths of the clip and of the variant's clip.
     events
-        Onset and end of each deciding event in the clip. Without events the variant's clip starts where the clip does.
+        Onset and end of each event in the clip that decides the answer. Without events the result is 0.
 
     Returns
     -------
@@ -76,8 +76,8 @@ def window(length: float, seconds: float, events: Sequence[tuple[float, float]])
 class _Clip:
     """One clip to write: its samples, source, start in the source, length and path.
 
-    `deciding` tells whether it holds the deciding part (whole, cut, unknown or absent); `partner` is the clip whose
-    audio it gets instead, and `own` a control that the task defines.
+    `deciding` tells whether the clip holds the part that decides the answer (whole, cut, unknown or absent).
+    `partner` is the clip whose audio replaces this clip's; `own` is a control that the task defines.
     """
 
     samples: tuple[Sample, ...]
@@ -99,7 +99,7 @@ def build_controls(
     seed: int = 42,
     jobs: int = 0,
 ) -> tuple[Path, dict[str, int]]:
-    """Write one variant of tasks as a data root, in which each task loads as usual.
+    """Write one variant of some tasks as a data root, from which each task loads as usual.
 
     Parameters
     ----------
@@ -113,7 +113,8 @@ def build_controls(
     Returns
     -------
     (Path, dict)
-        The root, and by task the number of samples left out because their transcript cannot be cut with the clip.
+        The variant's root; and for each task the number of samples left out, since a transcript cannot be cut with its
+        clip.
 
     Raises
     ------
@@ -178,7 +179,7 @@ def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
 
 
 def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
-    """Return the deciding events in a clip; they are always in a sample's first clip."""
+    """Return the events in a clip that decide an answer; they are always in a sample's first clip."""
     times = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples if s.clips[0] == clip]
     return [(float(onset), float(onset + long)) for onset, long in times if onset is not None and long is not None]
 
@@ -207,7 +208,7 @@ def _plan(
         own_path = path.with_name(f"{path.stem}--{number}{path.suffix}") if len(parts) > 1 else path
         start = window(length, wanted, events := _events(some, clip))
         deciding = "absent" if variant.kind != "audio" else "whole" if events else "unknown"
-        if start is None:  # the event is longer than the window: start with the event
+        if start is None:  # the event is longer than the variant's clip: start with the event
             start = max(0.0, min(events[0][0], length - wanted))
             deciding = deciding.replace("whole", "cut")
         clips.append(_Clip(tuple(some), clip, start, wanted, own_path.as_posix(), deciding, partner))
@@ -215,7 +216,7 @@ def _plan(
 
 
 def _path(loaded: Loaded, clip: Path) -> str:
-    """Return the path of a variant's clip: the clip's path, as WAV or FLAC, which keep 16-bit audio exact."""
+    """Return the path of a variant's clip: the original path, ending in WAV or FLAC, which keep 16-bit audio exact."""
     path = Path(relative(loaded, clip))
     return (path if path.suffix.lower() in (".wav", ".flac") else path.with_suffix(".flac")).as_posix()
 

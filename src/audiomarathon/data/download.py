@@ -1,8 +1,9 @@
 """Download tasks' data into a data root: only needed files, checked, and resumable.
 
-The task itself decides what it needs. The source's tree is mirrored with empty files, only the metadata is downloaded,
-and the task is found and loaded there as in a run. Its clips are the clips of its samples, and a limit takes the same
-samples as SAMPLE_LIMIT. Files are downloaded into a hidden folder of the root, and renamed once they are whole.
+The task itself decides which files it needs. The source's tree is mirrored with empty files, only the metadata is
+downloaded, and the task is found and loaded there as in a run. Its clips are those of its samples, and a limit takes
+the same samples as SAMPLE_LIMIT in a run. Files are downloaded into a hidden folder of the root, and renamed once they
+are whole.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Wanted:
     manifest
         The source's manifest, with its licence.
     expected
-        Expected facts of the whole task; None for a split other than the default.
+        Expected facts (such as counts) of the whole task; None for a split other than the default.
     """
 
     task: Task
@@ -80,22 +81,23 @@ def download(
     dry_run: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> list[Wanted]:
-    """Download tasks into a data root; return what was downloaded, or with `dry_run` would be.
+    """Download tasks into a data root; return what was downloaded. With `dry_run`, only return what would be.
 
     Parameters
     ----------
     limit, seed
-        As a run's SAMPLE_LIMIT and SEED: the same samples, in addition to samples in the root. The root's metadata has
+        SAMPLE_LIMIT and SEED of a run: its samples are added to those already in the root. The root's metadata has
         only their rows, and its `audiomarathon.json` says so; a later call without a limit downloads the rest.
     split
-        As a run's TASK_SPLIT; "" is the task's default. `data verify` checks only the default.
+        TASK_SPLIT of a run; "" is the task's default. `data verify` checks only the default.
     licence
-        Licence of data without a stated licence.
+        Licence to state in the manifest if the source states none.
 
     Raises
     ------
     DataError
-        A task is not in the source, or is elsewhere in the root; too little space; a wrong hash; no network. Finished
+        A task is not in the source, or is in another folder of the root; the disk is too small; a hash is wrong; the
+        network fails. Finished
         files stay, and the same call continues.
     """
     stage = root / STAGE
@@ -172,7 +174,7 @@ def _plan(
 
 
 def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
-    """Return the samples that are in place; a limit adds samples and never removes them."""
+    """Return the samples that were downloaded before. They stay selected, so a lower limit removes nothing."""
     try:
         return {sample.id for sample in task.load(folder, filters).samples} if folder.is_dir() else set()
     except DataError:
@@ -180,7 +182,10 @@ def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
 
 
 def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
-    """Tell whether a file is the task's metadata file (or any text file, if it has none), or a manifest above it."""
+    """Tell whether a file is the task's metadata file, or a manifest in a folder above it.
+
+    If the task has no metadata file (`named` is ""), every text file of its folder counts.
+    """
     path = Path(entry.path)
     if path.name == FILE_NAME:
         return folder.is_relative_to(path.parent)
@@ -189,7 +194,7 @@ def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
 
 
 def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limit: int, seed: int) -> None:
-    """Write the rows, all or the limited run's, and the expected counts in the root's manifest."""
+    """Write the metadata rows (all, or those of the chosen samples), and the expected counts in the root's manifest."""
     if plan.limited:
         plan.task.write_rows(Part(plan.loaded, plan.chosen), root / plan.folder)
     else:
@@ -211,7 +216,7 @@ def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limi
 def bring(
     source: Source, wanted: Sequence[Entry], stage: Path, place: Callable[[Entry], Path], *, shown: bool | None = None
 ) -> None:
-    """Fetch files from a source, and put each in its place once it is whole and checked.
+    """Fetch files from a source, and move each to its final path once it is whole and checked.
 
     Parameters
     ----------
@@ -245,7 +250,7 @@ def bring(
 
 
 def _digest(file: Path, like: str) -> str:
-    """Return a file's hash of the same kind; "" if there is none to compare with."""
+    """Return a file's hash of the same kind as `like`; "" if `like` is empty."""
     if not like:
         return ""
     kind = like.partition(":")[0]
@@ -255,7 +260,7 @@ def _digest(file: Path, like: str) -> str:
 
 
 def _place(file: Path, target: Path) -> None:
-    """Move a whole file to its place in one step, through a hidden copy if it is on another file system."""
+    """Move a complete file to its final path in one step, through a hidden copy if that is on another file system."""
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.with_name(".partial")

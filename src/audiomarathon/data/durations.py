@@ -26,7 +26,7 @@ HISTOGRAM_BINS = 20
 
 
 def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0) -> dict[Path, ClipInfo | str]:
-    """Read the header of every clip of a task, or with `deep` all of its audio, in parallel.
+    """Read the header of every clip of a task in parallel; with `deep`, decode the whole clip.
 
     Parameters
     ----------
@@ -38,7 +38,8 @@ def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0)
     Returns
     -------
     dict
-        For each clip its facts, or the reason why it cannot be read. With `deep`, its length is the decoded length.
+        For each clip its facts, or the reason why it cannot be read. With `deep`, the length is that of the decoded
+        audio.
     """
     found = {}
     clips = sorted({clip for sample in loaded.samples for clip in sample.clips})  # several questions may share a clip

@@ -22,12 +22,12 @@ _BLOCK = 8 << 20  # bytes per request when parts of a file are read
 
 
 class HubSource:
-    """A data set on the hub, at its current revision when first read.
+    """A data set on the hub. The first read fixes the revision: the newest at that time.
 
     Parameters
     ----------
     api
-        Client of the hub; None makes one.
+        Client of the hub; None creates a client.
     """
 
     def __init__(self, repository: str = HUB_DATASET, api: HfApi | None = None) -> None:
@@ -37,7 +37,7 @@ class HubSource:
             from huggingface_hub.utils.tqdm import disable_progress_bars
 
             api = HfApi()
-            disable_progress_bars()  # it would draw a bar per file below ours
+            disable_progress_bars()  # the hub's client would draw a bar for each file below our bar
         self._api = api
         self._revision: str | None = None
 
@@ -64,7 +64,7 @@ class HubSource:
         return found
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Download several files at once; interrupted files are resumed."""
+        """Download several files at the same time; interrupted files are resumed."""
 
         download = partial(self._api.hf_hub_download, repo_type="dataset", revision=self._revision)
 

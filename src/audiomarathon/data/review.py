@@ -42,9 +42,10 @@ def review(
     Parameters
     ----------
     verdicts
-        Samples with a verdict in this file are not asked again; skipped samples are.
+        JSONL file. Samples with a verdict in it are not shown again; skipped samples are.
     seed, share
-        Choose the samples: the first in a run's order with this seed, so a larger share extends a smaller one.
+        Seed, and share of the samples to review. The first samples in a run's order with this seed are taken, so a
+        larger share extends a smaller one.
     ask, show
         Functions that read an answer (`y`, `n` with a note, `s`, `q`) and print a text.
     play
@@ -53,7 +54,7 @@ def review(
     Returns
     -------
     Counter
-        Number of accepted and rejected samples, with earlier verdicts, and of samples left.
+        Number of accepted and of rejected samples (earlier verdicts included), and of samples left to review.
 
     Raises
     ------
@@ -79,7 +80,7 @@ def review(
 
 
 def described(sample: Sample) -> str:
-    """Return a sample as text: its question, options with the right one marked, or its transcript."""
+    """Return a sample as text: its question and its options (the right one marked), or its transcript."""
     lines = [sample.id, *(str(clip) for clip in sample.clips), sample.question]
     if not sample.options:
         return "\n".join([*lines, f"transcript: {sample.answer}"])
@@ -91,7 +92,7 @@ def described(sample: Sample) -> str:
 
 
 def _asked(ask: Callable[[str], str]) -> str:
-    """Return `y`, `n` and a note, `s` or `q`; the end of input means `q`."""
+    """Return the answer: `y`, `n` followed by a note, `s` or `q`; the end of input means `q`."""
     while True:
         try:
             answer = ask("right? y(es), n(o) [why], s(kip), q(uit): ").strip()
@@ -104,7 +105,7 @@ def _asked(ask: Callable[[str], str]) -> str:
 
 @contextmanager
 def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
-    """Play the clips inside the block; stop at its end."""
+    """Play a sample's clips during the block; stop playing at the end of the block."""
     command = next((command for name, command in PLAYERS.items() if shutil.which(name)), None)
     if command is None:
         show(f"(no player: install one of {', '.join(PLAYERS)}; the clip's path is above)")
@@ -120,10 +121,10 @@ def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the last verdict on each sample; a cut last line of a killed review is skipped."""
+    """Return the last verdict on each sample; skip an incomplete last line, which a killed review leaves."""
     try:
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
         return {row["id"]: {**row, "verdict": row["verdict"]} for row in rows}
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise DataError(f"{file}: not a file of verdicts ({error})") from error
+        raise DataError(f"{file}: is not a file of verdicts ({error}); name another file") from error

@@ -15,7 +15,7 @@ from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.text import counted
 
 TOLERANCE_S = 1.0
-"""Seconds by which a clip may miss the expected range; published ranges are rounded to quarters of a minute."""
+"""Seconds by which a clip may lie outside the expected range; published ranges are rounded to quarters of a minute."""
 
 Kind = Literal["task", "row", "clip", "duration", "count"]
 
@@ -41,7 +41,7 @@ class Problem:
 class TaskReport:
     """Result for one task; `state` is `ok`, `wrong` or `missing`.
 
-    `notes` count samples with known defects of the published data; these are not problems.
+    `notes` count samples with defects that the published data is known to have; they are not counted as problems.
     """
 
     task: str
@@ -75,18 +75,18 @@ def verify(
     Parameters
     ----------
     data_root, env
-        Where to look, as :func:`~audiomarathon.benchmarks.locate.task_folder` does.
+        Data root and env vars, as in :func:`~audiomarathon.benchmarks.locate.task_folder`.
     deep
         Decode every clip instead of reading its header.
     jobs
         Threads; 0: one per core.
     tolerance
-        Seconds by which a clip may miss the expected range.
+        Seconds by which a clip may lie outside the expected range.
 
     Returns
     -------
     TaskReport
-        Problems of the data are in the report, never raised.
+        Problems of the data are listed in the report, never raised as exceptions.
     """
     folder = None
     try:

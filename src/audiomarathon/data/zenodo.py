@@ -21,7 +21,7 @@ from audiomarathon.errors import DataError, MissingDataError, told
 from audiomarathon.lock import holding
 
 BASE = "AUDIOMARATHON_ZENODO"
-READY = ".audio_tar_ready"  # X-ARES' flag
+READY = ".audio_tar_ready"  # X-ARES creates this file in a folder that is complete
 _AT_ONCE = 2
 _BUSY = "another download is running there"
 _TRIES = 5
@@ -52,7 +52,8 @@ class Record:
             ]
             licence = (content.get("metadata") or {}).get("license") or {}
         except httpx2.TransportError as error:
-            raise DataError(f"{self.name}: {told(error)}; download it by hand: --from FOLDER or ZIP") from error
+            advice = "download it by hand, then pass --from FOLDER (or the ZIP)"
+            raise DataError(f"{self.name}: {told(error)}; {advice}") from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(f"{self.name}: is not a Zenodo record ({told(error)})") from error
         for entry in self._entries:
@@ -62,16 +63,16 @@ class Record:
         self.size = sum(entry.size for entry in self._entries)
 
     def entries(self) -> list[Entry]:
-        """Return its files with their MD5."""
+        """Return the record's files with their MD5."""
         return self._entries
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Download some files at once, under temporary names."""
+        """Download several files at the same time, under temporary names."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             yield from zip(wanted, pool.map(partial(self._one, stage=stage), wanted), strict=True)
 
     def _one(self, entry: Entry, stage: Path) -> Path:
-        """Download a file; resume it after lost connections, and where an earlier call stopped."""
+        """Download a file; after a lost connection, or in a later call, continue where it stopped."""
         import httpx2
 
         url, part = self._urls[entry.path], stage / f".{entry.path}.partial"
@@ -94,15 +95,16 @@ class Record:
 
 
 def plan(task: EncoderTask) -> Record:
-    """Return the record of a task's data.
+    """Return the Zenodo record that holds a task's data.
 
     Raises
     ------
     DataError
-        The task has none.
+        The task has no Zenodo record.
     """
     if not task.zenodo:
-        raise DataError(f"{task.name}: private: no data" if task.private else f"{task.name}: has no zenodo_id")
+        why = "its data is private" if task.private else "it has no zenodo_id"
+        raise DataError(f"{task.name} cannot be downloaded: {why}")
     return Record(task.zenodo)
 
 
@@ -118,7 +120,7 @@ def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _li
     folder = root / task.name
     with holding(folder / ".lock", _BUSY):
         if (folder / READY).is_file() and not task.missing(folder):
-            say(f"{folder}: is complete; nothing to download")
+            say(f"{folder}is complete; nothing to download")
             return
         (folder / READY).unlink(missing_ok=True)
         found = plan(task)
@@ -161,7 +163,7 @@ def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
 
 
 def _copy(source: Source, wanted: Sequence[Entry], folder: Path, stage: Path) -> None:
-    """Copy files into one folder, each whole or not at all; files that are there stay."""
+    """Copy files into one folder, each whole or not at all; existing files stay."""
     left = [one for one in wanted if not is_there(folder / Path(one.path).name, one.size)]
     check_space(folder, sum(one.size for one in left))
     bring(source, left, stage, lambda entry: folder / Path(entry.path).name)
@@ -175,7 +177,7 @@ def _finish(task: EncoderTask, folder: Path, source: str) -> None:
 
 @contextmanager
 def _answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
-    """Open an answer for reading; after 429, wait as long as the server asks, a limited number of times."""
+    """Request a URL and yield the answer for reading; on status 429, wait as long as the server asks and try again."""
     import httpx2
 
     for tries_left in reversed(range(_TRIES)):
@@ -191,5 +193,6 @@ def _answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
         except httpx2.TransportError:
             raise  # the caller may try again
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise DataError(f"{url}: {told(error)}; download it by hand: --from FOLDER or ZIP") from error
+            advice = "download it by hand, then pass --from FOLDER (or the ZIP)"
+            raise DataError(f"{url}: {told(error)}; {advice}") from error
         time.sleep(min(_LONGEST_WAIT_S, float(asked) if asked.isdecimal() else 60.0))

@@ -1,4 +1,4 @@
-"""The embedded default: a synthetic mini benchmark and a tiny trained checkpoint that ships with the package.
+"""Data and model that ship with the package: a synthetic mini benchmark and a tiny trained checkpoint.
 
 Importing this package imports neither torch nor transformers, so the command line stays quick.
 """

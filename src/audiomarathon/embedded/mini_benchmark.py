@@ -36,7 +36,7 @@ CLIPS = {
     "vox": 6,
     "vox_age": 8,
 }
-FAKE_SECONDS = 0.5  # a forged word, as in the public corpus; other events last `synthesis.EVENT_SECONDS`
+FAKE_SECONDS = 0.5  # length of a forged word, as in the public corpus; other events last `synthesis.EVENT_SECONDS`
 LICENCE = "CC0-1.0"
 
 Row = dict[str, Any]
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Recording:
-    """A written clip: its task, its length, and its rows of metadata."""
+    """A clip that was written: its task, its length, and its rows of metadata."""
 
     task: str
     seconds: float
@@ -120,7 +120,7 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
     if target.is_dir():
         return target
     cache.mkdir(parents=True, exist_ok=True)
-    # Written under another name and renamed, so that a killed run leaves no half benchmark that looks whole.
+    # Write under another name, then rename: a killed run must not leave half a benchmark that looks complete.
     partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.partial-", dir=cache))
     try:
         generate(partial)
@@ -128,7 +128,7 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
         try:
             partial.rename(target)
         except OSError:
-            if not target.is_dir():  # else another process was quicker, and wrote the same bytes
+            if not target.is_dir():  # if it exists, another process has just written the same bytes
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -142,7 +142,7 @@ def fingerprint() -> str:
 
 
 def word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return onsets of words some seconds apart, at least the two seconds of the audio encoder's window."""
+    """Return onsets of words, each at least two seconds (the audio encoder's window) after the one before."""
     stretch = seconds / count
     middles = (np.arange(count) + 0.5 + rng.uniform(-0.2, 0.2, count)) * stretch
     return [float(middle - synthesis.WORD_SECONDS / 2) for middle in middles]
@@ -156,10 +156,10 @@ def event_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[f
 
 
 def _record(job: tuple[Path, int, str, int]) -> Recording:
-    """Write one clip and return its rows; each clip has a random stream of its own."""
+    """Write one clip and return its rows. Each clip has its own random stream."""
     root, seed, task, index = job
     rng = world.stream(seed, "benchmark", TASKS.index(task), index)
-    # One clip in each task is long; the others stay near the minimum, to keep the whole small.
+    # One clip of each task is long; the others stay near the minimum, to keep the benchmark small.
     seconds = round(float(rng.uniform(110, 119) if index == 0 else rng.uniform(90.5, 94)), 1)
     make: Callable[[str, int, np.random.Generator, float], tuple[synthesis.Clip, str, list[Row]]]
     make = {"librispeech": _transcribed, "race": _passage, "slue": _event, "desed": _event, "had": _veracity}.get(
@@ -182,7 +182,7 @@ def _textured(task: str, index: int, rng: np.random.Generator, seconds: float) -
     labels = world.labels_of(task)
     label = labels[index % len(labels)]
     rate = 22050 if task == "gtzan" else 16000
-    fixed = task in ("vox", "vox_age")  # these list all classes in one order, as the public files do
+    fixed = task in ("vox", "vox_age")  # their options are all classes in a fixed order, as in the public files
     options = list(labels) if fixed else world.options_for(label, labels, 4, rng)
     letter = "ABCDE"[options.index(label)]
     uniq_id, speaker = f"mini_{task}_{index:02d}", f"id{90000 + index}"
@@ -264,10 +264,10 @@ def _transcribed(_: str, index: int, rng: np.random.Generator, seconds: float) -
 
 def _write_metadata(folder: Path, task: str, rows: list[Row]) -> None:
     if task == "librispeech":
-        return  # its transcripts are beside the clips
+        return  # its metadata are the transcripts beside the clips
     names = {one.key: one.metadata_file for one in AUDIOMARATHON.tasks if isinstance(one, MultipleChoice)}
     info = {"task": "sound event detection", "dataset": "mini", "licence": LICENCE}
-    # In `had` the folder is the class. The public format has no field for the fake part, so events have their own file.
+    # In `had` the folder is the class. The public format has no field for the fake part, so events get a separate file.
     file = folder / (names[task] or "events.json")
     _write_json(file, {"task_info": info, "tasks": rows} if task == "desed" else rows)
 

@@ -20,13 +20,13 @@ def seconds_of(n: int, rate: int) -> NDArray[np.float64]:
 
 
 def fade(n: int, rate: int, seconds: float = 0.03) -> Signal:
-    """Return an envelope that opens and closes without a click."""
+    """Return an envelope that fades in and out, so that a sound starts and ends without a click."""
     ramp = np.minimum(np.arange(n), np.arange(n)[::-1]) / (seconds * rate)
     return float32(np.minimum(ramp, 1.0))
 
 
 def noise(rng: np.random.Generator, n: int, rate: int, *bands: tuple[float, float]) -> Signal:
-    """Return noise of unit deviation with a bump at each `(centre in Hz, width in octaves)`."""
+    """Return noise with standard deviation 1 and a spectral bump at each `(centre in Hz, width in octaves)`."""
     size = next_fast_len(n, real=True)
     spectrum = rfft(rng.standard_normal(size, dtype=np.float32))
     octaves = np.log2(np.maximum(np.linspace(0, rate / 2, len(spectrum), dtype=np.float32), 20.0))
@@ -36,7 +36,7 @@ def noise(rng: np.random.Generator, n: int, rate: int, *bands: tuple[float, floa
 
 
 def swing(rng: np.random.Generator, n: int, rate: int, hertz: float, depth: float) -> Signal:
-    """Return an envelope between 1 - depth and 1."""
+    """Return an envelope that swings between 1 - depth and 1, `hertz` times a second."""
     phase = 2 * np.pi * (hertz * seconds_of(n, rate) + rng.random())
     return float32(1 - depth * (0.5 + 0.5 * np.sin(phase)))
 
@@ -53,10 +53,10 @@ def voice(
     tilt: float = 1.0,
     breath: float = 0.0,
 ) -> Signal:
-    """Return a voice: harmonics of `f0` shaped by formants, its pitch swinging by `melody` (Hz, share of f0)."""
+    """Return a voice: harmonics of `f0` shaped by formants; `melody` (Hz, share of f0) makes the pitch swing."""
     t = seconds_of(n, rate)
     wobble, share = melody
-    phase = f0 * t  # the swing's integral, so that the phase needs no cumulative sum
+    phase = f0 * t  # integrate the swing in closed form, which replaces a cumulative sum
     if share:
         phase = phase - f0 * share / (2 * np.pi * wobble) * np.cos(2 * np.pi * (wobble * t + rng.random()))
     harmonics = np.arange(1, int(min(7000, rate * 0.45) / (f0 * (1 + share))) + 1)

@@ -1,4 +1,4 @@
-"""Write a small task for encoders in X-ARES' format: name the scene, one of ten, of synthetic clips."""
+"""Write a small encoder task in X-ARES' format: which of ten scenes is heard in a synthetic clip."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def {name}_config(encoder) -> TaskConfig:
 
 
 def write_task(root: Path, *, clips: int = 6, seconds: tuple[float, float] = (0.1, 0.2)) -> Path:
-    """Write the task's tars into `<root>/sounds`, and its task file into the root; return that file.
+    """Write the task's tars into `<root>/sounds`, and its task file into the root; return the task file.
 
     Parameters
     ----------

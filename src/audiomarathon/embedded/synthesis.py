@@ -20,7 +20,7 @@ WORD_SECONDS = 0.7
 
 @dataclass(frozen=True)
 class Event:
-    """A sound that is heard from `onset` for `seconds`; `cue` names it."""
+    """A sound from `onset` that lasts `seconds`; `cue` names it."""
 
     cue: str
     onset: float
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Clip:
-    """Mono samples in [-1, 1], and the events in them that can decide an answer, by onset."""
+    """Mono samples in [-1, 1], and the events that can decide an answer, sorted by onset."""
 
     samples: Signal
     rate: int
@@ -80,7 +80,7 @@ def speech(words: Sequence[tuple[str, float]], rng: np.random.Generator, seconds
 
 
 def spoken(cue: str, rng: np.random.Generator, n: int, rate: int, pitch: float | None = None) -> Signal:
-    """Return a "word" at a speaker's pitch: four tones, of which another word shares at most two."""
+    """Return a "word" at a speaker's pitch: four tones. Two words have at most two tones in common."""
     pitch = rng.uniform(0.97, 1.03) if pitch is None else pitch
     t = seconds_of(n, rate)
     tones = sum(np.sin(2 * np.pi * (f * pitch * t + rng.random())) for f in _signatures()[cue])
@@ -90,24 +90,24 @@ def spoken(cue: str, rng: np.random.Generator, n: int, rate: int, pitch: float |
 
 @lru_cache
 def _signatures() -> dict[str, tuple[float, ...]]:
-    """Return each spoken word's tones: greedily the first sets of 4 of 18 that overlap in at most two."""
+    """Return each spoken word's tones: sets of 4 of 18 tones, chosen greedily so that two sets share at most two."""
     bands = 260 * 1.19 ** np.arange(18)
     chosen: list[tuple[int, ...]] = []
     for four in itertools.combinations(range(18), 4):
-        # Neighbouring bands blur at another speaker's pitch, so tones keep a band between them.
+        # At another speaker's pitch neighbouring bands blur, so two tones of a word are never in neighbouring bands.
         if min(b - a for a, b in itertools.pairwise(four)) < 2 or any(len(set(four) & set(o)) > 2 for o in chosen):
             continue
         chosen.append(four)
-    step = len(chosen) / len(SPOKEN)  # spread over the list, else the first words would share the lowest tones
+    step = len(chosen) / len(SPOKEN)  # take sets all over the list; the first ones share low tones
     return {cue: tuple(float(bands[b]) for b in chosen[int(i * step)]) for i, cue in enumerate(SPOKEN)}
 
 
 def _finish(samples: Signal) -> Signal:
-    """Scale to the same peak everywhere: Whisper's features are clamped relative to the loudest point of a clip."""
+    """Scale all clips to the same peak: Whisper clamps a clip's features relative to its loudest point."""
     return float32(0.7 * samples / np.abs(samples).max())
 
 
-# Each scene: bumps of its noise, rate and depth of its swell, and a whine (Hz, how often a second it sounds) or none.
+# Each scene: bumps of its noise, rate and depth of its swell, and a whine (Hz, how often a second) or none.
 _SCENES: dict[str, tuple[tuple[tuple[float, float], ...], float, float, tuple[float, float] | None]] = {
     "airport": (((1000, 1.5),), 0.5, 0.3, (1000, 0.8)),
     "bus": (((110, 0.5),), 3.0, 0.5, None),
@@ -124,7 +124,7 @@ _SCENES: dict[str, tuple[tuple[tuple[float, float], ...], float, float, tuple[fl
 
 def _scene(label: Label, rng: np.random.Generator, n: int, rate: int) -> Signal:
     bands, swell, depth, whine = _SCENES[label.name]
-    shift = rng.uniform(0.94, 1.06)  # the place
+    shift = rng.uniform(0.94, 1.06)  # places of the same scene differ by this shift
     out = noise(rng, n, rate, *((centre * shift, width) for centre, width in bands))
     out *= swing(rng, n, rate, swell * rng.uniform(0.9, 1.1), depth)
     if whine:

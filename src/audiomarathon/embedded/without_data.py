@@ -1,4 +1,4 @@
-"""Choose model and data if a run names none: the embedded model on the mini benchmark, never on real data unasked."""
+"""Choose model and data if the user names none: the embedded model on the mini benchmark, never on real data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MINI = "mini"
 
 
 def data_root(named: str) -> Path | None:
-    """Return the data root that a user names; `mini` is the mini benchmark, written on first use. None for "".
+    """Return the data root that a user names; None for "". `mini` is the mini benchmark, which is written on first use.
 
     Raises
     ------
     AudioMarathonError
-        There can be no such folder, or the mini benchmark cannot be written.
+        The folder's name is impossible, or the mini benchmark cannot be written.
     """
     if not named:
         return None
@@ -41,14 +41,14 @@ def data_root(named: str) -> Path | None:
 def toy_or_real(
     model: str | None, tasks: Sequence[str | Task], settings: RunSettings, say: Callable[[str], None]
 ) -> tuple[str, RunSettings]:
-    """Return the model to run, and the settings with its data.
+    """Return the model to run, and the settings with the data to run it on.
 
-    The default model is the embedded one, on the mini benchmark only: scores of a toy on real data mislead.
+    The default model is the embedded one, on the mini benchmark only: scores of a toy on real data would mislead.
 
     Raises
     ------
     SettingsError
-        Real data is named, but no model.
+        The user names real data, but no model.
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
     own = dict(settings.data_paths)
@@ -61,7 +61,7 @@ def toy_or_real(
         )
     model = model or EMBEDDED
     toy = get_model(model).checkpoint == EMBEDDED and not settings.model_path
-    # For tasks that the mini benchmark lacks, a later error says that no data root is set.
+    # If the mini benchmark lacks a task, a later check reports that no data root is set.
     if toy and not settings.data and set() < {one.key for one in chosen if path_variable(one) not in named} <= {*TASKS}:
         say(
             f"no data root is set: the {EMBEDDED} model runs on the mini benchmark (--data {MINI}), synthetic audio "

@@ -1,4 +1,4 @@
-"""The synthetic world: its classes, its questions, and two disjoint splits of random streams.
+"""The synthetic world of the mini benchmark: classes, questions, and two disjoint splits of random streams.
 
 A *cue* is the word of an option that distinguishes its class from the others (`station` in "Metro station"). It is a
 single token of the embedded tokenizer; the audio encoder is trained to output it.
@@ -13,7 +13,7 @@ import numpy as np
 
 Split = Literal["benchmark", "training"]
 
-#: The ten tasks. A task's position is part of its random streams, so append new tasks at the end.
+#: The ten tasks. A task's position in this list seeds its random streams, so append new tasks at the end.
 TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
 
 #: Tasks whose answer depends on a short event; in the other tasks the evidence lasts as long as the clip.
@@ -121,7 +121,7 @@ SPOKEN = (*WORDS, *(label.cue for label in PLACES), *(label.cue for labels in FA
 
 
 def labels_of(task: str) -> tuple[Label, ...]:
-    """Return the classes of a choice task (`race`: all facts, whatever their category)."""
+    """Return the classes of a choice task; for `race` they are all facts of all categories."""
     facts = tuple(label for labels in FACTS.values() for label in labels)
     return {
         "race": facts,
@@ -137,7 +137,7 @@ def labels_of(task: str) -> tuple[Label, ...]:
 
 
 def cues() -> tuple[str, ...]:
-    """Return all cues once, without "Real", which is the absence of a fake part."""
+    """Return all cues, each once. "Real" has no cue, since it means that there is no fake part."""
     choice = (label.cue for task in QUESTIONS for label in labels_of(task) if label.cue != "Real")
     return (*WORDS, *choice)
 

@@ -1,1 +1,1 @@
-"""Probes of pooled embeddings: what a frozen audio encoder knows about a task's classes."""
+"""Probe frozen audio encoders: fit small models on their embeddings to measure what these tell about a task."""

@@ -1,4 +1,4 @@
-"""Data of a probe: pooled embeddings with targets, and the parts to fit, validate and test on."""
+"""Data of a label probe: pooled embeddings with targets, and the parts to fit, validate and test on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Clips:
     targets
         The class of each clip, counted from 0, shape (clips,); multi-label: 0 or 1, shape (clips, classes).
     parts
-        The part each clip belongs to ("train", "valid", "test" or a fold), shape (clips,).
+        The part that each clip belongs to ("train", "valid", "test" or a fold), shape (clips,).
     """
 
     embeddings: npt.NDArray[np.floating[Any]]
@@ -79,14 +79,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Scores of test clips, those of all splits pooled.
+    """Scores of the test clips of all splits.
 
     Attributes
     ----------
     rows
         The clip of each score, as a row of the embeddings, shape (clips,).
     scores
-        Shape (clips, classes); the highest wins.
+        A score for each class, shape (clips, classes); the class with the highest score is predicted.
     penalties, valid
         The penalty chosen on the validation part of each split, and the figure it has there; empty for kNN.
     """
@@ -104,7 +104,7 @@ class Predictions:
 
 
 def rotated(folds: Sequence[str], *, as_published: bool = False) -> list[Split]:
-    """Return a split for each fold: test it, validate on the next fold, train on the rest.
+    """Return one split for each fold: test on it, validate on the next fold, train on the rest.
 
     X-ARES (`as_published`) validates on the fold that it tests.
     """
@@ -119,16 +119,16 @@ def rotated(folds: Sequence[str], *, as_published: bool = False) -> list[Split]:
 
 
 def held_out(clusters: Sequence[str], targets: Integers, *, share: float = HELD_OUT, seed: int = 0) -> npt.NDArray[Any]:
-    """Choose clips for validation: whole clusters, in the order of a hash, near `share` of each class.
+    """Choose whole clusters for validation, in the order of a hash, so that about `share` of each class is held out.
 
     Returns
     -------
-    Booleans, shape (clips,). A cluster is taken if that brings the counts of the classes nearer to their share; at
+    Booleans, shape (clips,). A cluster is taken if this brings the counts of the classes nearer to `share`; at
     least one cluster is taken, and one is left.
     """
     names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
     if len(names) < 2:
-        raise DataError(f"{len(names)} cluster; allowed: two or more, to hold out whole clusters for validation")
+        raise DataError(f"{len(names)} cluster; to hold out whole clusters for validation, two or more are needed")
     hot = one_hot(targets, int(targets.max()) + 1) if targets.ndim == 1 else targets
     counts = np.zeros((len(names), hot.shape[1]))
     np.add.at(counts, codes, hot)
@@ -147,7 +147,7 @@ def one_hot(targets: Integers, classes: int) -> Floats:
 
 
 def grouped(clusters: Sequence[str], folds: int) -> list[str]:
-    """Return each clip's fold ("1", …): clusters in hash order, each to the fold with the fewest clips."""
+    """Return each clip's fold ("1", …): go through the clusters in hash order, and put each into the smallest fold."""
     sizes, taken, counts = Counter(clusters), dict[str, int](), [0] * folds
     for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
         taken[name] = counts.index(min(counts))

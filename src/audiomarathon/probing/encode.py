@@ -25,11 +25,11 @@ from audiomarathon.encoders.encoder import Encoder
 from audiomarathon.errors import AudioMarathonError, EncoderError, told
 from audiomarathon.probing.store import FrameStore, Rows, Store
 
-BATCH_SECONDS = 60.0  # of padded audio in a batch; ten times that on a GPU
-PART_BYTES, PART_S = 8 << 20, 20.0  # when a part of the store is written
-_MIXES = "hears clips of its length"  # a row that holds the answer of `mixes`, not an embedding
-_APART = 1e-3  # relative difference of embeddings that is more than rounding
-_AHEAD = 2  # batches decoded before they are needed
+BATCH_SECONDS = 60.0  # most seconds of padded audio in a batch; ten times as many on a GPU
+PART_BYTES, PART_S = 8 << 20, 20.0  # write a part of the store after so many bytes or seconds
+_MIXES = "hears clips of its length"  # name of a row that stores the result of `mixes`, not an embedding
+_APART = 1e-3  # a larger relative difference between embeddings is more than rounding
+_AHEAD = 2  # number of batches decoded before they are needed
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Batch:
     cuts
         The clips, each with the number of its crop.
     rows
-        Names of rows in the store, with their places in the batch.
+        Names of rows in the store, each with its position in the batch.
     size
-        Samples of a crop; 0 takes clips whole.
+        Length of a crop in samples; 0 to take whole clips.
     padded
         Whether frames of the padding are pooled too, as X-ARES does.
     """
@@ -79,17 +79,17 @@ class Batch:
 
 
 Outcome = tuple[Rows, Mapping[str, str]]
-"""Rows of the store, and the reasons for missing rows."""
+"""Result of a batch: rows for the store, and the reason for each missing row."""
 
 
 @dataclass(kw_only=True)
 class SharedEncoder(Encoder):
-    """An encoder whose copies in other processes encode the batches.
+    """An encoder with copies in other processes, which encode the batches.
 
     Attributes
     ----------
     work
-        Takes batches, and whether frames are kept; yields each batch with its outcome, in any order.
+        Function that takes batches, and whether to keep frames; it yields each batch with its outcome, in any order.
     copies_on
         The device of the copies.
     """
@@ -99,7 +99,7 @@ class SharedEncoder(Encoder):
 
 
 def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
-    """Read the clips' headers, in order."""
+    """Read the headers of the clips, and return them in the same order."""
 
     def one(clip: Clip) -> Heard:
         digest = ""
@@ -115,7 +115,7 @@ def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
 
 
 def mixes(encoder: Encoder, store: Store) -> bool:
-    """Return whether a much louder clip in the batch changes a clip's features; such encoders get clips one by one.
+    """Tell whether a much louder clip in the batch changes a clip's features. Such encoders get clips one by one.
 
     The answer is kept in the store.
     """
@@ -134,9 +134,9 @@ def mixes(encoder: Encoder, store: Store) -> bool:
 def encode_own(
     encoder: Encoder, heard: Sequence[Heard], store: Store, step: Callable[[int], object] = lambda _n: None
 ) -> dict[str, str]:
-    """Store each clip's own embedding; return the reasons for missing ones by id.
+    """Store each clip's own embedding; return why an embedding is missing, by clip id.
 
-    A clip longer than the encoder takes is encoded in windows of equal length; all their frames are averaged.
+    A clip too long for the encoder is encoded in windows of equal length; the frames of all windows are averaged.
 
     Parameters
     ----------
@@ -154,11 +154,11 @@ def encode_published(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> list[Item]:
-    """Store the clips of one part as X-ARES encodes them, in separate rows; return its items.
+    """Encode the clips of one part as X-ARES does and store them, in separate rows; return the part's items.
 
-    Clips are cut into crops without the rest, short clips are padded to one crop, and batches follow the stored order.
-    X-ARES reads back only the first of a file's crops in a batch. A batch of equally long clips uses their own rows,
-    unless the encoder mixes clips of a batch (:func:`mixes`).
+    Clips are cut into whole crops and the rest is dropped; short clips are padded to one crop; batches follow the
+    stored order. X-ARES reads back only the first of a file's crops in a batch. For a batch of equally long clips the
+    rows of :func:`encode_own` are used, unless the encoder mixes clips of a batch (:func:`mixes`).
 
     Raises
     ------
@@ -202,7 +202,7 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
 
 
 def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
-    """Encode the batches with missing rows and store them; return the reasons for rows still missing."""
+    """Encode those batches that have rows missing in the store, and store them; return why rows are still missing."""
     fresh, failed, written = Rows(), dict[str, str](), time.monotonic()
     work = encoder.work if isinstance(encoder, SharedEncoder) else partial(_here, encoder)
 
@@ -233,7 +233,7 @@ def _here(encoder: Encoder, batches: Iterable[Batch], framed: bool) -> Iterator[
 
 
 def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[list[Samples]] | None = None) -> Outcome:
-    """Encode a batch, decoding it first unless its audio is `ready`; if it fails, encode clip by clip."""
+    """Decode a batch (unless its audio is `ready`) and encode it; if this fails, encode it clip by clip."""
     try:
         waves = ready.result() if ready else _decoded(batch.cuts, encoder.sampling_rate)
         return _rows(encoder, batch, waves, framed), {}
@@ -249,14 +249,14 @@ def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[lis
 
 
 def singly(batch: Batch) -> list[Batch]:
-    """Split a batch into its clips; X-ARES' batches stay whole."""
+    """Split a batch into batches of one clip; X-ARES' batches stay whole."""
     if batch.padded:
         return [batch]
     return [Batch((cut,), {row: 0}) for cut, row in zip(batch.cuts, batch.rows, strict=True)]
 
 
 def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[list[Samples]]]]:
-    """Yield batches with their audio, decoded while the encoder works."""
+    """Yield batches with their audio; the next batches are decoded while the encoder works."""
     waiting: deque[tuple[Batch, Future[list[Samples]]]] = deque()
     with ThreadPoolExecutor(1) as pool:
         for batch in batches:
@@ -274,7 +274,7 @@ def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
 
 
 def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool) -> Rows:
-    """Return each wanted row: its mean over frames, or its frames. Audio that is too long is encoded in windows."""
+    """Encode a batch; return the frames of each row, or their mean. Audio that is too long is encoded in windows."""
     import torch
 
     if batch.size:
@@ -289,7 +289,7 @@ def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool
     windows = -(-longest // max(1, int(most // hop * hop)))
     if windows == 1:
         found = [encoder.encode(audio, [len(wave) for wave in waves] if own else None)]
-    elif framed:  # windows of whole hops, so that frames stay aligned
+    elif framed:  # cut windows at whole hops, so that frames stay aligned
         size = round(math.ceil(longest / windows / hop) * hop)
         found = [encoder.encode(window) for window in torch.split(audio, size, dim=1)]
     else:

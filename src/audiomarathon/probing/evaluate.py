@@ -1,4 +1,4 @@
-"""Run probes from the names that a user gives: shared by the commands, X-ARES' interfaces and Python."""
+"""Run probes of encoders and tasks given by name; used by the commands, X-ARES' interfaces and Python callers."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ Say = Callable[[str], None]
 
 
 def data_root() -> Path:
-    """Return the folder of the tasks' folders: $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, or env."""
+    """Return the folder of all tasks' data: $AUDIOMARATHON_ENCODER_DATA, else $XARES_ENV_ROOT, else `env`."""
     return Path(os.environ.get("AUDIOMARATHON_ENCODER_DATA") or os.environ.get("XARES_ENV_ROOT") or "env")
 
 
 def ready(
     encoder: str | Encoder | torch.nn.Module, arguments: Mapping[str, str] | None = None, device: str = "auto"
 ) -> Encoder:
-    """Return an encoder, loaded if given by name; raise if it breaks X-ARES' interface.
+    """Load an encoder that is given by name, and check that it has X-ARES' interface.
 
     Raises
     ------
     SettingsError, EncoderError
-        It breaks the interface, or cannot be loaded.
+        The encoder breaks the interface, or cannot be loaded.
     """
     device = checked_device(device)
     if isinstance(encoder, str):
@@ -57,7 +57,7 @@ def ready(
 
 
 def checked_device(device: str) -> str:
-    """Return the device; "auto" is a GPU if there is one."""
+    """Return the device to use; "auto" becomes a GPU if there is one."""
     import torch
 
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
@@ -77,14 +77,14 @@ def read_tasks(
     bad: bool = False,
     say: Say,
 ) -> tuple[list[tuple[EncoderTask, Dataset]], list[EncoderTask]]:
-    """Read the tasks with data; print a line per other task, and return the tasks without data.
+    """Read the tasks that have data; report each other task in a line. Also return the tasks without data.
 
     Parameters
     ----------
     bad
         Whether to continue if more than 1 % of the rows are bad.
     plan
-        Whether to continue if no task has data.
+        Whether this is only a plan, so that it continues if no task has data.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def read_tasks(
         if found.bad_rows:
             say(f"{task.name}: left out {counted(len(found.bad_rows), 'bad row')}, the first: {found.bad_rows[0]}")
         if not found.clustered:
-            say(f"{task.name}: clusters of dependent clips are unknown: clips count as independent")
+            say(f"{task.name}: which clips depend on each other (clusters) is unknown, so all count as independent")
     if not there and not plan:
         names = ", ".join(task.name for task in tasks)
         raise MissingDataError(f"{root.absolute()}: no data of {names}; get it with: audiomarathon encoder download")
@@ -117,7 +117,7 @@ def read_tasks(
 
 
 def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
-    """Return a task's embeddings; encode those missing in the cache, with a progress bar."""
+    """Return a task's embeddings; encode the clips missing in the cache, with a progress bar."""
     if isinstance(encoder.module, TowerEncoder) and type(encoder) is Encoder and not task.framed:
         return read_points(encoder, task, data).at(encoder.module.point)
     store = Store(cache_folder(), encoder.identity)
@@ -126,25 +126,25 @@ def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
 
 
 def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bool]:
-    """Return the results of all tasks, and whether one failed; print its error and continue with the others.
+    """Probe all tasks; return the results, and whether a task failed. After a task's error, report it and continue.
 
     Raises
     ------
     AudioMarathonError
-        The only task failed, or no task has a probe to run.
+        The only task failed, or there is no probe to run for any task.
     """
     done, failed = list[Result](), False
     for work in works:
         try:
             for one in work:
-                done.append(one)  # those before an error stay
+                done.append(one)  # results before an error are kept
         except AudioMarathonError as error:
             if len(works) == 1:
                 raise
             failed = True
             say(f"error: {error}")
     if not done and not failed:
-        raise SettingsError("nothing to run: every probe was left out for the reasons above")
+        raise SettingsError("nothing to run: every probe was left out, for the reasons printed above")
     return done, failed
 
 

@@ -27,8 +27,8 @@ from audiomarathon.text import counted
 
 Active = npt.NDArray[np.bool_]
 THRESHOLDS = np.arange(1, 100) / 100
-_BLOCK = 256  # frames normalised at a time: they stay in the cache
-_PRODUCT = 2048  # frames of several clips multiplied at a time
+_BLOCK = 256  # number of frames normalised at a time: few enough for the CPU's cache
+_PRODUCT = 2048  # number of frames, of several clips, multiplied at a time
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Framed:
         batches = _batches(self, [*lengths], max(1, _PRODUCT // max(1, *lengths.values())))
         each = (map(_doubles, pair) for pair in batches)
         sums = reduce(add, (moments(inputs, active, active.shape[1]) for inputs, active in each))
-        return replace(sums, clips=sum(lengths.values()))  # padding is 0 and adds to nothing else
+        return replace(sums, clips=sum(lengths.values()))  # padding frames are 0: they change only the count
 
 
 def columns(seconds: float, hop: float) -> int:
-    """Return the first frame at or after a time, as X-ARES rounds it; `hop` in milliseconds."""
+    """Return the number of the first frame at or after a time, rounded as in X-ARES; `hop` is in milliseconds."""
     return math.ceil(seconds / (hop / 1000))
 
 
@@ -76,8 +76,8 @@ def activity(
 ) -> Active:
     """Return which labels are active in each frame, shape (frames, labels); events of other labels are left out.
 
-    An event covers the frames from the first at or after its start to the last before its end: a short one may cover
-    none. Nothing is active from `until` seconds on, unless that is 0. With `released`, there are further rows for
+    An event covers the frames from the first at or after its start to the last before its end, so a short event may
+    cover none. Nothing is active from `until` seconds on, unless `until` is 0. With `released`, there are more rows for
     events that outlast the frames: X-ARES cuts labels to the padded batch, not to the clip.
     """
     places = {label: place for place, label in enumerate(labels)}
@@ -94,7 +94,7 @@ def activity(
 def onsets_in(
     predicted: Active, events: Sequence[Event], labels: Sequence[str], hop: float, tolerance: float
 ) -> list[int]:
-    """Return the counts of onsets, all labels together: where a label becomes active, and where its events start."""
+    """Compare predicted onsets (where a label becomes active) with the starts of events; count over all labels."""
     begins = predicted & ~np.vstack([np.zeros_like(predicted[:1]), predicted[:-1]])
     found = []
     for place, label in enumerate(labels):
@@ -105,10 +105,10 @@ def onsets_in(
 
 
 def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, Active]]:
-    """Yield the row of each test clip with its active labels, predicted by ridge and one threshold.
+    """Yield each test clip's row and its active labels in each frame, predicted by ridge and one threshold.
 
-    Take the penalty and the threshold with the best F1 over segments of valid, the largest of equal ones; then fit
-    ridge on train and valid.
+    Take the penalty and the threshold with the best F1 over segments of valid; if several are best, the largest. Then
+    fit ridge on train and valid.
     """
     for split in splits:
         train, valid = given.moments(*split.train), given.rows(split.valid)
@@ -128,7 +128,7 @@ def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, A
 
 def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
     """Return the counts of segments at each threshold, shape (thresholds, labels, 3)."""
-    bins = np.searchsorted(THRESHOLDS, scores)  # how many thresholds a score is above
+    bins = np.searchsorted(THRESHOLDS, scores)  # number of thresholds that a score exceeds
     place = bins * scores.shape[1] + np.arange(scores.shape[1])
     shape = (len(THRESHOLDS) + 1, scores.shape[1])
     found, hits = (
@@ -142,7 +142,7 @@ def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
 def published_frames(
     given: Framed, split: Split, recipe: Recipe, *, seeds: Sequence[int], positive: float
 ) -> npt.NDArray[np.int64]:
-    """Train X-ARES' frame probe for each seed, keep the first epoch with the best F1 on valid, count test segments.
+    """Train X-ARES' frame probe for each seed, keep the first epoch with the best F1 on valid, and count test segments.
 
     Clips of a batch are padded with frames of zeros. The padding is trained on as inactive frames and scored too, as
     in X-ARES.
@@ -174,7 +174,7 @@ def published_frames(
 def _batches(given: Framed, rows: Sequence[int], size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield normalised frames (clips, frames, dim) and activity (clips, frames, labels), zero-padded to the longest.
 
-    The next batch overwrites them.
+    Each batch overwrites the arrays of the previous one.
     """
     lengths = {row: len(given.frames[row]) for row in rows}
     widths = [each[0].shape[1] for each in (given.frames, given.active)]

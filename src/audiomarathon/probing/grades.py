@@ -1,4 +1,4 @@
-"""The probe of grades: ridge in closed form, its penalty chosen by Pearson's r on validation."""
+"""Predict grades by ridge in closed form; the penalty is chosen by Pearson's r on validation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from audiomarathon.scoring.grades import grades_to_reply
 
 @dataclass(frozen=True)
 class PredictedGrades:
-    """Grades of test clips, those of all splits pooled.
+    """Predicted grades of the test clips of all splits.
 
     Attributes
     ----------
@@ -38,10 +38,10 @@ class PredictedGrades:
 def grade_probe(
     embeddings: Floats, grades: Floats, parts: npt.NDArray[np.str_], splits: Sequence[Split]
 ) -> PredictedGrades:
-    """Fit ridge on train, choose the penalty by r of the first grade on valid, refit on both, predict test.
+    """Fit ridge on train, choose the penalty by r of the first grade on valid, refit on both, predict the test clips.
 
-    Grades need no z-scores here: ridge with a free bias predicts the same in any unit. Of penalties with the same r
-    the largest wins.
+    Grades need no z-scores here: ridge with a free bias predicts the same in any unit. If penalties have the
+    same r, the largest wins.
     """
     inputs = standardised(embeddings)
     rows, values, spreads = [], [], []
@@ -60,7 +60,7 @@ def grade_probe(
 
 
 def predict_grades(problem: Problem) -> list[Predicted]:
-    """Predict the grades that every clip has."""
+    """Predict each test clip's grades, for those grades that every clip of the task has."""
     task, clips = problem.encoded.task, problem.clips
     assert isinstance(task, GradedTask)
     grades = np.array([clip.facts for clip in clips])

@@ -1,4 +1,4 @@
-"""Probe embeddings that X-ARES stored. Their runs are marked, because their encoder is unknown."""
+"""Probe embeddings that X-ARES stored. The runs are marked `imported`: code and weights of the encoder are unknown."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from audiomarathon.probing.run import fit, found_for
 def probe_stored(
     env: Path, encoder: str, tasks: Sequence[EncoderTask], results: Path, *, say: Callable[[str], None]
 ) -> list[Iterator[Result]]:
-    """Return the probe runs of each task's embeddings in `<env>/<task>/embeddings/<encoder>/`; skip tasks without.
+    """Return the probe runs of the embeddings in `<env>/<task>/embeddings/<encoder>/`; skip tasks without embeddings.
 
     Raises
     ------
     MissingDataError
-        No task has any.
+        No task has stored embeddings.
     """
 
     def probed(task: EncoderTask, folder: Path) -> Iterator[Result]:
@@ -45,7 +45,8 @@ def probe_stored(
         if folder is None:
             continue
         if task.framed:
-            say(f"{task.name}: left out, since stored frames do not tell their hop; audiomarathon encoder run has it")
+            why = "the time step of stored frames is not known; encode the clips with audiomarathon encoder run"
+            say(f"left out {task.name}: {why}")
             continue
         there.append(probed(task, folder / "embeddings" / encoder))
     if not there:
@@ -56,8 +57,8 @@ def probe_stored(
 def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
     """Read a task's stored embeddings, averaged over frames.
 
-    X-ARES adds the number of its batch to a clip's key, and reads back the first of equal keys. A long file can lie in
-    several batches: its own embedding here is the first.
+    X-ARES adds the number of its batch to a clip's key, and reads back the first of equal keys. A long file can be in
+    several batches: here its first embedding is used.
     """
     clips, rows, bad, digest, clustered = list[Clip](), list[Floats](), list[BadRow](), hashlib.sha256(), True
     for part, glob in task.parts.items():
@@ -69,7 +70,7 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
                 items = [*task.items(original, meta)]
                 row = frames.astype(np.float64).mean(axis=0)
                 if row.ndim != 1 or (rows and row.shape != rows[0].shape):
-                    raise ValueError(f"an embedding of the shape {frames.shape}")
+                    raise ValueError(f"an embedding has the shape {frames.shape}")
             except (ValueError, LookupError, TypeError, OSError) as error:
                 bad.append(BadRow(tar, 0, f"{key!r}: {told(error)}"))
                 continue
@@ -104,8 +105,8 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
 def _items(
     tars: Sequence[Path], size: int, bad: list[BadRow]
 ) -> Iterator[tuple[str, int, Path, tuple[Callable[[], Any], Callable[[], Any]]]]:
-    """Yield each key once, with its batch number and readers of its frames and JSON; note damaged tars."""
-    written = 0  # X-ARES numbers batches of `size` over all tars of a part
+    """Yield each key once, with batch number, tar, and functions that read its frames and JSON; note damaged tars."""
+    written = 0  # X-ARES counts its batches (of `size` clips) over all tars of a part
     for tar in tars:
         found: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {}
         try:

@@ -1,4 +1,4 @@
-"""Fit every probe of tasks whose clips have one label or several."""
+"""Run the probes of tasks whose clips have one label or several."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROBES: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = {
 
 
 def predict_labels(problem: Problem) -> list[Predicted]:
-    """Predict each test clip's label, or a score per label if clips can have several."""
+    """Predict each test clip's label; if clips can have several labels, predict a score for each."""
     encoded, clips, splits = problem.encoded, problem.clips, problem.splits
     task, labels = encoded.task, encoded.data.classes
     given = Clips(problem.embeddings, targets_of(task, encoded.data, clips), problem.parts)

@@ -17,8 +17,8 @@ XARES = "xares-0.1.3"
 STANDARD = ("linear", "knn", "knn-centred")
 PUBLISHED = (f"mlp-{XARES}", f"knn-{XARES}")
 PROTOCOLS = {"both": (*STANDARD, *PUBLISHED), "standard": STANDARD, "as_published": PUBLISHED}
-_FEWEST = 3  # folds: one to train, one to validate, one to test
-_FOLDS = 5  # folds of whole clusters, drawn if a task's own parts cannot be used
+_FEWEST = 3  # least number of folds: one to train on, one to validate on, one to test on
+_FOLDS = 5  # number of folds of whole clusters, drawn if a task's own parts cannot be used
 
 Step = Callable[[int], object]
 """Called with the number of items done since the last call."""
@@ -28,7 +28,7 @@ Material = tuple[Sequence[Clip], Any]
 
 @dataclass(frozen=True)
 class Encoded:
-    """A task's embeddings, which every probe is fitted on.
+    """A task's embeddings, with the facts that every probe of them needs.
 
     Attributes
     ----------
@@ -37,9 +37,9 @@ class Encoded:
     identity
         Facts that decide the embeddings; they are part of each run's identity.
     own, released
-        Functions that return the clips' own embeddings, and the embeddings of X-ARES' batches and crops.
+        Functions that return embeddings: `own` of each clip alone, `released` of X-ARES' batches and crops.
     failed
-        Why clips have no embedding, by id.
+        Reason why a clip has no embedding, by the clip's id.
     seconds
         Lengths of the clips, by id; clips of unknown length are missing.
     hop
@@ -47,7 +47,7 @@ class Encoded:
     device
         Device for training probes with layers.
     probes
-        Label probes that replace ours, by setting.
+        Label probes to use instead of ours, by setting.
     """
 
     name: str
@@ -77,7 +77,8 @@ class Problem:
     setting
         Name of the probe.
     clips, embeddings, parts
-        The clips, each one's embedding or frames, and its part. Clips that X-ARES counts twice occur twice.
+        The clips, the embedding or frames of each clip, and the part of each. Clips that X-ARES counts twice occur
+        twice.
     seeds
         Seeds of trained probes.
     say
@@ -95,7 +96,7 @@ class Problem:
 
     @property
     def released(self) -> bool:
-        """Whether the probe is X-ARES' own."""
+        """Whether the probe is X-ARES' own, instead of ours."""
         return self.setting in PUBLISHED
 
     def rows(self, *parts: str) -> list[int]:
@@ -104,7 +105,7 @@ class Problem:
         Raises
         ------
         DataError
-            There are no such clips.
+            No clip is in these parts.
         """
         found = [row for row, part in enumerate(self.parts) if part in parts]
         if not found:
@@ -113,7 +114,7 @@ class Problem:
 
 
 def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]) -> Problem:
-    """Return a probe's input."""
+    """Return the input of the probe named `setting`."""
     task, released = encoded.task, setting in PUBLISHED
     clips, embeddings = encoded.released() if released else encoded.own()
     if released:
@@ -124,12 +125,12 @@ def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callab
 
 
 def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integers:
-    """Return each clip's class; if clips can have several labels or none, 0 or 1 for each class."""
+    """Return each clip's class number; if clips can have several labels or none, return 0 or 1 for each class."""
     places = {label: place for place, label in enumerate(data.classes)}
     if task.one_label:
         return np.array([places[clip.labels[0]] for clip in clips])
     if not places:
-        return np.zeros(len(clips), dtype=np.int64)  # no classes: all clips are alike
+        return np.zeros(len(clips), dtype=np.int64)  # a task without classes: treat all clips as one class
     hot = np.zeros((len(clips), len(places)), dtype=np.int64)
     for row, clip in zip(hot, clips, strict=True):
         row[[places[label] for label in clip.labels]] = 1
@@ -141,17 +142,17 @@ def standard_splits(
 ) -> tuple[list[str], list[Split]]:
     """Return the part of each clip, and the splits of the corrected probes; no cluster is on both sides of a split.
 
-    A task's folds rotate: the fold after the tested one validates. Other parts stay as they are; without a validation
-    part, 15 % of train are held out, in whole clusters. If parts share clusters, or none is left to validate on, five
-    folds of whole clusters are drawn instead.
+    If the task has folds, each is tested in turn and the next fold validates. Other parts stay as they are; without a
+    validation part, 15 % of train are held out, in whole clusters. If parts share clusters, or none is left to validate
+    on, five folds of whole clusters are drawn instead.
     """
     parts, clusters = [clip.part for clip in clips], [clip.cluster for clip in clips]
     tested = {(clip.cluster, clip.part if task.folds else clip.part == "test") for clip in clips}
     why = "share clusters" if len(tested) > len({*clusters}) else ""
     if (task.folds and len(task.parts) < _FEWEST) or not (task.folds or "train" in parts):
-        why = f"are only {len(task.parts)}: none is left to validate on"
+        why = f"are only {len(task.parts)}, so none is left to validate on"
     if why:
-        say(f"{task.name}: its parts {why}; standard draws {_FOLDS} folds of whole clusters instead")
+        say(f"{task.name}: its parts {why}; the standard probes use {_FOLDS} new folds of whole clusters instead")
         parts = grouped(clusters, _FOLDS)
         return parts, rotated(sorted({*parts}))
     if task.folds:
@@ -165,7 +166,7 @@ def standard_splits(
 
 
 def published_splits(task: EncoderTask) -> list[Split]:
-    """Return X-ARES' splits: it validates on the test fold, or on test if there is no validation part."""
+    """Return X-ARES' splits. X-ARES validates on the test fold, or on the test part if there is no validation part."""
     if task.folds:
         return rotated([*task.parts], as_published=True)
     return [Split((task.part("train"),), task.part("valid"), task.part("test"))]

@@ -1,8 +1,8 @@
-"""X-ARES' probes as released (0.1.3), with their faults: compare them only with its tables.
+"""X-ARES' probes as released (0.1.3), with their faults; compare these scores only with the tables X-ARES published.
 
 The linear probe ("MLP") is LayerNorm and a linear layer, trained by Adam on pooled embeddings. It is far from
-converged, and where the validation part is the test part, the best epoch is chosen on test clips. The gradients are
-written out: LayerNorm's normalisation of a frozen embedding never changes, and the seeds train as one stacked problem.
+converged. Where X-ARES validates on the test part, the best epoch is chosen on test clips. The gradients are
+written out, because LayerNorm's normalisation of a frozen embedding never changes. All seeds train at once, stacked.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.clips import Clips, Integers, Predictions, Split
 from audiomarathon.probing.scores import published_figure
 
-SEEDS = (42, 43, 44, 45, 46)  # X-ARES has 42; its score changes by several points with the state of torch's generator
+SEEDS = (42, 43, 44, 45, 46)  # X-ARES uses 42 only, but scores differ by several points between seeds
 NEIGHBOURS = 10
 TEMPERATURE = 0.07
-_BLOCK = 2048  # test clips at a time
+_BLOCK = 2048  # number of test clips scored at a time
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,10 @@ class PublishedScores:
 
 
 def learning_rate(start: float, epoch: int, epochs: int) -> float:
-    """Return ignite's cosine from `start` to a tenth of it, constant with one epoch."""
+    """Return an epoch's learning rate by ignite's cosine schedule, from `start` to a tenth of it.
+
+    With a single epoch it is `start`.
+    """
     if epochs == 1:
         return start
     return start + (0.1 * start - start) / 2 * (1 - math.cos(math.pi * epoch / epochs))
@@ -53,7 +56,7 @@ def learning_rate(start: float, epoch: int, epochs: int) -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one torch thread: the products are small, and waiting threads would spin."""
+    """Limit torch to one thread in the block: the products are small, and waiting threads would burn CPU time."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -72,9 +75,9 @@ def linear_probe(
     lr: float = 1e-3,
     seeds: Sequence[int] = SEEDS,
 ) -> PublishedScores:
-    """Train a probe for each split and seed, keep the first epoch with the best validation score, score test.
+    """Train a probe for each split and seed, keep the first epoch with the best validation score, score the test clips.
 
-    Each seed is set once and then draws the heads of the splits in turn, as X-ARES does. The order of clips is a
+    Each seed is set once, and the heads of all splits are drawn from it in turn, as in X-ARES. The order of clips is a
     uniform permutation each epoch, where X-ARES shuffles within a buffer.
     """
     inputs = torch.as_tensor(clips.embeddings).float()
@@ -110,7 +113,7 @@ def initial_heads(dim: int, classes: int, splits: int, seed: int) -> list[torch.
 
 
 class Heads:
-    """LayerNorm's gain γ and bias β with a linear layer, several stacked; each trains on its own batches.
+    """Stacked heads; each is LayerNorm's gain γ and bias β with a linear layer, and trains on its own batches.
 
     Logits of normalised x are x (γ ⊙ W)ᵀ + Wβ + b; W has the shape (heads, classes, dim).
     """
@@ -123,12 +126,12 @@ class Heads:
         self.adam = torch.optim.Adam([self.weight, self.bias, self.gain, self.shift], fused=True)
 
     def merged(self) -> Merged:
-        """Return the heads as plain linear layers."""
+        """Merge each head's gain and bias into its linear layer."""
         offset = torch.bmm(self.weight, self.shift.unsqueeze(-1)).squeeze(-1) + self.bias
         return Merged(self.weight * self.gain.unsqueeze(1), offset)
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor, rate: float, positive: float = 1.0) -> None:
-        """Take one step of Adam on mean cross-entropy, or on binary cross-entropy for multi-hot targets.
+        """Take one step of Adam on the mean cross-entropy; for multi-hot targets on the binary cross-entropy.
 
         Parameters
         ----------
@@ -160,7 +163,7 @@ class Merged:
     bias: torch.Tensor
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return logits, shape (heads, clips, classes), for one batch per head or for clips that all heads share."""
+        """Return logits, shape (heads, clips, classes). `inputs` is a batch per head, or one that all heads share."""
         return inputs @ self.weight.transpose(1, 2) + self.bias.unsqueeze(1)
 
 
@@ -170,10 +173,12 @@ def _figures(logits: torch.Tensor, targets: torch.Tensor) -> Floats:
 
 @one_thread()
 def knn(clips: Clips, splits: Sequence[Split]) -> Predictions:
-    """Let 10 train clips vote on each test clip by softmax(similarity / 0.07), in single precision as X-ARES does.
+    """Classify each test clip by a vote of 10 train clips, weighted by softmax(similarity / 0.07).
 
-    X-ARES scales each test clip to length 1, but of the train part each *feature* over all clips, so the similarity is
-    no cosine.
+    It computes in single precision, as X-ARES does.
+
+    X-ARES scales each test clip to length 1; in the train part it scales each *feature* over all clips. So similarity
+    is no cosine.
     """
     if clips.multi_label:
         raise DataError("kNN votes for one class a clip; allowed: single-label targets")

@@ -23,7 +23,7 @@ from audiomarathon.settings import RunSettings
 
 @dataclass(frozen=True)
 class _Place:
-    """The place of a worker: its machine and process."""
+    """Machine and process of a worker."""
 
     host: str
     pid: int
@@ -31,7 +31,7 @@ class _Place:
 
 @dataclass
 class _Worker:
-    """A copy of the encoder; relative paths start in `folder`."""
+    """A copy of the encoder in a Ray worker; `folder` is the working folder, where relative paths start."""
 
     name: str
     arguments: Mapping[str, str]
@@ -50,12 +50,12 @@ class _Worker:
         torch.set_num_threads(self.threads)
         found = load_encoder(self.name, self.arguments, self.device)
         if odd := [fact for fact, value in found.identity.items() if value != self.identity.get(fact)]:
-            where = f"{self.name} on {platform.node()} differs from the one here"
+            where = f"{self.name} on {platform.node()} differs from {self.name} on this machine"
             raise ExecutorError(f"{where} ({', '.join(odd)}): put the same files on every machine")
         return found
 
     def open(self, _first: _Place | None = None) -> _Place:
-        """Return once the encoder is loaded."""
+        """Load the encoder if it is not loaded; return machine and process."""
         _ = self.encoder
         return _Place(platform.node(), os.getpid())
 
@@ -68,12 +68,12 @@ class _Worker:
 def shared_out(
     loaded: Encoder, name: object, arguments: Mapping[str, str], device: str, wanted: Ray, say: Callable[[str], None]
 ) -> Iterator[SharedEncoder]:
-    """Yield an encoder whose batches Ray's workers encode.
+    """Yield an encoder that sends its batches to Ray's workers.
 
     Parameters
     ----------
     loaded
-        The encoder in this process; each worker must load the same.
+        The encoder in this process; each worker must load the same encoder.
     name, arguments
         See :func:`load_encoder`.
     device
@@ -96,7 +96,7 @@ def shared_out(
 
 
 def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[Batch, Outcome]]:
-    """Yield batches with their outcome as they come back."""
+    """Yield each batch with its outcome (embeddings, and reasons for missing ones) once a worker has encoded it."""
     todo = [*batches]
     for batch, (rows, failed) in pool.run(todo, _Encoding(framed)) if todo else ():
         yield batch, ({row: np.array(one) for row, one in rows.items()}, failed)  # a copy: the array is in Ray's memory
@@ -104,16 +104,16 @@ def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Batches as work for a pool: a batch that killed three workers is tried clip by clip."""
+    """Batches as work for a pool of workers. A batch that killed three workers is tried again clip by clip."""
 
     framed: bool
 
     def send(self, worker: Any, part: Batch) -> Any:
-        """Hand a batch to a worker."""
+        """Send a batch to a worker."""
         return worker.encode.options(max_task_retries=0).remote(part, self.framed)
 
     def smaller(self, part: Batch, deaths: int) -> Sequence[Batch]:
-        """Return the batch again, after three deaths its clips, or nothing if a single clip killed another worker."""
+        """Return what to try after so many deaths: the batch again; after three, its clips; then nothing."""
         if deaths < LIVES:
             return [part]
         clips = singly(part)

@@ -1,7 +1,7 @@
 """Probes of speech recognition: a linear layer with CTC, and X-ARES' adapter into a frozen causal LM.
 
 CTC (A. Graves et al., ICML 2006) tests whether letters can be read off the frames. In X-ARES' probe a language model
-can guess, so the score measures the language model too. That probe needs a GPU to be quick.
+can guess words, so the score measures the language model too; it is slow without a GPU.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from audiomarathon.probing.published import learning_rate
 from audiomarathon.terminal import progress_of
 
 LETTERS = " 'abcdefghijklmnopqrstuvwxyz"
-LETTER_MS = 40.0  # frames with a longer hop spell several letters each
+LETTER_MS = 40.0  # if the hop between frames is longer, each frame predicts several letters
 RATES = (1e-3, 3e-3, 1e-2)
-EPOCHS, STEPS, BATCH = 20, 1000, 16  # least epochs, least steps, clips per step
+EPOCHS, STEPS, BATCH = 20, 1000, 16  # least number of epochs, least number of steps, clips per step
 SEED = 42
-_SEPARATOR = "<|vision_end|>"  # between audio and text; a token of Qwen's vocabulary
-_MOST_TOKENS, _REPETITION_PENALTY = 200, 1.1  # of a transcript
+_SEPARATOR = "<|vision_end|>"  # stands between audio and text; a token of Qwen's vocabulary
+_MOST_TOKENS, _REPETITION_PENALTY = 200, 1.1  # for generating a transcript
 _WIDTHS = ("intermediate_size", "ffn_dim", "n_inner")  # names of a layer's inner width in configs
-_IGNORED = -100  # label that torch's cross-entropy leaves out
+_IGNORED = -100  # torch's cross-entropy ignores this label
 
 Frames = Sequence[Any]
 """An array per clip, shape (frames, dim)."""
 
 
 def spelled(text: str) -> list[int]:
-    """Return a text's letters as classes, from 1; 0 is CTC's blank."""
+    """Return the class number of each letter of a text, from 1 on; 0 is CTC's blank."""
     plain = re.sub(f"[^{LETTERS}]+", " ", text.lower()).strip()
     return [1 + LETTERS.index(letter) for letter in plain]
 
 
 def read_off(classes: Sequence[int]) -> str:
-    """Return the text of CTC's best path: a repeated class is one letter, a blank is none."""
+    """Return the text of CTC's best path: repeats of a class are one letter, and blanks are dropped."""
     before = [0, *classes]
     text = "".join(LETTERS[one - 1] for was, one in zip(before, classes, strict=False) if one not in (was, 0))
     return " ".join(text.split())
@@ -69,7 +69,7 @@ def _batches(rows: Sequence[int], size: int, order: torch.Generator | None = Non
 
 
 def ctc_epochs(clips: int) -> int:
-    """Return the number of epochs for this many clips."""
+    """Return the number of epochs to train on this many clips."""
     return max(EPOCHS, STEPS // -(-clips // BATCH))
 
 
@@ -79,8 +79,8 @@ def ctc(
 ) -> dict[int, str]:  # fmt: skip
     """Train LayerNorm and a linear layer by CTC, and return the transcripts of test clips by row.
 
-    Adam runs at each of three learning rates. Keep the rate and epoch with the lowest letter error rate on valid, the
-    first of equal ones. With few clips there are more epochs.
+    Adam trains at each of three learning rates. Keep the rate and epoch with the lowest letter error rate on valid; if
+    several are equal, the first. With few clips there are more epochs.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def ctc(
 
 
 class Adapter(nn.Module):
-    """A gated layer from frames to a language model's embeddings, drawn in the order in which X-ARES draws it."""
+    """A gated layer from frames to a language model's embeddings. Weights are drawn in the same order as in X-ARES."""
 
     def __init__(self, dim: int, inner: int, outer: int) -> None:
         super().__init__()
@@ -147,16 +147,16 @@ class Adapter(nn.Module):
 
 @dataclass(frozen=True)
 class Writer:
-    """A frozen causal LM that continues from adapted frames and a separator.
+    """A frozen causal LM that writes text after adapted frames and a separator.
 
-    The separator is Qwen's `<|vision_end|>`; a model without that token uses its end mark.
+    The separator is Qwen's `<|vision_end|>`; for a model without that token, it is the model's end mark.
     """
 
     model: Any
     tokenizer: Any
 
     def joined(self, audio: torch.Tensor, counts: torch.Tensor, texts: Sequence[str | None]) -> dict[str, torch.Tensor]:
-        """Return inputs and labels: audio, separator, text and end mark; without text, only audio and separator.
+        """Return the model's inputs and labels: audio, separator, text and end mark; without text, audio and separator.
 
         Parameters
         ----------
@@ -187,8 +187,8 @@ def adapted(
 ) -> dict[int, str]:  # fmt: skip
     """Train X-ARES' adapter, and return the transcripts of test clips by row.
 
-    As in X-ARES, the epoch is chosen by teacher forcing: each token is predicted after the right ones, and each text is
-    cut to the true text's length. If no epoch has a right word, the first is kept.
+    As in X-ARES, the epoch is chosen by teacher forcing: the model predicts each token after the true ones, and each
+    text is cut to the true text's length. If no epoch has a right word, the first epoch is kept.
     """
     train, valid, test = rows
     config = writer.model.config.get_text_config()
@@ -251,7 +251,7 @@ def adapted(
 
 
 def predict_transcripts(problem: Problem) -> list[Predicted]:
-    """Spell each test clip by CTC, or as X-ARES does, with the first seed only."""
+    """Transcribe each test clip, by CTC or by X-ARES' probe, with the first seed only."""
     encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
     task, device, texts = encoded.task, encoded.device, [clip.facts[0] for clip in clips]
     assert isinstance(task, SpokenTask)
@@ -264,7 +264,7 @@ def predict_transcripts(problem: Problem) -> list[Predicted]:
             if problem.released:
                 model, tokenizer = causal_lm(find_checkpoint(task.llm).path, dtype="float32")
                 if tokenizer.eos_token_id is None:
-                    raise ModelError(f"{task.llm}: its tokenizer has no end mark (eos_token); take another causal LM")
+                    raise ModelError(f"{task.llm}: its tokenizer has no end mark (eos_token); name another causal LM")
                 writer = Writer(model.requires_grad_(False).to(device), tokenizer)
                 found |= adapted(frames, texts, rows, writer, task.recipe, problem.seeds[0], device, step)
             else:

@@ -23,9 +23,9 @@ _TEMPERATURE = 0.07
 
 
 class Towers(nn.Module):
-    """One tower for a clip's embedding and one for a caption's words, drawn in the order in which X-ARES draws them.
+    """One tower for a clip's embedding and one for a caption's words. Weights are drawn in the same order as in X-ARES.
 
-    Word vectors start at random: no language model helps.
+    Word vectors start at random, so no language model is involved.
     """
 
     def __init__(self, dim: int, words: int) -> None:
@@ -44,8 +44,8 @@ class Towers(nn.Module):
     def of_captions(self, captions: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return a vector for each caption, given as a tensor of word numbers.
 
-        X-ARES averages the last layer's output over words. That layer is linear, so it can follow the average. The
-        layers before it do not depend on a word's neighbours, so each word is computed once.
+        X-ARES averages the last layer's output over words. That layer is linear, so here it is applied to the average.
+        The layers before it do not depend on a word's neighbours, so each word is computed once.
         """
         known, places = torch.unique(torch.cat([*captions]), return_inverse=True)
         hidden = self.text[1](self.text[0](self.words(known)))
@@ -54,7 +54,7 @@ class Towers(nn.Module):
         return vectors
 
     def loss(self, clips: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
-        """Return X-ARES' loss of pairs: InfoNCE in both directions on products, and a pull towards sparse vectors."""
+        """Return X-ARES' loss: InfoNCE on dot products in both directions, plus a term that favours sparse vectors."""
         products = self.sharpness.exp() * clips @ captions.T
         right = torch.arange(len(products), device=products.device)
         both = functional.cross_entropy(products, right) + functional.cross_entropy(products.T, right)
@@ -66,7 +66,7 @@ def trained_towers(
     embeddings: torch.Tensor, captions: Sequence[Sequence[torch.Tensor]], rows: Sequence[Sequence[int]], words: int,
     recipe: Recipe, seeds: Sequence[int], step: Step = lambda _n: None
 ) -> list[list[Places]]:  # fmt: skip
-    """Train towers for each seed, keep the first epoch with the best mean R@1 on valid, and return places in test.
+    """Train towers for each seed, keep the first epoch with the best mean R@1 on valid, and return the test ranks.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def trained_towers(
     rows
         The clips to train on, to choose on and to test on.
     words
-        Number of words in the tokenizer. Words in no caption have no gradient: they are drawn, to leave the random
-        state as X-ARES does, and dropped.
+        Number of words in the tokenizer. Words that are in no caption have no gradient: their vectors are drawn, to
+        leave the random state as X-ARES does, and dropped.
     step
         Called after each epoch.
     """
@@ -104,7 +104,7 @@ def trained_towers(
                 adam.step()
             valued = _places(towers, embeddings, numbered, valid)
             both = sum(recall([one["captions"]], 1) + recall([[at] for at in one["clips"]], 1) for one in valued)
-            score = round(both, 9)  # sums of the same figures in another order stay equal
+            score = round(both, 9)  # so that the order of summation does not matter
             step(1)
             if score > highest:
                 highest, kept = score, {name: value.clone() for name, value in towers.state_dict().items()}

@@ -1,7 +1,8 @@
-"""Probe an encoder on a task: encode, fit, and write each probe's predictions as a run like any other.
+"""Probe an encoder on a task: encode the clips, fit the probes, and write each probe's predictions as a run folder.
 
-Every probe is a setting of the encoder. `linear`, `knn` and `knn-centred` are ours; `mlp-xares-0.1.3` and
-`knn-xares-0.1.3` are the probes behind X-ARES' published tables. A record is a test clip; its reply is the prediction.
+Each probe counts as a setting of the encoder. `linear`, `knn` and `knn-centred` are ours; `mlp-xares-0.1.3` and
+`knn-xares-0.1.3` are the probes behind X-ARES' published tables. Each test clip has a record, whose reply is the
+prediction.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ KINDS: Mapping[type[EncoderTask], Callable[[Problem], list[Predicted]]] = {
     CaptionedTask: predict_places,
     SpokenTask: predict_transcripts,
 }
-_VERSION = 1  # of the probes: raise it when their predictions change
-MOST_FAILED = 0.01  # largest share of failed clips or bad rows in a score
+_VERSION = 1  # version of the probes: raise it when their predictions change
+MOST_FAILED = 0.01  # a score allows at most this share of failed clips or bad rows
 _ALONE = "clusters of dependent clips are unknown: clips count as independent"
 
 
@@ -78,12 +79,12 @@ def probe(
     say: Callable[[str], None] = lambda _line: None,
     step: Callable[[int], object] = lambda _n: None,
 ) -> Iterator[Result]:
-    """Encode a task's clips if necessary, fit the probes, and yield the result of each setting.
+    """Encode a task's clips that are not in the store, fit the probes, and yield the result of each setting.
 
     Parameters
     ----------
     results
-        Results folder for the runs, `xares/<task>/<encoder>/<setting>`; complete runs stay.
+        Results folder; runs are in `xares/<task>/<encoder>/<setting>` below it, and complete runs stay.
     protocol
         "standard", "as_published" or "both".
     seeds
@@ -94,7 +95,7 @@ def probe(
     Raises
     ------
     DataError
-        More than 1 % of the clips cannot be decoded or encoded; encoded clips stay in the store.
+        More than 1 % of the clips cannot be decoded or encoded. Encoded clips stay in the store.
     """
     if settings := found_for(task, protocol, say):
         yield from fit(embed(encoder, task, data, store, step), results, settings=settings, seeds=seeds, say=say)
@@ -107,7 +108,7 @@ def embed(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> Encoded:
-    """Encode a task's clips if necessary, and X-ARES' batches when first used; see :func:`probe`."""
+    """Encode a task's clips that are not in the store; encode X-ARES' batches when first used. See :func:`probe`."""
     checkpoint, store = store.folder.name, FrameStore(store) if task.framed else store
     heard = hear(data.clips, encoder.sampling_rate)
     failed = {one.clip.id: one.error for one in heard if one.error}
@@ -116,7 +117,7 @@ def embed(
         first = next(f"{id_}: {why}" for id_, why in failed.items())
         raise DataError(f"{task.key}: {len(failed)} of {counted(len(data.clips), 'clip')} failed ({first}): no score")
     content = [
-        # Without facts there is no last entry, so that such clips keep their recorded hash.
+        # If a clip has no facts, the last entry is omitted, so that its hash equals that of earlier records.
         [one.clip.id, one.audio, one.clip.labels, one.clip.cluster, *([one.clip.facts] if one.clip.facts else [])]
         for one in heard
     ]
@@ -125,7 +126,7 @@ def embed(
     for one in good:
         lie_in.setdefault(one.audio, set()).add(one.clip.part)
     twice = sum(len(lie_in[one.audio]) > 1 for one in good)
-    items_of: dict[str, dict[Member, list[Heard]]] = {}  # by part and audio; a user's file can yield several
+    items_of: dict[str, dict[Member, list[Heard]]] = {}  # by part and audio hash; a user's file can yield several clips
     for one in good:
         items_of.setdefault(one.clip.part, {}).setdefault(one.clip.audio, []).append(one)
 
@@ -181,7 +182,7 @@ def fit(
         if setting in STANDARD:
             try:
                 encoded.own()
-            except EncoderError as error:  # a wrong hop; X-ARES' probes do not use it
+            except EncoderError as error:  # a wrong hop, which X-ARES' probes do not use
                 if not {*settings} & {*PUBLISHED}:
                     raise
                 say(f"left out {setting}: {error}")
@@ -197,7 +198,7 @@ def fit(
         try:
             run.peek()
         except RecordError as error:
-            why = "the encoder, the task file or an option changed: use another --results"
+            why = "the encoder, the task file or an option changed; name another folder with --results"
             raise RecordError(f"{error}; {why}") from None
         with run:
             if run.records and run.run["samples"] == [id_ for id_, one in run.records.items() if one.answered]:
@@ -220,7 +221,7 @@ def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> l
     Raises
     ------
     ModelError
-        It is not available; raised before anything is encoded.
+        The causal LM or the tokenizer is not available. This is raised before anything is encoded.
     """
     settings = settings_of(task, protocol, say)
     for setting in settings:
@@ -229,7 +230,7 @@ def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> l
 
 
 def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = lambda _line: None) -> list[str]:
-    """Return a task's probes."""
+    """Return the names of a task's probes under a protocol."""
     settings = [one for one in PROTOCOLS[protocol] if task.one_label or not one.startswith("knn")]
     settings = [one for one in settings if task.recipe.knn or one != PUBLISHED[1]]
     if task.lacking:
@@ -261,7 +262,7 @@ def _facts(encoded: Encoded) -> dict[str, Any]:
 
 
 def _records(encoded: Encoded, predicted: Sequence[Predicted], *, published: bool) -> list[Record]:
-    """Return a record per prediction, and per failed test clip."""
+    """Return a record for each prediction and for each failed test clip."""
     found: dict[str, Record] = {}
     for clip, reply, known in predicted:
         groups = {PART: clip.part} | ({PROTOCOL: XARES} if published else {})

@@ -1,4 +1,4 @@
-"""Compute the validation figure: accuracy, or mean average precision for several labels."""
+"""Compute the figure by which probes are validated: accuracy, or for several labels mean average precision."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from audiomarathon.probing.clips import Integers
 
 
 def figure(scores: Floats, targets: Integers) -> float:
-    """Return the accuracy of class scores; with multi-label targets the mean over classes that have positives.
+    """Return the accuracy of class scores; for multi-label targets, mean average precision over classes with positives.
 
-    Without any positive it is 0.
+    If no class has positives, it is 0.
     """
     if targets.ndim == 1:
         return float((scores.argmax(axis=1) == targets).mean())

@@ -1,4 +1,4 @@
-"""Our probes: closed forms with a validated penalty, and cosine kNN. They use no randomness.
+"""Our probes of labels: LDA and ridge in closed form, with a validated penalty, and cosine kNN. All without randomness.
 
 Embeddings are normalised like LayerNorm without gain and bias, so that one grid of penalties fits every encoder.
 Single-label tasks use shrinkage LDA, since ridge to one-hot targets fails if classes differ in fewer dimensions than
@@ -22,12 +22,12 @@ from audiomarathon.probing.clips import Clips, Integers, Predictions, Split, one
 from audiomarathon.probing.scores import figure
 
 LDA_PENALTIES = tuple(10.0**power for power in range(-5, 3))
-RIDGE_PENALTIES = tuple(10.0**power for power in range(-6, 3))  # times the number of clips
+RIDGE_PENALTIES = tuple(10.0**power for power in range(-6, 3))  # they are multiplied by the number of clips
 NEIGHBOURS = 10
 TEMPERATURE = 0.07
 _EPSILON = 1e-5  # as in torch's LayerNorm
-_BLOCK = 4096  # rows in double precision at a time
-_SIMILARITIES = 1 << 24  # pairs of test and train clips at a time: 128 MB
+_BLOCK = 4096  # number of rows converted to double precision at a time
+_SIMILARITIES = 1 << 24  # number of pairs (test clip, train clip) computed at a time: 128 MB
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Head:
 
 
 def standardised(embeddings: npt.NDArray[np.floating[Any]]) -> Floats:
-    """Return each row with mean 0 and variance 1, as LayerNorm without gain and bias; 0 for a constant row."""
+    """Scale each row to mean 0 and variance 1, like LayerNorm without gain and bias; a constant row becomes 0."""
     x: Floats = np.asarray(embeddings, dtype=np.float64)
     x = x - x.mean(axis=1, keepdims=True)
     deviation: Floats = np.sqrt(np.square(x).mean(axis=1, keepdims=True) + _EPSILON)
@@ -74,13 +74,13 @@ def standardised(embeddings: npt.NDArray[np.floating[Any]]) -> Floats:
 
 
 def moments(inputs: Floats, targets: Integers | Floats, classes: int) -> Moments:
-    """Return the moments of clips; `targets` are class numbers, or a row of numbers per clip."""
+    """Return the :class:`Moments` of clips; `targets` are class numbers, or one row of numbers for each clip."""
     y = one_hot(targets.astype(np.int64), classes) if targets.ndim == 1 else targets.astype(np.float64)
     return Moments(inputs.T @ inputs, inputs.T @ y, inputs.sum(axis=0), y.sum(axis=0), len(y))
 
 
 def lda(sums: Moments, penalties: Sequence[float]) -> list[Head]:
-    """Return shrinkage LDA for each penalty λ: Gaussians with means μ_c and the covariance S + λI in common.
+    """Fit shrinkage LDA for each penalty λ: class c is a Gaussian with mean μ_c; all share the covariance S + λI.
 
     S is the covariance within classes. The score of x is (x − μ)ᵀ(S + λI)⁻¹(μ_c − μ) − ½(μ_c − μ)ᵀ(S + λI)⁻¹(μ_c − μ)
     + ln(n_c / n): up to the same constant for all classes, the log of the posterior. A class without clips is never
@@ -99,7 +99,7 @@ def lda(sums: Moments, penalties: Sequence[float]) -> list[Head]:
 
 
 def ridge(sums: Moments, penalties: Sequence[float]) -> list[Head]:
-    """Return ridge regression to the targets for each penalty λ: least Σ(y − xW − b)² + λ n ‖W‖², b not penalised."""
+    """Fit ridge regression for each penalty λ: minimise Σ(y − xW − b)² + λ n ‖W‖², with y the targets."""
     mean, share = sums.inputs / sums.clips, sums.targets / sums.clips
     covariance = sums.gram / sums.clips - np.outer(mean, mean)
     cross = sums.cross / sums.clips - np.outer(mean, share)
@@ -117,7 +117,7 @@ def _solutions(covariance: Floats, right: Floats, penalties: Sequence[float]) ->
 def linear_probe(clips: Clips, splits: Sequence[Split]) -> Predictions:
     """Fit LDA (multi-label: ridge) on train, choose the penalty on valid, refit on both, score test.
 
-    Of penalties with the same score the largest wins. Each part is read once: its moments serve every split.
+    If penalties have the same score, the largest wins. Each part is read only once, since all splits use its moments.
     """
     fit, grid = (ridge, RIDGE_PENALTIES) if clips.multi_label else (lda, LDA_PENALTIES)
     _refuse_leaks(splits)
@@ -142,14 +142,14 @@ def _moments_of(clips: Clips, rows: Integers) -> Moments:
 
 
 def knn(clips: Clips, splits: Sequence[Split], *, centred: bool = False) -> Predictions:
-    """Let the 10 nearest clips of train and valid by cosine vote on each test clip, by exp(cosine / 0.07).
+    """Classify each test clip by a vote of the 10 nearest clips of train and valid, weighted by exp(cosine / 0.07).
 
-    Clips as near as the tenth vote too, so that the order of clips never matters.
+    All clips that are as near as the tenth also vote, so that the order of clips never matters.
 
     Parameters
     ----------
     centred
-        Subtract the mean of train and valid first.
+        First subtract the mean of train and valid from every embedding.
     """
     if clips.multi_label:
         raise DataError("kNN votes for one class a clip; allowed: single-label targets")
@@ -166,7 +166,7 @@ def knn(clips: Clips, splits: Sequence[Split], *, centred: bool = False) -> Pred
 
 
 def _votes(similarities: Floats, targets: Integers, classes: int) -> Floats:
-    similarities = similarities.round(12)  # so that embeddings of one direction get equal similarities
+    similarities = similarities.round(12)  # else rounding makes similarities of parallel embeddings differ
     last = max(similarities.shape[1] - NEIGHBOURS, 0)
     tenth = np.partition(similarities, last, axis=1)[:, last, None]
     rows, near = np.nonzero(similarities >= tenth)

@@ -1,8 +1,8 @@
 """Store pooled embeddings on disk, so that no clip is encoded twice and no outdated embedding is used.
 
-Each encoder has a folder, named by the hash of :attr:`Encoder.identity`. A row is found by the hash of its audio, so a
-changed file has no row, and tasks that share a clip share its row. Parts are written whole under another name, then
-renamed, so a killed run loses at most the part that it was filling.
+Each encoder has a folder, named by the hash of :attr:`Encoder.identity`. A row is found by the hash of the clip's
+audio, so a changed file has no row, and tasks that share a clip share its row. A part (file of rows) is written under
+another name, then renamed, so a killed run loses at most the part that it was collecting.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from safetensors.numpy import load, save
 from audiomarathon.files import read_plain, write_bytes
 
 Rows = dict[str, npt.NDArray[np.float32]]
-FRAMES = 1  # version of the files of frames: raise it when they change
-_HALF = 6e4  # the largest value kept in half precision
-_VERSION = 1  # of decoding, cutting, batching and pooling clips: raise it when one of them changes
+FRAMES = 1  # version of the frame files: raise it when their content changes
+_HALF = 6e4  # larger values are kept in single precision
+_VERSION = 1  # version of how clips are decoded, cut, batched and pooled: raise it when one of these changes
 
 
 class Store:
@@ -34,7 +34,7 @@ class Store:
     Parameters
     ----------
     cache
-        The cache folder; the encoder's folder is in its `embeddings`.
+        The cache folder; the encoder's folder is in its subfolder `embeddings`.
     identity
         Everything that decides the encoder's embeddings, JSON-compatible.
 
@@ -56,7 +56,7 @@ class Store:
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
-        """Write a part."""
+        """Write rows as one part."""
         self.rows |= rows
         content = save({"mean": np.stack([*rows.values()])}, {"keys": json.dumps([*rows])})
         write_bytes(self.folder / f"part-{_hash(content)}.safetensors", content)
@@ -65,7 +65,7 @@ class Store:
 class FrameStore(Store):
     """Frames of clips, shape (frames, dim) each: one memory-mapped file per row.
 
-    Values are kept in half precision, or in single precision if one is too large for half.
+    Values are kept in half precision; if one is too large for that, the whole row is kept in single precision.
     """
 
     def __init__(self, store: Store) -> None:
@@ -95,7 +95,7 @@ class FrameStore(Store):
 
 
 def _mapped(file: Path) -> npt.NDArray[np.float32]:
-    """Map an array into memory without an open file, unlike `np.load`: processes have a limit on open files."""
+    """Map an array into memory and close its file. `np.load` keeps it open, and the number of open files is limited."""
     import torch
 
     head = np.load(file, mmap_mode="r")
@@ -105,11 +105,11 @@ def _mapped(file: Path) -> npt.NDArray[np.float32]:
 
 
 def read_part(file: Path) -> Rows:
-    """Return a part's rows; skip a damaged part, so that its clips are encoded again."""
+    """Return a part's rows; none if the part is damaged, so that its clips are encoded again."""
     content = read_plain(file)
     try:
         if file.stem != f"part-{_hash(content)}":
-            raise ValueError("its content is not what was written")
+            raise ValueError("its content does not match its checksum")
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         return dict(zip(json.loads(header["__metadata__"]["keys"]), load(content)["mean"], strict=True))
     except (ValueError, KeyError, SafetensorError) as error:

@@ -1,8 +1,9 @@
-"""Probe every point of a tower: its layers, the projector and the LLM's layers.
+"""Probe an audio LLM at every point: the layers of its audio tower, the projector and the LLM's layers.
 
-Each clip is read in one prefill; the pooled embeddings of all points are stored side by side, as columns. One command
-compares the points, the best point on validation, and learned mixes of layers. Another measures what a probe loses when
-audio tokens are dropped, compared with `random` and with the places kept in other clips.
+One prefill reads a clip at all points; their pooled embeddings are stored side by side, as columns. One command
+(`encoder layers`) compares the points, the point that is best on validation, and learned mixes of layers. The other
+(`encoder prune`) measures what a probe loses when audio tokens are dropped, compared with
+`random` and with the positions kept in other clips.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
 
 BEST, TEXT = "best", "text"
 SHUFFLED = "shuffled_"
-"""Begins the name of the control that keeps the places that a method kept in another clip."""
+"""Prefix of the control that keeps, in a clip, the positions that a method kept in another clip."""
 _SEED = 42  # the default seed of runs
-_STEPS, _LOOK, _RATE = 200, 10, 0.02  # to learn layer weights: steps of Adam, steps between checks, learning rate
+_STEPS, _LOOK, _RATE = 200, 10, 0.02  # for layer weights: steps of Adam, steps between validations, learning rate
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class Points:
     Attributes
     ----------
     encoded
-        The clips; an embedding is the means of all points, side by side.
+        The clips; an embedding holds the means at all points, side by side.
     sizes
         Number of dimensions of each point.
     kept
-        Which of a clip's tokens were kept, shape (N, 1), by the hash of its audio; for methods that drop tokens.
+        For methods that drop tokens: which tokens of a clip were kept, shape (N, 1), by the hash of its audio.
     made
-        Hash of everything that decides a point's embeddings; the other points do not.
+        Hash of everything that decides a point's embeddings; which other points are stored does not.
     """
 
     encoded: Encoded
@@ -74,7 +75,7 @@ class Points:
 
     @property
     def spans(self) -> dict[str, slice]:
-        """Columns of the embeddings that belong to each point."""
+        """The columns of the embeddings that belong to each point."""
         ends = accumulate(self.sizes.values())
         return {point: slice(end - size, end) for (point, size), end in zip(self.sizes.items(), ends, strict=True)}
 
@@ -84,7 +85,7 @@ class Points:
         Parameters
         ----------
         name
-            Name for runs; by default the point's.
+            Name for runs; by default the name of the point.
         more
             Further facts of the run's identity.
         """
@@ -105,18 +106,18 @@ def read_points(
     encoder: Encoder, task: EncoderTask, data: Dataset, method: Method | None = None, points: Sequence[str] = (),
     like: Mapping[str, Any] | None = None,
 ) -> Points:  # fmt: skip
-    """Read a task's clips at points of a tower, except those in the store; a killed run continues.
+    """Read a task's clips at points of a tower. Clips in the store are not read again, so a killed run continues.
 
     Parameters
     ----------
     encoder
-        Any point of the tower.
+        The encoder of any point of the tower.
     method
         Method applied to the model, or None.
     points
         Points to store; by default all.
     like
-        The tokens to keep, copied from another clip, by the hash of a clip's audio: the control of `method`.
+        For the control of `method`: the tokens to keep, taken from another clip, by the hash of a clip's audio.
     """
     assert isinstance(encoder.module, TowerEncoder)
     tower = encoder.module.tower
@@ -154,7 +155,7 @@ def read_points(
                 lost |= why
             yield batch, (made, lost)
 
-    if more:  # clips have a prompt, or a choice, of their own
+    if more:  # each clip has its own prompt or its own tokens to keep
         facts = {one.name: getattr(whole, one.name) for one in fields(Encoder)}
         whole = SharedEncoder(**facts, work=work, copies_on=encoder.device)
     what = f"{task.name} ({tower.name}{f', {SHUFFLED * (like is not None)}{method.label}' if method else ''})"
@@ -164,11 +165,12 @@ def read_points(
 
 
 def _check_files(task: EncoderTask, data: Dataset) -> None:
-    """Refuse two clips in one file: rows are found by audio, so both would get the embedding of one prompt."""
+    """Refuse two clips with the same file: rows are found by audio, so both would get the embedding of one prompt."""
     ids: dict[Any, str] = {}
     for clip in data.clips:
         if (first := ids.setdefault(clip.audio, clip.id)) != clip.id:
-            raise DataError(f"{task.key}: {first} and {clip.id} are the same file, and a tower reads a file once")
+            why = f"{first} and {clip.id} are the same file; a tower needs a separate file for each clip"
+            raise DataError(f"{task.key}: {why}")
 
 
 def check_labels(tasks: Iterable[EncoderTask]) -> None:
@@ -181,13 +183,13 @@ def check_labels(tasks: Iterable[EncoderTask]) -> None:
     """
     for task in tasks:
         if next(KINDS[kind] for kind in type(task).__mro__ if kind in KINDS) is not predict_labels:
-            raise SettingsError(f"{task.name}: its clips have no labels; allowed: tasks with labels")
+            raise SettingsError(f"{task.name}: its clips have no labels; towers are probed on tasks with labels only")
 
 
 def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, say: Any) -> Iterator[Result]:
-    """Fit a linear probe at every point, on the best of them, and on learned mixes of the tower's and the LLM's layers.
+    """Fit a linear probe at every point, at the best point, and on learned mixes of the tower's and the LLM's layers.
 
-    The validation part of each split chooses the best point, and the number of steps to learn a mix. Its weights are
+    The validation part of each split chooses the best point, and the number of steps for a mix. A mix's weights are
     a softmax, learned with a linear head on the training part, as in SUPERB (S. Yang et al., Interspeech 2021). The mix
     then gets the same probe as a layer.
     """
@@ -247,7 +249,7 @@ def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results:
 
 
 def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
-    """Learn a convex weight for each layer, with a linear head, on train; the step with the best validation counts."""
+    """Learn convex weights of the layers, with a linear head, on train; keep the step that is best on validation."""
     import torch
     from torch.nn import functional
 
@@ -271,7 +273,7 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
         if step % _LOOK == 0:
             with torch.no_grad():
                 score = figure(head(torch.tensordot(mix.softmax(0), heard, 1)).double().numpy(), clips.targets[valid])
-            if score >= most:  # of equal steps take the last, since its weights have settled
+            if score >= most:  # of equally good steps take the last, since its weights have settled
                 found, most = mix.detach().softmax(0), score
     weights: Floats = found.double().numpy()
     return weights
@@ -279,10 +281,10 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
 
 @dataclass(frozen=True)
 class _Given(TokenPruner):
-    """Keep the places that were kept in another clip; scale them if its length differs."""
+    """Keep the positions that were kept in another clip, scaled if the lengths differ."""
 
     key: ClassVar[str] = "given"
-    title: ClassVar[str] = "the places that were kept in another clip"
+    title: ClassVar[str] = "the positions that were kept in another clip"
 
     other: Any = ()
 
@@ -296,7 +298,7 @@ class _Given(TokenPruner):
 
 
 def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
-    """Return for each clip the tokens that the next clip of its length kept, or the next longer clip without one."""
+    """Return for each clip the tokens kept in the next clip of the same length, else in the next longer clip."""
     there = sorted((audio for audio in {*heard} if kept.has(audio)), key=lambda one: (len(kept.rows[one]), one))
     places = list[int]()
     for _, group in groupby(range(len(there)), key=lambda place: len(kept.rows[there[place]])):
@@ -306,7 +308,7 @@ def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
 
 
 def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None:
-    """Refuse methods that change nothing in prefill, and those that the tower's model cannot run.
+    """Refuse methods that change nothing in prefill, and methods that the tower's model cannot run.
 
     Raises
     ------
@@ -316,7 +318,7 @@ def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None
     for method in methods:
         if not isinstance(method, (Base, TokenPruner)):
             raise SettingsError(
-                f"--methods {method.key}: changes the KV cache after prefill, and nothing that a probe reads; allowed: "
+                f"--methods {method.key} changes only the KV cache after prefill, which no probe reads; allowed: "
                 "methods that drop or merge audio tokens (audiomarathon list methods)"
             )
         if tower:
@@ -327,10 +329,10 @@ def probe_pruned(
     encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, methods: Sequence[Method],
     points: Sequence[str], say: Any,
 ) -> Iterator[Result]:  # fmt: skip
-    """Fit the same probe on the tokens that each method leaves, at each point; each method is a setting like base.
+    """Fit the same probe at each point on the tokens that each method leaves; each method is a setting, as is base.
 
-    `shuffled_METHOD` controls for a method's choice: it keeps the places that the method kept in another clip, of the
-    same length if there is one. The point `text`, the prompt's last token, is always included.
+    `shuffled_METHOD` controls for a method's choice: it keeps the positions that the method kept in another clip, of
+    the same length if there is one. The point `text`, the prompt's last token, is always included.
     """
     assert isinstance(encoder.module, TowerEncoder)
     check_methods(methods, tower := encoder.module.tower)
@@ -350,7 +352,7 @@ def probe_pruned(
         tried = tower.read(noise, method.applied_to)
         there = [point for point in points if point in tried.rows]
         if lacking := [point for point in points if point not in there]:
-            say(f"{method.label}: left out {', '.join(lacking)}: tokens are merged after that")
+            say(f"{method.label}: left out {', '.join(lacking)}, since tokens are merged only after these points")
         read = read_points(encoder, task, data, method, there)
         yield from fitted(read, method.key, method.label, method)
         if not tried.merged and method.key != "random":

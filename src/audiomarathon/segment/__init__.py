@@ -1,1 +1,1 @@
-"""From raw public corpora to the tasks' folders."""
+"""Build the tasks' folders from raw public corpora."""

@@ -1,7 +1,7 @@
-"""Record what a builder has done in its output folder, so that the same command continues a build.
+"""Log what a builder has done, in its output folder, so that the same command continues an interrupted build.
 
 `build.json` holds the settings, `manifest.jsonl` a row for each clip, `left_out.jsonl` a row for each unused source.
-A row is appended as soon as its clip has its name. At the end both files are sorted, so that a build that was killed
+A row is appended as soon as its clip has its final name. At the end both files are sorted, so a build that was killed
 and continued ends with the same bytes as an undisturbed build.
 """
 
@@ -54,7 +54,7 @@ class BuildLog:
         return str(row["reason"]) if row and row["bytes"] == _size(file) else ""
 
     def leave_out(self, source: str, reason: str, file: Path | None = None, *, fixed: bool = False) -> None:
-        """Log an unused source. A `fixed` source is not tried again while its file has the same size."""
+        """Log an unused source. With `fixed`, it is not tried again while its file has the same size."""
         row = {"path": source, "reason": reason, "bytes": file and _size(file), "fixed": fixed}
         with self._mutex:
             self._left_out.append(row)
@@ -73,7 +73,7 @@ class BuildLog:
         return True
 
     def add(self, path: str, partial: Path, row: Row) -> None:
-        """Give a written clip its name and log its row."""
+        """Give a written clip its final name and log its row."""
         row = {"path": path, **row, "bytes": partial.stat().st_size, "sha256": _sha256(partial)}
         partial.replace(self.folder / path)
         with self._mutex:
@@ -134,7 +134,7 @@ def build_log(folder: Path, settings: Mapping[str, Any], limit: int = 0) -> Iter
         The folder holds other files, was built with other settings, or is in use by another process.
     """
     there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    known = {_LOCK_FILE, f".{SETTINGS_FILE}.new"}  # from a build killed before it wrote its settings
+    known = {_LOCK_FILE, f".{SETTINGS_FILE}.new"}  # left by a build that was killed before it wrote its settings
     if SETTINGS_FILE not in there and there - known:
         raise DataError(f"{folder} holds other files; name a new folder, or the folder of an earlier build")
     with holding(folder / _LOCK_FILE, "another process is building here"):
@@ -144,18 +144,21 @@ def build_log(folder: Path, settings: Mapping[str, Any], limit: int = 0) -> Iter
 
 def _check_settings(folder: Path, settings: Row, limit: int) -> None:
     file = folder / SETTINGS_FILE
-    settings = json.loads(json.dumps(settings))  # compare with the file: tuples become lists
+    settings = json.loads(json.dumps(settings))  # tuples become lists, as in the file to compare with
     manifest = folder / MANIFEST_FILE
     if manifest.is_file() and manifest.stat().st_size:
         before = json_object(file.read_bytes())
         if before is None:
-            raise DataError(f"{file}: not the settings of a build; delete {folder}, or name another folder")
+            raise DataError(f"{file}: does not hold the settings of a build; delete {folder}, or name another folder")
         old_limit = before.pop("limit", 0)
         if differing := sorted(key for key in before | settings if before.get(key) != settings.get(key)):
             changes = ", ".join(f"{key} was {before.get(key)!r}, now {settings.get(key)!r}" for key in differing)
             raise DataError(f"{folder} was built with other settings: {changes}; name another folder")
         if limit and (not old_limit or limit < old_limit):
-            raise DataError(f"{folder} was built with limit {old_limit or 'none'}; {limit} would delete clips")
+            raise DataError(
+                f"{folder} was built with limit {old_limit or 'none'}; limit {limit} would delete clips; "
+                "name another folder"
+            )
     else:  # nothing was built yet, perhaps because the settings were wrong
         (folder / LEFT_OUT_FILE).unlink(missing_ok=True)
     write_json(file, {**settings, "limit": limit})
@@ -167,7 +170,7 @@ def same_as(row: Row) -> Callable[[Row], bool]:
 
 
 def _rows(file: Path, fields: set[str]) -> Iterator[Row]:
-    """Yield the whole rows that have these fields; a lost clip is built again."""
+    """Yield the complete rows that have these fields; a clip whose row is damaged is built again."""
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         if (row := json_object(line)) and row.keys() >= fields:
             yield row

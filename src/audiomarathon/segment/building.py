@@ -53,7 +53,7 @@ def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, job
     Raises
     ------
     DataError
-        The corpus has another layout, no clip can be made of it, or the folder cannot be used.
+        The corpus has an unexpected layout, no clip can be made from it, or the folder cannot be used.
     """
     if joining.low == joining.high and not corpus.cut:
         raise DataError(f"{corpus.title}: clips are joined whole, so --min must be less than --max")
@@ -64,7 +64,7 @@ def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, job
         groups = corpus.groups()
         names = Counter(group.name for group in groups)
         if twice := next((name for name, count in names.items() if count > 1), ""):
-            raise DataError(f"{corpus.title}: {twice} is there twice; name one of its folders")
+            raise DataError(f"{corpus.title}: {twice} occurs twice; name only one of the folders")
         layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
         total = limit or len(groups)
         with tqdm(total=total, desc=corpus.title, disable=None, bar_format=layout) as bar:
@@ -75,7 +75,7 @@ def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, job
         summary = log.finish(corpus.task, f"{sum(len(row['sources']) for row in rows)} source clips")
         loaded = get_task(corpus.task).load(folder)
         if loaded.bad_rows:
-            raise DataError(f"{corpus.title}: the built folder is not what the task expects: {loaded.bad_rows[0]}")
+            raise DataError(f"{corpus.title}: the task cannot read the folder that was built: {loaded.bad_rows[0]}")
         expected = {"count": len(loaded.samples), "min_seconds": joining.low, "max_seconds": joining.high}
         facts = {"name": f"built from {corpus.title}", "licence": "that of the raw corpus"}
         write_json(folder / FACTS_FILE, {**facts, "tasks": {corpus.task: expected}})
@@ -98,7 +98,7 @@ def _make(builder: _Builder, groups: list[Group], limit: int, jobs: int, bar: tq
 
 
 def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
-    """Yield the first clip of each group, then the second of each group that has one, and so on."""
+    """Yield the first clip of each group, then each group's second clip if it has one, and so on."""
     waiting = deque(makers)
     while waiting:
         maker = waiting.popleft()
@@ -111,7 +111,7 @@ def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
 class _Builder:
     """Makes the clips of a corpus, group by group.
 
-    Call `advance` with the share of a group that is newly done. Set `stopped` to start no further clip.
+    It calls `advance` with the share of a group that is newly done. Set `stopped` to start no further clip.
     """
 
     corpus: Corpus
@@ -127,7 +127,7 @@ class _Builder:
             index, path = 0, self.corpus.place(group, 0)
             if len(sources) == 1 and self.log.finished(path, lambda row: _is_alone_in(row, group, sources[0])):
                 self.advance(1)
-                yield path  # recognised without its audio, which a command may have to speak first
+                yield path  # known from the log alone: its audio may have to be spoken by a command first
                 return
             rest: Iterator[_Ready] = self._pieces(sources, Path(scratch))
             while not self.stopped:
@@ -148,7 +148,7 @@ class _Builder:
                     yield path
 
     def _pieces(self, sources: Sequence[Source], scratch: Path) -> Iterator[_Ready]:
-        """Yield the readable sources; leave out and name the others."""
+        """Yield the readable sources; log and report the unreadable ones."""
         seen: set[str] = set()
         for source in sources:
             try:
@@ -169,7 +169,7 @@ class _Builder:
                 self.advance(1 / len(sources))
 
     def _write(self, group: Group, path: str, joined: Plan, taken: Sequence[_Ready], span: Span) -> int | None:
-        """Write a clip unless it is there; return the index of a source that cannot be decoded, or None."""
+        """Write a clip unless it exists; return the index of a source that cannot be decoded, or None."""
         row = self._row(group, joined, taken, span)
         if self.log.finished(path, same_as(row)):
             return None
@@ -207,10 +207,10 @@ class _Builder:
             "crossfade": span.crossfade,
             "sources": parts,
         }
-        return dict(json.loads(json.dumps(row)))  # compare with the manifest: tuples become lists
+        return dict(json.loads(json.dumps(row)))  # tuples become lists, as in the manifest to compare with
 
     def _leave_out(self, taken: Sequence[_Ready], span: Span) -> None:
-        """Log sources that are too long for a clip, or too short together."""
+        """Log sources that are too long for a clip, or too short even when joined."""
         for source, piece in taken:
             reason = TOO_LONG if piece.frames > span.high and not self.corpus.cut else TAIL
             self.log.leave_out(source.name, reason, source.path, fixed=self.corpus.spoken)  # do not speak it again
@@ -219,7 +219,7 @@ class _Builder:
         """Log and report a source that cannot be read."""
         # A speech synthesiser that failed may work the next time; a damaged file will not.
         self.log.leave_out(source.name, reason, source.path, fixed=not self.corpus.spoken)
-        # Without tqdm's lock: an interrupt while a bar is drawn leaves the lock held, and this would wait for ever.
+        # Don't take tqdm's lock: an interrupt while a bar is drawn leaves it held, and this call would wait for ever.
         tqdm.write(f"left out: {source.name}: {reason}", nolock=True)
 
 

@@ -33,7 +33,7 @@ class Source:
     name
         Its path within the corpus, as in the manifest.
     facts
-        What the corpus says about it, copied to the manifest.
+        What the corpus says about the clip; copied to the manifest.
     """
 
     path: Path
@@ -84,13 +84,13 @@ class Corpus(ABC):
     container
         WAV or FLAC.
     cut
-        Whether the last clip may be shortened to reach a length exactly.
+        Whether the last clip may be shortened so that the joined clip has the allowed length.
     shuffled
         Whether clips are joined in a seeded random order.
     spoken
-        Whether a command must speak the audio first; it may fail.
+        Whether the audio must first be made by a speech command, which may fail.
     metadata_file
-        The task's JSON, or "".
+        Name of the task's metadata file (JSON), or "".
     clip
         Path of a joined clip in the task's folder, made of the group's `name` and facts and the clip's `index`.
     """
@@ -120,7 +120,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def groups(self) -> list[Group]:
-        """Return the groups, equal on every machine."""
+        """Return the groups; the same on every machine."""
 
     def sources(self, group: Group) -> Sequence[Source]:
         """Return a group's clips, in the order in which they are joined."""
@@ -138,16 +138,16 @@ class Corpus(ABC):
         return source.path
 
     def place(self, group: Group, index: int) -> str:
-        """Return the path, in the task's folder, of the group's clip with this number."""
+        """Return the path within the task's folder of a group's clip number `index`."""
         return self.clip.format(name=group.name, index=index, **group.facts)
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the task's rows for one row of the manifest; empty if no question can be asked."""
+        """Return the task's rows for one clip (a row of the manifest); empty if no question can be asked about it."""
         del clip, chance
         return []
 
     def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
-        """Write the task's metadata; return the clips without a question, with the reason."""
+        """Write the task's metadata; return (path, reason) of each clip about which no question can be asked."""
         rows = {clip["path"]: self.rows(clip, self.chance("question", clip["path"])) for clip in clips}
         write_json(folder / self.metadata_file, self.document([row for of_clip in rows.values() for row in of_clip]))
         return [(path, "no question can be asked about it") for path, of_clip in rows.items() if not of_clip]
@@ -157,7 +157,7 @@ class Corpus(ABC):
         return rows
 
     def chance(self, *what: str) -> random.Random:
-        """Return a random stream that depends only on the seed and on its purpose."""
+        """Return a random stream that depends only on the seed and on `what` it is for."""
         return random.Random("\0".join((str(self.seed), *what)))
 
     def name(self, path: Path) -> str:
@@ -191,7 +191,7 @@ class Corpus(ABC):
 def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     """Yield the files under a folder with these suffixes, sorted by name, folder by folder.
 
-    A folder that a link leads back to is skipped, so that no clip is used twice.
+    If a link leads back to a folder, the folder is not read again, so that no clip is used twice.
     """
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
@@ -221,12 +221,12 @@ def audio_files(folder: Path) -> list[Path]:
 
 
 def table(file: Path, columns: Sequence[str], *, exact: bool = False) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the rows of a tab-separated table, each with its place for messages.
+    """Yield the rows of a tab-separated table, each with its file and line for messages.
 
     Parameters
     ----------
     exact
-        Take fields as they are written: quotes are text, and blanks at the ends count.
+        Keep fields exactly as written, with quotes and with blanks at the ends.
 
     Raises
     ------
@@ -252,7 +252,7 @@ def question(clip: Row, text: str, options: Sequence[str], answer: str, **facts:
 
 
 def drawn(answer: str, others: Sequence[str], chance: random.Random) -> tuple[list[str], str]:
-    """Return the answer among three randomly drawn others, in random order, and the answer's letter."""
+    """Return four options in random order (the answer and three drawn from `others`), and the answer's letter."""
     options = [answer, *chance.sample(sorted(set(others) - {answer}), DISTRACTORS)]
     chance.shuffle(options)
     return options, LETTERS[options.index(answer)]

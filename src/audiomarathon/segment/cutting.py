@@ -1,6 +1,6 @@
 """Cut long recordings into clips within a range of lengths, at silences if possible.
 
-A recording is read twice, in blocks: first for its level in every hundredth of a second, then to write the clips. A
+A recording is read twice, in blocks: first to measure its level in every hundredth of a second, then to write clips. A
 clip ends in the middle of the longest silence within its allowed lengths.
 """
 
@@ -40,7 +40,7 @@ class Cutting:
     rate
         Sampling rate of the clips, in Hz.
     silence
-        How many dB below the recording's loud passages (95th percentile of its level) counts as silence.
+        Audio this many dB below the recording's loud passages (95th percentile of its level) counts as silence.
     """
 
     low: float = 90.0
@@ -58,7 +58,7 @@ class Cutting:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A clip's place in its recording, in samples.
+    """Where a clip lies in its recording, in samples.
 
     `ends_at` says where the clip ends: at a "silence", at the longest allowed "length", or at the recording's "end".
     """
@@ -83,7 +83,7 @@ def levels(recording: Path, rate: int) -> tuple[Levels, int]:
 
 
 def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
-    """Return the clips to cut; avoid, if possible, a rest at the end that is too short for a clip.
+    """Choose where to cut the clips. If possible, no rest that is too short for a clip remains at the end.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
     silent = level <= loud * 10 ** (-cutting.silence / 20)
     found, start = [], 0
     while frames - start > high:
-        # A later cut would leave a rest too short for a clip.
+        # A cut after this point would leave a rest too short for a clip.
         latest = min(start + high, frames - low) if frames - start >= 2 * low else start + high
         first, last = -(-(start + low) // hop), latest // hop
         middle = _longest_run(silent[first:last])
@@ -121,7 +121,7 @@ def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
 
 
 def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
-    """Cut recordings, including those in folders; return a summary.
+    """Cut recordings and all recordings in folders; return a summary.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
 
 
 def _write(recording: Path, found: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
-    """Write the missing clips of a recording, which follow each other from its start."""
+    """Write those clips of a recording that are missing; clips follow each other from its start."""
     stem = facts["source"].rpartition(".")[0] or facts["source"]
     missing = {}
     for number, stretch in enumerate(found):

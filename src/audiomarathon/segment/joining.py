@@ -49,7 +49,7 @@ class Joining:
 
 
 def check_lengths(low: float, high: float, rate: int) -> None:
-    """Raise :class:`DataError` for lengths or a sampling rate that no clip can have."""
+    """Raise :class:`DataError` if the lengths or the sampling rate are impossible."""
     if not 0 < low <= high < math.inf:
         raise DataError(f"--min {low:g} --max {high:g}: expected 0 < min <= max, in seconds")
     if not 1_000 <= rate <= 192_000:
@@ -74,7 +74,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Part:
-    """A source clip's place in a joined clip, in samples.
+    """Where a source clip lies in a joined clip, in samples.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Part:
     frames
         Samples used, from the source's start.
     overlap
-        First samples that are mixed with the end of the previous part.
+        Number of first samples mixed with the end of the previous part.
     """
 
     piece: Piece
@@ -104,7 +104,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Span:
-    """Allowed length of one joined clip, and what is between its parts, in samples.
+    """Allowed length of one joined clip, and the gap or crossfade between its parts, in samples.
 
     Attributes
     ----------
@@ -113,11 +113,11 @@ class Span:
     target
         Joining stops at this length.
     cut
-        Whether a last clip that would exceed `high` is shortened if the joined clip is too short without it.
+        Whether to shorten the last clip if with all of it the joined clip exceeds `high`, and without it is too short.
     gap
         Silence between two parts.
     crossfade
-        Overlap of two parts, with equal power; at most half of either.
+        Overlap of two parts, mixed with equal power; at most half of each part.
     """
 
     low: int
@@ -134,9 +134,9 @@ def plan(pieces: Iterable[Piece], span: Span) -> tuple[Plan | None, int]:
     Returns
     -------
     Plan or None
-        None if the used pieces are too short or too long for a clip.
+        None if the pieces taken are too short or too long for a clip.
     int
-        Pieces used: the plan's, or those to leave out.
+        Number of pieces taken: those of the plan, or without a plan those to leave out.
     """
     parts: list[Part] = []
     end = 0
@@ -148,7 +148,8 @@ def plan(pieces: Iterable[Piece], span: Span) -> tuple[Plan | None, int]:
             if end >= span.low:
                 break
             if not span.cut:
-                return None, max(1, len(parts))  # a piece too long for any clip, or those before the one that would be
+                # Leave out one piece that is too long for any clip, or the pieces before one that exceeds `high`.
+                return None, max(1, len(parts))
             if part.offset >= span.target:
                 return Plan(tuple(parts), span.target), len(parts)  # only part of the gap is missing
             part = Part(piece, part.offset, span.target - part.offset, part.overlap)
@@ -165,7 +166,7 @@ def _after(parts: Sequence[Part], piece: Piece, end: int, span: Span) -> Part:
 
 
 def length_at(frames: int, rate: int, wanted: int) -> int:
-    """Return a clip's length after resampling from `rate` to `wanted`, as decoding yields it."""
+    """Return the number of samples that a clip has when decoded and resampled from `rate` to `wanted`."""
     return frames if rate == wanted else math.ceil(frames * (float(wanted) / rate))
 
 

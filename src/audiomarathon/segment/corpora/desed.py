@@ -107,7 +107,7 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
         ]
 
     def document(self, rows: list[Row]) -> object:
-        """Return the rows in the published file's object."""
+        """Return the rows wrapped in an object like that of the published file."""
         return {"task_info": {"task": "sound event detection", "dataset": "DESED"}, "tasks": rows}
 
 

@@ -28,7 +28,7 @@ class HadCorpus(Corpus):
     clip = "{name}/HAD_{name}_{index:05d}.wav"
 
     def groups(self) -> list[Group]:
-        """Return the genuine clips and the half-truths."""
+        """Return two groups: the genuine clips and the half-truth clips."""
         sources: dict[str, list[Source]] = {"real": [], "fake": []}
         for root in self.roots:
             audio = {path.stem: path for path in below(root, [".wav", ".flac"])}
@@ -40,7 +40,7 @@ class HadCorpus(Corpus):
                         self.left_out.append((name, f"is in {file.name}, but the clip is missing"))
                     elif genuine == bool(fakes):
                         flaw = "genuine, but has" if genuine else "half-truth, but has no"
-                        self.left_out.append((self.name(path), f"is flagged {flaw} fake segments"))
+                        self.left_out.append((self.name(path), f"is labelled {flaw} fake segments"))
                     else:
                         source = Source(path, self.name(path), {"fakes": fakes})
                         sources["real" if genuine else "fake"].append(source)
@@ -50,7 +50,7 @@ class HadCorpus(Corpus):
         return [Group(kind, some) for kind, some in kept.items() if some]
 
     def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
-        """Write `events.json`, with the first fake segment of each clip. The task needs no other metadata."""
+        """Write `events.json`, with the first fake segment of each clip; the task needs no other metadata."""
         rows = []
         for clip in clips:
             fakes = [
@@ -65,7 +65,7 @@ class HadCorpus(Corpus):
 
 
 def _labels(file: Path) -> Iterator[tuple[str, list[tuple[float, float]], bool]]:
-    """Yield a clip's name, its fake segments in seconds, and whether it is flagged genuine."""
+    """Yield a clip's name, its fake segments in seconds, and whether it is labelled genuine."""
     for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), start=1):
         if not (words := line.split()):
             continue

@@ -48,7 +48,7 @@ Name the folder of a split, or LibriSpeech/ for all splits."""
         return sources
 
     def place(self, group: Group, index: int) -> str:
-        """Return a name as in the corpus."""
+        """Return a path like the corpus' own, such as `test-clean/1089/134686/1089-134686-0000.flac`."""
         _, speaker, chapter = group.name.split("/")
         return f"{group.name}/{speaker}-{chapter}-{index:04d}.flac"
 

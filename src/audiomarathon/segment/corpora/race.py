@@ -19,7 +19,7 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
 
 
 class RaceCorpus(Corpus):
-    """Each passage becomes a clip of its own; one whose reading is too short or too long is left out."""
+    """Turn each passage into one clip. Passages that take too short or too long to read aloud are left out."""
 
     task = "race"
     title = "RACE"
@@ -41,7 +41,8 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         try:
             self._command("", "")
         except (ValueError, LookupError) as error:
-            raise DataError(f"--tts {self.tts!r}: quotes must pair; allowed in braces: text, out ({error})") from None
+            why = f"each quote needs a closing quote, and only text and out may be in braces ({error})"
+            raise DataError(f"--tts {self.tts!r}: {why}") from None
         self.options = {"tts": self.tts}
 
     def groups(self) -> list[Group]:
@@ -55,10 +56,10 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
                 try:
                     passage = _passage(path)
                 except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-                    self.left_out.append((self.name(path), f"is not a passage with its questions ({error!r})"))
+                    self.left_out.append((self.name(path), f"is not a passage with questions ({error!r})"))
                     continue
                 for number in passage["unusable"]:
-                    self.left_out.append((f"{self.name(path)}#{number}", "is a question without four options"))
+                    self.left_out.append((f"{self.name(path)}#{number}", "does not have four options"))
                 facts = {"article_id": passage["id"], "questions": passage["questions"]}
                 groups.append(Group(f"{difficulty}/{path.stem}", [Source(path, self.name(path))], facts))
         if not groups and not self.left_out:
@@ -75,10 +76,10 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         except (FileNotFoundError, PermissionError) as error:
             raise DataError(f"--tts: {command[0]} cannot be run ({error.strerror}); is it installed?") from error
         except subprocess.TimeoutExpired:
-            raise AudioError(source.path, f"was not read within {self.tts_seconds:g} s") from None
+            raise AudioError(source.path, f"was not read aloud within {self.tts_seconds:g} s (--tts-seconds)") from None
         if done.returncode or not out.is_file():
             words = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing was written"]
-            raise AudioError(source.path, f"{command[0]} ended with {done.returncode}: {words[0]}")
+            raise AudioError(source.path, f"{command[0]} ended with exit code {done.returncode}: {words[0]}")
         return out
 
     def _command(self, text: str, out: str) -> list[str]:

@@ -13,7 +13,7 @@ from audiomarathon.errors import DataError
 from audiomarathon.segment.corpus import DISTRACTORS, Corpus, Group, Row, Source, below, drawn, question, table
 
 COLUMNS = ("id", "normalized_text", "normalized_ner")
-#: The benchmark's seven types, by OntoNotes' type; other types are not asked about.
+#: The benchmark's seven types of entity, by OntoNotes' name; no question is asked about other types.
 TYPES = {
     "GPE": "PLACE", "LOC": "PLACE", "CARDINAL": "QUANT", "MONEY": "QUANT", "ORDINAL": "QUANT", "PERCENT": "QUANT",
     "QUANTITY": "QUANT", "ORG": "ORG", "DATE": "WHEN", "TIME": "WHEN", "NORP": "NORP", "PERSON": "PERSON", "LAW": "LAW",
@@ -65,7 +65,7 @@ class SlueCorpus(Corpus):
         return groups
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for a named entity; the other three options are entities of its type that are not named."""
+        """Ask for a named entity; the other three options are entities of the same type that the clip does not name."""
         text = f" {' '.join(source['facts']['text'] for source in clip['sources'])} "
         entities = [tuple(entity) for source in clip["sources"] for entity in source["facts"]["entities"]]
         absent = {
@@ -89,7 +89,7 @@ class SlueCorpus(Corpus):
 
 
 def _is_of(path: Path, split: str) -> bool:
-    """Whether a path lies in the split's folder; some copies call `fine-tune/` `finetune/`."""
+    """Tell whether a path is in the split's folder; in some copies `fine-tune/` is called `finetune/`."""
     wanted = split.replace("-", "")
     return any(part.replace("-", "").removesuffix("wav") == wanted for part in path.parts[:-1])
 

@@ -46,7 +46,7 @@ class TauCorpus(Corpus):
                 if not path.is_file():
                     self.left_out.append((self.name(path), "is in meta.csv, but the file is missing"))
                 elif (before := groups_of.setdefault(path, name)) != name:
-                    self.left_out.append((self.name(path), f"is in meta.csv twice: as {before}, and as {name}"))
+                    self.left_out.append((self.name(path), f"is in meta.csv twice: as {before} and as {name}"))
                 else:
                     groups.setdefault(name, []).append(Source(path, self.name(path)))
                     facts[name] = {"scene": scene, "identifier": identifier, "device": device}

@@ -21,7 +21,7 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, below, question
 
 _SPEAKER = re.compile(r"id\d+")
 _GENDERS = {"m": "Male", "f": "Female"}
-_OLDEST = (30, 40, 50, 70)  # of every age group except the last
+_OLDEST = (30, 40, 50, 70)  # highest age of every age group except the last
 _UNKNOWN = "this speaker's class is not in the table"
 _CONVERT = "ffmpeg -i 00001.m4a -ac 1 -ar 16000 00001.wav"
 
@@ -115,7 +115,9 @@ class VoxAgeCorpus(_VoxCeleb):
             if speaker is None or age is None:
                 raise DataError(f"{self.ages}, line {number}: expected a speaker's id and age, found {','.join(cells)}")
             if found.setdefault(speaker, int(float(age))) != int(float(age)):
-                raise DataError(f"{self.ages}, line {number}: a second age for {speaker}, {found[speaker]} before")
+                raise DataError(
+                    f"{self.ages}, line {number}: speaker {speaker} is there twice; the first age is {found[speaker]}"
+                )
         return {speaker: age for speaker, age in found.items() if age >= 18}
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
@@ -129,7 +131,7 @@ class VoxAgeCorpus(_VoxCeleb):
 
 
 def table(file: Path) -> list[dict[str, str]]:
-    """Return a table's rows by lower-case column. VoxCeleb1 separates by tabs, VoxCeleb2 by padded commas."""
+    """Return a table's rows by lower-case column name. VoxCeleb1's table has tabs, VoxCeleb2's commas and blanks."""
     header, *rows = _cells(file)
     names = [name.lower() for name in header]
     return [dict(zip(names, row, strict=False)) for row in rows]
