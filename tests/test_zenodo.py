@@ -201,7 +201,7 @@ def test_what_is_no_record_or_no_server_is_one_line(
     monkeypatch.setenv(zenodo.BASE, "http://127.0.0.1:1")
     with pytest.raises(DataError, match="ConnectError"):
         zenodo.plan(TASK)
-    with pytest.raises(DataError, match="liveenv: private: no data"):
+    with pytest.raises(DataError, match="liveenv: private task, no public data"):
         zenodo.plan(named(["liveenv"])[0])
 
 
