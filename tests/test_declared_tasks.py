@@ -334,7 +334,7 @@ def test_a_template_says_what_is_asked(tmp_path: Path) -> None:
     task, data = loaded(file, Filters(prompt="{options}?"))
     assert task.prompt(data.samples[0]) == "A. a bell\nB. a dog?"
     for wrong in ("short", "{question} {other}"):
-        with pytest.raises(SettingsError, match=r"^TASK_PROMPT=.*: names in braces must be question or options, at least one"):
+        with pytest.raises(SettingsError, match=r"^TASK_PROMPT=.*: names in braces must be .*, at least one"):
             task.load(data.folder, Filters(prompt=wrong))
         (tmp_path / "ask.txt").write_text(wrong)
         with pytest.raises(SettingsError, match=r"task\.toml: ask\.txt: names in braces must be question"):
@@ -377,7 +377,7 @@ def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
         ({"answer_is": "open"}, r"options is not allowed .* \(own-open\); allowed: answer_is, judge"),
         ({"answer_is": "open", "options": None, "question": None}, "lacks the key 'question'"),
         ({"answer": None, "references": "x"}, r"options is not allowed with the other keys \(own-caption\)"),
-        ({"classes": True, "published": "mmau-tokens"}, r"published is not allowed with the other keys \(own-classes\)"),
+        ({"classes": True, "published": "mmau-tokens"}, r"published is not allowed with .* \(own-classes\)"),
         ({"prompt": "none.txt"}, r"none\.txt: cannot be read"),
     ],
 )  # fmt: skip
