@@ -63,7 +63,7 @@ def test_a_folder_says_that_the_first_state_counts(bert: Path, tmp_path: Path, c
 
 def test_another_pooling_is_refused(bert: Path, tmp_path: Path) -> None:
     encoder = told(bert, tmp_path, "1_Pooling/config.json", {"pooling_mode_max_tokens": True})
-    with pytest.raises(ModelError, match="1_Pooling says max; allowed: mean, cls"):
+    with pytest.raises(ModelError, match="1_Pooling is max; allowed: mean, cls"):
         encoder.encode(["rain"])
 
 

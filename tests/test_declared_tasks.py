@@ -193,7 +193,7 @@ def test_a_table_may_hold_paths_but_not_audio_in_some_rows_only(
         row["audio"]["bytes"] = (tmp_path / "data" / row["audio"]["path"]).read_bytes()
     _task, data = loaded(declared(tmp_path / "b", rows, rows="sounds.parquet"))
     assert [(bad.row, bad.reason) for bad in data.bad_rows] == [
-        (1, "clip 'clips/0.wav' has no audio in the table, though others have")
+        (1, "clip 'clips/0.wav' has no audio in the table, but other clips do")
     ]
     assert len(data.samples) == 3
 
@@ -334,10 +334,10 @@ def test_a_template_says_what_is_asked(tmp_path: Path) -> None:
     task, data = loaded(file, Filters(prompt="{options}?"))
     assert task.prompt(data.samples[0]) == "A. a bell\nB. a dog?"
     for wrong in ("short", "{question} {other}"):
-        with pytest.raises(SettingsError, match=r"^TASK_PROMPT=.*: allowed in braces: question and options, one"):
+        with pytest.raises(SettingsError, match=r"^TASK_PROMPT=.*: names in braces must be .*, at least one"):
             task.load(data.folder, Filters(prompt=wrong))
         (tmp_path / "ask.txt").write_text(wrong)
-        with pytest.raises(SettingsError, match=r"task\.toml: ask\.txt: allowed in braces: question"):
+        with pytest.raises(SettingsError, match=r"task\.toml: ask\.txt: names in braces must be question"):
             get_task(str(file))
 
 
@@ -373,11 +373,11 @@ def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
         ({"options": None}, "lacks the key 'options'"),
         ({"answer": None}, "has no answers; allowed: one of references, transcript, answer"),
         ({"transcript": "x"}, "has transcript and answer; allowed: one of"),
-        ({"judge": "mmau-pro-open"}, r'judge does not go .* \(own-choice\); .*judge needs answer_is = "open"'),
-        ({"answer_is": "open"}, r"options does not go .* \(own-open\); allowed there: answer_is, judge"),
+        ({"judge": "mmau-pro-open"}, r'judge is not allowed .* \(own-choice\); .*judge needs answer_is = "open"'),
+        ({"answer_is": "open"}, r"options is not allowed .* \(own-open\); allowed: answer_is, judge"),
         ({"answer_is": "open", "options": None, "question": None}, "lacks the key 'question'"),
-        ({"answer": None, "references": "x"}, r"options does not go with the other keys \(own-caption\)"),
-        ({"classes": True, "published": "mmau-tokens"}, r"published does not go with the other keys \(own-classes\)"),
+        ({"answer": None, "references": "x"}, r"options is not allowed with the other keys \(own-caption\)"),
+        ({"classes": True, "published": "mmau-tokens"}, r"published is not allowed with .* \(own-classes\)"),
         ({"prompt": "none.txt"}, r"none\.txt: cannot be read"),
     ],
 )  # fmt: skip
@@ -436,7 +436,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"options": []}, "field 'options' is missing"),
         ({"question": None}, "field 'question' is missing"),
         ({"id": "q0"}, "duplicate id 'q0'"),
-        ({"id": "x" * 201}, "is not a line of at most 200"),
+        ({"id": "x" * 201}, "is not one line of at most 200"),
     ],
 )  # fmt: skip
 def test_a_bad_row_is_reported_with_its_reason(row: dict[str, Any], reason: str, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_run_in_another_folder_encodes_nothing_again(command: Command, env: Pa
         (["run", "control:logmal"], "did you mean 'control:logmel'"),
         (["run", "control:logmel", "--tasks", "esc51"], "did you mean 'esc50'"),
         (["run", "control:logmel", "--tasks", "esc50"], "audiomarathon encoder download esc50"),
-        (["run", "control:logmel", "--tasks", "liveenv"], "private: no data"),
+        (["run", "control:logmel", "--tasks", "liveenv"], "private task, no public data"),
         (["run", "control:logmel", "--tasks", "speech,gtzan"], "audiomarathon encoder download"),
         (["run", "control:logmel", "--encoder-arg", "scale"], "--encoder-arg scale: allowed: name=value"),
         (["run", "no_such_encoder.py"], "no_such_encoder.py"),

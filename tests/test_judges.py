@@ -319,13 +319,13 @@ def test_anchors_alone_leave_a_run_as_it_was(toy: Path) -> None:
     verdicts = verdicts_of(toy)
     assert Grades().certificates(verdicts)["scripted"].kinds["right"] == (6, 6)
     assert Grades().summary(verdicts)["judged"]["judges"] == {}  # it has judged nothing of the run
-    assert Grades().notes(verdicts) == ["no judge has judged these replies: audiomarathon judge RUN --with JUDGE"]
+    assert Grades().notes(verdicts) == ["no judge has judged these replies; next: audiomarathon judge RUN --with JUDGE"]
 
 
 def test_another_judge_needs_another_name(toy: Path) -> None:
     judge_run(case_of(toy), Bench("A", Scripted(key="one")))
     before = (toy / "judgements-A.jsonl").read_bytes()
-    with pytest.raises(RecordError, match="of another judge"):
+    with pytest.raises(RecordError, match="by another judge"):
         judge_run(case_of(toy), Bench("A", Scripted(key="two")))
     assert (toy / "judgements-A.jsonl").read_bytes() == before
 
@@ -510,7 +510,7 @@ def test_names_of_judges(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "scripted,scripted": "two judges",
         "scribted": "did you mean 'scripted'",
         "replay:nowhere.jsonl": "no such file",
-        "../x=org/model": "NAME= takes",
+        "../x=org/model": "NAME in NAME=",
         "endpoint:": "name the model",
     }.items():
         with pytest.raises(SettingsError, match=why):

@@ -128,7 +128,7 @@ def test_bad_rows_are_named_and_count_in_the_corpus(tmp_path: Path) -> None:
     assert [(one.row, one.reason) for one in loaded.bad_rows] == [
         (
             4,
-            "clip 'gone.wav' is missing, in evaluation/, clotho_audio_evaluation/, clotho_audio_evaluation/evaluation/",
+            "clip 'gone.wav' is missing in evaluation/, clotho_audio_evaluation/, clotho_audio_evaluation/evaluation/",
         ),
         (5, "'mute.wav' has no caption"),
     ]
@@ -153,7 +153,7 @@ def test_audiocaps_is_read_a_row_a_caption(tmp_path: Path) -> None:
         ("zz_0", ("Rain on zz", "A dog by zz")),
     ]
     (bad,) = loaded.bad_rows
-    assert bad.reason.startswith("clip 'lost_1' is missing, nor one called lost, Ylost, 0, in ./, test/, audio/")
+    assert bad.reason.startswith("clip 'lost_1' is missing (also under the names lost, Ylost, 0) in ./, test/, audio/")
 
 
 @pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
@@ -279,7 +279,7 @@ def test_people_are_scored_against_each_other() -> None:
     summary = Caption().summary(verdicts())
     assert summary["human"] == {"cider_d": pytest.approx(np.mean(left_out)), "fense": None}
     assert any(
-        f"people, one reference against the others: cider_d {np.mean(left_out):.3f}" in note
+        f"people (each reference scored against the others): cider_d {np.mean(left_out):.3f}" in note
         for note in Caption().notes(verdicts())
     )
 
@@ -290,7 +290,7 @@ def test_without_models_fense_is_not_computed() -> None:
     assert {figures[name] for name in ("sbert_sim", "fer", "fense", "fense_first_sentence")} == {None}
     (note,) = [one for one in figures["notes"] if "FENSE" in one]
     assert note.startswith(
-        "FENSE not computed: the sentence encoder and the fluency checker not on this machine; next: "
+        "FENSE not computed: the sentence encoder and the fluency checker missing on this machine; next: "
     )
     assert all(map(Caption().sound, whole))
 

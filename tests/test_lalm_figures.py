@@ -142,9 +142,9 @@ def test_what_nobody_has_judged_is_in_no_figure() -> None:
     verdicts, own = scored(closed("a", "Blues"), opened("h"), opened("i"))
     assert (own["accuracy"], own["open"], own["not_judged"]) == (1, None, 2)
     notes = QuestionTypes().notes(verdicts)
-    assert any("2 open replies not judged: in no figure" in note for note in notes)
+    assert any("2 open replies not judged, so in no figure" in note for note in notes)
     assert any("audiomarathon judge" in note for note in notes)
-    assert "the accuracy is of 1 of 3 replies" in notes
+    assert "the accuracy covers 1 of 3 replies" in notes
     _, empty = scored(opened("i", reply=" "))
     assert (empty["open"], empty["correctness"], empty["not_judged"]) == (0, 0, 0)
     half, _ = scored(closed("a", "Blues"), opened("h", j=scores(2, 4.0)), opened("i"))
@@ -207,7 +207,7 @@ def test_as_published_the_nearest_option_counts_whatever_the_reply(monkeypatch: 
     assert own["closed_as_published"] == pytest.approx(2 / 5)
     assert own["as_published"] == pytest.approx(2 / 6)
     assert own["encoder"] == "words"
-    assert any("matched by words, the paper's by NV-Embed-v2" in note for note in own["notes"])
+    assert any("matched by words; the paper used NV-Embed-v2" in note for note in own["notes"])
     assert all(map(QuestionTypes().sound, verdicts))
     encoder.hash = "2b"  # another of the same name
     assert [QuestionTypes().sound(one) for one in verdicts] == [False, False, False, True, False, False, True]
@@ -247,7 +247,7 @@ def test_the_spatial_row_says_that_it_is_heard_in_mono() -> None:
     assert own["accuracy"] == 0
     frame = MmauPro().frames({"base": verdicts})["Accuracy by category"]
     assert dict(zip(frame["category"], frame["base"], strict=True)) == {"music": 0, "spatial_audio (heard in mono)": 1}
-    assert any(note.startswith("spatial_audio (heard in mono): 1.000, not in the accuracy") for note in own["notes"])
+    assert any(note.startswith("spatial_audio (heard in mono): 1.000, not part of") for note in own["notes"])
 
 
 def test_views_of_a_sample() -> None:

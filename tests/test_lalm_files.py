@@ -85,7 +85,7 @@ def test_references_may_come_from_the_data(tmp_path: Path) -> None:
     file = written(tmp_path / "predictions.json", bare)
     code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "out")
     assert code == 2
-    assert "lacks 'references'; an entry has audio_id, prediction and references (or --data)" in output
+    assert "lacks 'references'; needed: audio_id, prediction, references (or --data" in output
     assert call("import", "lalm", file, "--model-name", "A", "--data", data, "--results", tmp_path / "out")[0] == 1
     records = read_records(tmp_path / "out" / "lalm" / "clotho" / "A" / "imported")
     assert {id_: tuple(one.reference["references"]) for id_, one in records.items()} == CAPTIONS
@@ -132,7 +132,7 @@ def test_a_clotho_folder_weighs_words_by_the_split_that_has_the_clips(tmp_path: 
         ([ENTRIES[0] | {"prediction": None}], "entry 1: audio_id and prediction must be texts"),
         ([ENTRIES[0] | {"references": []}] * 7, "entry 5: references must be a list of texts; and 2 more"),
         ([ENTRIES[0] | {"references": [" "]}], "entry 1: a reference is empty"),
-        (ENTRIES[:1], "one entry cannot weigh words"),
+        (ENTRIES[:1], "one entry is not enough to weigh words"),
     ],
 )
 def test_faults_of_predictions_are_told_by_entry_and_leave_no_run(tmp_path: Path, content: object, fault: str) -> None:
@@ -210,7 +210,7 @@ def test_what_is_exported_has_the_columns_of_the_original_whatever_was_answered(
         parquet.write_table(answers(found, root), file := tmp_path / "out.parquet")
         assert (parquet.read_schema(file), parquet.read_metadata(file).num_rows) == (columns, count)
     records[0].reference["kwargs"]["N"] = "three"
-    with pytest.raises(DataError, match=r"the records hold what test\.parquet cannot: Arrow"):
+    with pytest.raises(DataError, match=r"the records do not fit the columns of test\.parquet: Arrow"):
         answers(records)
 
 

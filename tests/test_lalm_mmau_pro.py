@@ -199,7 +199,7 @@ class TestFaults:
         ("change", "reason"),
         [
             (lambda row: row.update(id="c1"), "duplicate id 'c1'"),
-            (lambda row: row.update(id="a\nb"), "is not a line of at most 200 characters"),
+            (lambda row: row.update(id="a\nb"), "is not one line of at most 200 characters"),
             (lambda row: row.update(category="noise"), "category 'noise' is not allowed; allowed: music, sound, "),
             (lambda row: row.update(length_type="tiny"), "length_type 'tiny' is not allowed; allowed: short, medium"),
             (lambda row: row.update(audio_path=["data/gone.wav"]), "clip 'data/gone.wav' is missing under "),
@@ -208,8 +208,8 @@ class TestFaults:
             (lambda row: row.update(audio_path=row["audio_path"] * 2), "audio_path names 4 clips, expected 1 to 3"),
             (lambda row: row.update(audio_path=[None]), "field 'audio_path' must be a list of texts"),
             (lambda row: row.update(answer=None), "field 'answer' is missing"),
-            (lambda row: row.update(choices=None), "has 0 options, expected 2 to 11"),
-            (lambda row: row.update(choices=[*"abcdefghijkl"]), "has 12 options, expected 2 to 11"),
+            (lambda row: row.update(choices=None), "has 0 options, allowed: 1 to 11"),
+            (lambda row: row.update(choices=[*"abcdefghijkl"]), "has 12 options, allowed: 1 to 11"),
             (lambda row: row.update(choices=["first", "a\nb"]), r"option 'a\nb' has a line break"),
             (
                 lambda row: row.update(choices=["first", "a", "a"]),

@@ -199,7 +199,7 @@ def test_a_task_in_a_file_runs_and_is_read_without_it(mine: Path, settings: dict
 
 def test_what_a_task_in_a_file_may_be(mine: Path) -> None:
     assert get_task("scenes:Scenes").key == "own-classes/scenes"  # a module of the working folder
-    with pytest.warns(UserWarning, match="scored by Mine, which reports and comparisons find only in an installed"):
+    with pytest.warns(UserWarning, match="reports and comparisons find its scorer Mine only in an installed"):
         assert get_task("scenes.py:Odd").key == "odd"
     for name, said in {
         "pruner.py:Novelty": "Novelty is not a task; allowed: a subclass of Task",

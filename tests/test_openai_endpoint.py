@@ -169,8 +169,8 @@ class TestAsking:
             ("bomb of events", "more than 131,072 bytes"),
             ("bomb in a bomb", "Content-Encoding 'gzip, gzip'"),
             ("no gzip", "Content-Encoding gzip: .*incorrect header"),
-            ("heartbeats", "no whole reply within 0.1 s"),
-            ("no stream", "application/json where a stream of events was asked for"),
+            ("heartbeats", "no complete reply within 0.1 s"),
+            ("no stream", "expected text/event-stream, got application/json"),
         ],
     )
     def test_what_is_no_reply_is_tried_again_and_ends(
@@ -397,7 +397,7 @@ class TestKey:
 
     @pytest.mark.parametrize("key", ["sk-se\ncret", "sk-sécret", "sk-se\x00cret"])
     def test_one_that_no_header_can_hold_is_refused_unseen(self, key: str) -> None:
-        with pytest.raises(SettingsError, match="OPENAI_API_KEY holds") as caught:
+        with pytest.raises(SettingsError, match="OPENAI_API_KEY must be") as caught:
             Endpoint.from_env("m", {"OPENAI_API_KEY": key})
         assert "cret" not in str(caught.value)
 
@@ -454,8 +454,8 @@ class TestProxy:
         ("proxy", "message"),
         [
             ("socks5://127.0.0.1:9", "socks5"),
-            ("http://me:word@192.168.1.300:80", "allowed"),
-            ("http://[word", "allowed"),
+            ("http://me:word@192.168.1.300:80", "https_proxy: set"),
+            ("http://[word", "https_proxy: set"),
         ],
     )
     def test_one_of_another_kind_is_refused(self, no_env: Callable[[str, str], None], proxy: str, message: str) -> None:
@@ -469,14 +469,14 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("env", "model", "message"),
         [
-            ({"OPENAI_BASE_URL": "ftp://x"}, "m", "allowed is an address"),
-            ({"OPENAI_BASE_URL": "htp://me:secret@x"}, "m", "allowed is an address"),
-            ({"OPENAI_BASE_URL": "http://[secret"}, "m", "allowed is an address"),
-            ({"OPENAI_BASE_URL": "http://x:secret/v1"}, "m", "allowed is an address"),
-            ({"OPENAI_BASE_URL": "http://192.168.1.300:8000/v1"}, "m", "allowed is an address"),
-            ({"OPENAI_BASE_URL": "http://me:secret@x/v1"}, "m", "holds a password"),
-            ({"OPENAI_BASE_URL": "http://x/v1?key=secret"}, "m", "holds a query"),
-            ({"OPENAI_BASE_URL": "http://x/v1"}, "", "say which model"),
+            ({"OPENAI_BASE_URL": "ftp://x"}, "m", "is not a usable address"),
+            ({"OPENAI_BASE_URL": "htp://me:secret@x"}, "m", "is not a usable address"),
+            ({"OPENAI_BASE_URL": "http://[secret"}, "m", "is not a usable address"),
+            ({"OPENAI_BASE_URL": "http://x:secret/v1"}, "m", "is not a usable address"),
+            ({"OPENAI_BASE_URL": "http://192.168.1.300:8000/v1"}, "m", "is not a usable address"),
+            ({"OPENAI_BASE_URL": "http://me:secret@x/v1"}, "m", "contains a user or password"),
+            ({"OPENAI_BASE_URL": "http://x/v1?key=secret"}, "m", "contains a query"),
+            ({"OPENAI_BASE_URL": "http://x/v1"}, "", "name the model"),
             ({}, "m", "OPENAI_API_KEY is not set"),
         ],
     )
@@ -798,7 +798,7 @@ class TestDoctor:
             (KEY, "", "no model is named; the endpoint lists: tiny, other", False),
             ("wrong-key-987654", "tiny", "refuses OPENAI_API_KEY", True),
             ("", "tiny", "requires a key", True),
-            ("sk-\n1", "tiny", "holds a character", True),
+            ("sk-\n1", "tiny", "must be printable ASCII", True),
         ],
     )
     def test_what_it_says(self, url: str, key: str, model: str, message: str, fatal: bool) -> None:

@@ -36,7 +36,7 @@ def test_only_audio_can_be_a_clip(name: str, tmp_path: Path) -> None:
     edit_rows(tmp_path / METADATA, lambda rows: rows[0].update(path=name))
     loaded = get_task("tau").load(tmp_path)
     assert [row.row for row in loaded.bad_rows] == [1]
-    assert "is not audio; allowed: .wav, .flac" in loaded.bad_rows[0].reason
+    assert "is not an audio file; allowed: .wav, .flac" in loaded.bad_rows[0].reason
 
 
 def test_hidden_files_of_a_source_are_not_brought(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_wrong_number_of_classes_names_the_rarest_labels(tmp_path: Path) -> No
 def test_missing_tars_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match=r"no wds-audio-train\*\.tar, .*next: audiomarathon encoder download"):
         task_of("cremad").read(tmp_path)
-    with pytest.raises(MissingDataError, match="liveenv: private: no data"):
+    with pytest.raises(MissingDataError, match="liveenv: private task, no public data"):
         task_of("liveenv").read(tmp_path)
     write_tar(tmp_path / "esc50" / "wds-audio-fold-1-000000.tar", clips([("1-1-A-0", {"label": 0})]))
     with pytest.raises(MissingDataError, match=r"no wds-audio-fold-2-\*\.tar"):

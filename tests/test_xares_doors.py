@@ -107,7 +107,7 @@ Encoders
 """
     assert averages in re.sub(" +\n", "\n", stdout)
     for line in (
-        "left out: away: private: no data", "left out: off is disabled", "error: frames: frame task, criterion Cross",
+        "left out: away: private task", "left out: off is disabled", "error: frames: frame task, criterion Cross",
         "error: nothing_task.py: no such file", "error: env/lost: no 1.tar", "note: X-ARES 0.1.3 prints the private",
     ):  # fmt: skip
         assert told.count(line) == 1, line

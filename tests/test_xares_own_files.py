@@ -280,12 +280,10 @@ def test_a_merge_processor_makes_several_clips_or_none(place: Path, monkeypatch:
 def test_a_merge_processor_that_changes_embeddings_is_refused(place: Path) -> None:
     clip = ("0", {"voices": ["low"]}, tone(np.random.default_rng(6), 0.4))
     file = set_up(place, "voices", MERGED.replace("yield embedding,", "yield embedding[:, :1],"), [clip])
-    with pytest.raises(
-        PluginError, match=r"^voices: a merge_processor looks at embeddings or changes them; allowed: .*[^\n]$"
-    ):
+    with pytest.raises(PluginError, match=r"^voices: a merge_processor reads or changes embeddings; allowed: .*[^\n]$"):
         run(file)
     file = set_up(place, "voices", MERGED.replace("yield embedding,", "embedding += 1; yield embedding,"), [clip])
-    with pytest.raises(PluginError, match=r"^voices: a merge_processor looks"):
+    with pytest.raises(PluginError, match=r"^voices: a merge_processor reads"):
         run(file)
     assert not (place / "results").exists()
 

@@ -170,7 +170,7 @@ def test_figures_of_both_directions() -> None:
     assert {name: verdict["figures"][name] for name in expected} == expected
     assert verdict["figures"]["caption_to_clip_map10"] == pytest.approx(((1 + 1 / 6) / 2 + (1 / 2 + 0) / 2) / 2)
     for odd in ({"captions": [], "clips": [1]}, {"captions": [41], "clips": [1]}, {"captions": [1], "clips": [0]}):
-        with pytest.raises(ValueError, match="no places"):
+        with pytest.raises(ValueError, match="lacks ranks"):
             scorer.judge(Record("a", "a", reply=places_to_reply([odd]), reference=known))
 
 

@@ -17,9 +17,9 @@ class TaskFacts:
     acronym
         The paper's name for it.
     group
-        Group of tasks with a mean of its own; "" for none.
+        Name of the group of tasks that it belongs to, which gets its own mean; "" for none.
     count, seconds
-        Expected samples, and the range of clip durations; None if not stated.
+        Expected number of samples, and the range of clip durations; None if not stated.
     """
 
     acronym: str
@@ -43,7 +43,8 @@ class Benchmark:
     facts
         The paper's facts, by the task's key; some tasks may be missing.
     published
-        Scores in 0–1 by the paper's row (a model) and task; `models` maps our models to rows.
+        Scores by the paper's row (a model) and by task, on the scale of the task's headline figure; `models` maps our
+        models to rows.
     weights
         Weights of tasks in the mean, by key; None gives equal weights.
     archive, licence

@@ -25,6 +25,6 @@ def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
         return ""
     worst = max(over, key=over.__getitem__)
     return (
-        f"{task.key}: {len(over)} of {len(samples)} samples have clips over {spec.most_seconds:g} s, the most that "
-        f"{spec.key} takes: they will be errors (the longest, {over[worst]:.1f} s: {worst})"
+        f"{task.key}: {len(over)} of {len(samples)} samples have clips over {spec.most_seconds:g} s, the limit of "
+        f"{spec.key}; they will become errors (the longest: {over[worst]:.1f} s, sample {worst})"
     )

@@ -26,7 +26,7 @@ def fingerprint(loaded: Loaded) -> str:
     A copy of the data elsewhere, or with other file times, has the same hash.
     """
     digest = hashlib.sha256()
-    top = str(loaded.folder / "_")[:-1]  # text: comparing paths would take most of the time
+    top = str(loaded.folder / "_")[:-1]  # as text, since comparing Path objects would take most of the time
     for sample in sorted(loaded.samples, key=lambda sample: sample.id):
         facts = [sample.id, sample.question, sample.answer, sample.cluster, list(sample.options), list(sample.labels)]
         names = [
@@ -40,7 +40,8 @@ def fingerprint(loaded: Loaded) -> str:
 def clip_hashes(samples: Iterable[Sample]) -> dict[str, str]:
     """Return a fingerprint of each sample's clips, by id: sizes, ends and evenly spaced blocks.
 
-    Reading only parts takes seconds for 60 GB of clips. Rule 1, of older versions, reads size and ends only.
+    Only these parts are read, so 60 GB of clips take seconds. Rule 1, which older versions used, covers size and ends
+    only; rule 2 covers all of these.
 
     Raises
     ------

@@ -91,10 +91,10 @@ def path_variable(task: Task) -> str:
     return f"{re.sub('[-./]', '_', task.key.upper())}_DATA_PATH"
 
 
-#: Tasks that `audiomarathon data download` fetches from elsewhere: size and licence.
+#: Size and licence of the tasks that `audiomarathon data download` fetches from other places than the public data set.
 OWN_ARCHIVES = {
     "jasco": ("20 MB", "CC BY-NC 4.0"),
-    "lalm/clotho": ("2 GB a split", "captions not for commercial use; each clip its own, clotho_metadata_*.csv"),
+    "lalm/clotho": ("2 GB a split", "captions not for commercial use; licence of each clip in clotho_metadata_*.csv"),
     "lalm/mmau_pro": ("47.5 GB", "as its page on the hub says"),
 }
 
@@ -122,7 +122,7 @@ def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> P
     task
         The task.
     data_root
-        The root of all tasks; without it `AUDIOMARATHON_DATA` counts.
+        The folder that holds all tasks; None uses `AUDIOMARATHON_DATA`.
     env
         The environment. `<TASK>_DATA_PATH` limits the search to that folder and those below it.
 

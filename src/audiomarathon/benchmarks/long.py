@@ -1,7 +1,7 @@
 """AudioMarathon's own tasks as tasks for encoders: which class does a clip of 90 to 300 seconds have?
 
-Labels are :attr:`Sample.stratum`; folds are of whole clusters. A clip has the id and prompt of its home task, so a
-probe of a model can be compared with the model's replies.
+A clip's label is :attr:`Sample.stratum`, and folds keep clusters whole. A clip has the id and prompt of its home task
+(the task of AudioMarathon), so a probe of a model can be compared with the model's replies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from audiomarathon.benchmarks.xares.tasks import named
 from audiomarathon.errors import MissingDataError
 from audiomarathon.plugins import look_up
 
-_LABELLED = ("tau", "gtzan", "vesus", "had", "vox", "vox_age", "desed")  # those whose options are classes
+_LABELLED = ("tau", "gtzan", "vesus", "had", "vox", "vox_age", "desed")  # tasks whose options are classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongTask(EncoderTask):
-    """A home task whose clips have classes, as a task for encoders; the probe draws folds of whole clusters."""
+    """A task of AudioMarathon (`home`) as a task for encoders: probes predict the class of a clip."""
 
     home: Task
 
@@ -45,7 +45,7 @@ class LongTask(EncoderTask):
         return self.home.load(folder, filters)
 
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:  # noqa: ARG002
-        """See :meth:`EncoderTask.read`. A clip's `facts` are its prompt."""
+        """See :meth:`EncoderTask.read`. A clip's `facts` hold its prompt."""
         loaded = self.home.load(self.find(root))
         clips = tuple(
             Clip(one.id, "all", cast("Member", one.clips[0]), (one.stratum,), one.cluster, (self.home.prompt(one),))
@@ -72,7 +72,7 @@ LONG = Benchmark(
 
 
 def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
-    """Return tasks by name: "long" is this whole benchmark, `long/tau` one task; :func:`named` finds the others."""
+    """Return tasks by name: "long" is this benchmark, `long/tau` one task of it; :func:`named` finds X-ARES' tasks."""
     found: dict[str, EncoderTask] = {}
     for name in map(str.strip, names):
         if name.lower() == "long":

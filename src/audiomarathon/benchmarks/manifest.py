@@ -34,11 +34,11 @@ class Manifest:
     Attributes
     ----------
     name, licence
-        Name and licence of the data set; without a file, those of the published one.
+        Name and licence of the data set; without a file, those of the published data.
     tasks
-        Expectations in the file, by task key; for other tasks the published ones apply.
+        Expected counts and durations in the file, by task key; for other tasks the published facts apply.
     file
-        The file, or None without one.
+        Path of the file; None if there is no file.
     control
         How the audio of a control variant was made (`audiomarathon data controls`); None for the real audio.
     """
@@ -111,5 +111,5 @@ def _expected(file: Path, key: str, entry: Any) -> Expected:
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{file}: task {key!r} needs the numbers count, min_seconds and max_seconds") from error
     if not isinstance(count, int) or isinstance(count, bool) or count < 0 or not 0 <= low <= high:
-        raise DataError(f"{file}: task {key!r} has an impossible count or range of seconds")
+        raise DataError(f"{file}: task {key!r} needs count >= 0 and 0 <= min_seconds <= max_seconds")
     return Expected(count, (low, high))

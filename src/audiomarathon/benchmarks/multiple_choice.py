@@ -36,13 +36,13 @@ class MultipleChoice(Task):
     metadata_file
         Name of the metadata file, which identifies the task's folder.
     rows_key
-        Field of the file's top-level object with the rows; None if the file is a list.
+        Field that holds the rows, if the file's top level is an object; None if it is a list.
     classes
         Names of the classes, as in `Sample.labels`; empty if options are not classes.
     option_count
         Number of options in every row.
     one_class_a_clip
-        Whether a clip has exactly one class. If it may have several, a row's label that matches no option does not
+        Whether a clip has exactly one class. If a clip may have several, a row's label that matches no option does not
         contradict the answer.
     """
 
@@ -157,7 +157,7 @@ class MultipleChoice(Task):
         return same[0]
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write the metadata file with the part's rows; other content of the file stays."""
+        """Write the metadata file with the part's rows; keep the other content of the file."""
         if not self.metadata_file:
             return super().write_rows(part, target)
         file, kept = part.loaded.folder / self.metadata_file, {sample.id: sample for sample in part.kept}
@@ -175,7 +175,7 @@ class MultipleChoice(Task):
         return write_ascii(target / file.name, {**whole, self.rows_key: rows} if self.rows_key else rows)
 
     def prompt(self, sample: Sample) -> str:
-        """Return question, lettered options and instruction, a blank line between them."""
+        """Return question, lettered options and instruction, separated by blank lines."""
         return lettered(sample)
 
 

@@ -34,7 +34,7 @@ BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO, LALM_BENCH, XARES, LONG
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
-    """Return the built-in benchmarks, then those of plug-ins, whose tasks' names must begin with the benchmark's."""
+    """Return the built-in benchmarks, then those of plug-ins. A plug-in's task names begin with its benchmark's key."""
     found = list(BUILT_IN)
     for one in plugins(BENCHMARKS, Benchmark, BUILT_IN, _flaw_of_benchmark):
         for task in one.tasks:
@@ -46,9 +46,7 @@ def all_benchmarks() -> tuple[Benchmark, ...]:
 
 
 def all_tasks() -> tuple[Task, ...]:
-    """Return the tasks for models: those of all benchmarks in the papers' order, then single tasks of plug-ins by entry
-    point name.
-    """
+    """Return the tasks for models: tasks of all benchmarks in the papers' order, then plug-ins' tasks by name."""
     known = tuple(task for benchmark in all_benchmarks() for task in benchmark.tasks if not task.probed)
     others = plugins(TASKS, Task, known, _flaw_of)  # type: ignore[type-abstract]
     for task in others:
@@ -57,10 +55,10 @@ def all_tasks() -> tuple[Task, ...]:
 
 
 def _flaw_of(task: Task) -> str:
-    """Return the error of a plug-in's scorer; "" if it has none."""
+    """Return what is wrong with the scorer of a plug-in's task; "" if nothing is."""
     scorer = task.scorer
     if not isinstance(scorer, Scorer) or not re.fullmatch(r"[\w-]+", getattr(scorer, "key", "")):
-        return "has no usable 'scorer'; it must be a Scorer whose key is of letters, digits, - and _"
+        return "has no usable 'scorer'; it must be a Scorer whose key consists of letters, digits, - and _"
     return "" if isinstance(getattr(scorer, "figure", None), Figure) else "has a scorer with no usable 'figure'"
 
 
@@ -68,15 +66,16 @@ def _flaw_of_benchmark(benchmark: Benchmark) -> str:
     for task in benchmark.tasks:
         if not isinstance(task, Task) or not task.key.startswith(f"{benchmark.key}/"):
             odd = getattr(task, "key", task)
-            return f"is left out: the names of its tasks must begin {benchmark.key}/, {odd!r} does not"
+            return f"is left out: the names of its tasks must begin with {benchmark.key}/, but {odd!r} does not"
         if flaw := _flaw_of(task):
             return f"is left out: its task {task.key!r} {flaw}"
     return ""
 
 
 def get_task(name: str) -> Task:
-    """Return a task by key or alias, in any case, by a TOML file that describes it, or by its place in your own Python
-    code (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`).
+    """Return a task by its key or an alias (in upper or lower case), a TOML file that describes it, or a Python class.
+
+    A class is named by its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`.
 
     Raises
     ------
@@ -91,7 +90,7 @@ def get_task(name: str) -> Task:
         raise SettingsError(f"{name}: a task file must end in .toml, or .py as FILE.py:CLASS")
     if "," in name:
         raise SettingsError(
-            f"unknown task {name[:60]!r}: separate tasks by spaces: audiomarathon run {name[:60].replace(',', ' ')}"
+            f"unknown task {name[:60]!r}; separate tasks by spaces: audiomarathon run {name[:60].replace(',', ' ')}"
         )
     on_record = foreign.on_record(name) or declared.on_record(name)
     return on_record or look_up(name, (*all_tasks(), *XARES.tasks, *LONG.tasks), kind="task")
@@ -100,7 +99,8 @@ def get_task(name: str) -> Task:
 def _task_at(reference: str) -> Task:
     """Return a task from a Python file or module.
 
-    Its key begins like that of a TOML file's task with the same scorer, so that its runs can be read without the file.
+    If its scorer is one that TOML tasks use, the task's key gets the same prefix, such as `own-choice/`. Then
+    reports can read its runs without the Python file.
     """
     where, allowed = f"task {reference}", "a subclass of Task, such as MultipleChoice"
     name, value = object_at(reference, "task", lambda one: isinstance(one, type) and issubclass(one, Task), allowed)
@@ -123,11 +123,11 @@ def _task_at(reference: str) -> Task:
     if kind := next(kinds, ""):
         object.__setattr__(task, "key", f"{kind}/{task.key.replace('/', '-')}")
     elif any(task.key.lower() == one.key.lower() for one in all_tasks()):
-        raise SettingsError(f"{where}: its key {task.key!r} is taken; give it another")
+        raise SettingsError(f"{where}: another task has its key {task.key!r}; give it another key")
     else:
         warnings.warn(
-            f"{where}: scored by {type(scorer).__name__}, which reports and comparisons find only in an installed "
-            "package: audiomarathon new task",
+            f"{where}: reports and comparisons find its scorer {type(scorer).__name__} only in an installed package; "
+            "next: audiomarathon new task",
             stacklevel=2,
         )
     return task
@@ -156,7 +156,7 @@ def on_one_scale(keys: Iterable[str]) -> bool:
 
 
 def weights_of(keys: Sequence[str]) -> list[float]:
-    """Return the weight of each task in a mean over them, 1 on average."""
+    """Return the weight of each task in the mean over these tasks; the weights are 1 on average."""
     own = next((one.weights for one in all_benchmarks() if one.weights and keys[0] in one.weights), None) or {}
     weights = [own.get(key, 1.0) for key in keys]
     return [weight * len(keys) / sum(weights) for weight in weights]

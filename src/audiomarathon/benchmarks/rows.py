@@ -23,7 +23,7 @@ from audiomarathon.files import json_object, write_text
 from audiomarathon.records import LETTERS
 
 MAX_METADATA_BYTES = 256 * 2**20  # real files have a few MB; a larger file is not metadata
-MAX_VALUES = 10_000_000  # in a parquet table, where a million nulls take no space
+MAX_VALUES = 10_000_000  # in a parquet table, whose file hardly grows by a million nulls
 MAX_ID_LENGTH = 200
 MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud has about 5,000
 MAX_SHOWN = 120
@@ -66,16 +66,16 @@ class Row:
         return "" if self._lacks(name) else self.text(name)
 
     def lettered(self, prefix: str = "choice_") -> tuple[str, ...]:
-        """Return `choice_a`, `choice_b`, …, up to the first that is absent or empty."""
+        """Return the texts of `choice_a`, `choice_b`, …, up to the first absent or empty field."""
         names = _names(prefix)
         present = [name for name in names if name in self.fields and not self._lacks(name)]
         if present != list(names[: len(present)]):
             absent = next(name for name in names if name not in present)
-            raise RowError(f"field {absent!r} is missing though {present[-1]!r} is there")
+            raise RowError(f"field {absent!r} is missing, but {present[-1]!r} is there")
         return tuple(self.text(name) for name in present)
 
     def listed(self, names: Sequence[str], *, may_end: bool = False) -> list[str]:
-        """Return the texts of a field's list, which may be JSON text, or the texts of several fields.
+        """Return a list of texts: the list in one field (which may be JSON text), or the texts of several fields.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class Row:
         """Return a field's text as an id: one line of limited length."""
         text = self.text(name)
         if len(text) > MAX_ID_LENGTH or not text.isprintable():
-            raise RowError(f"id {shown(text)} is not a line of at most {MAX_ID_LENGTH} characters")
+            raise RowError(f"id {shown(text)} is not one line of at most {MAX_ID_LENGTH} characters")
         return text
 
     def clip(self, name: str, *subfolders: str) -> Path:
@@ -113,7 +113,7 @@ class Row:
             path = os.path.normpath(os.path.join(base, relative))  # noqa: PTH118  # see _bases
             if path.startswith(top) and os.path.isfile(path):  # noqa: PTH113
                 if not path.lower().endswith(AUDIO_SUFFIXES) or f"{os.sep}." in path[len(top) - 1 :]:
-                    raise RowError(f"{name} {shown(written)} is not audio; allowed: {_KINDS}, and no hidden file")
+                    raise RowError(f"{name} {shown(written)} is not an audio file; allowed: {_KINDS}, not hidden")
                 return Path(path)
         if not os.path.normpath(self.folder / relative).startswith(top):
             raise RowError(f"{name} {shown(written)} leaves the task's folder {self.folder}")
@@ -192,7 +192,7 @@ def _check_plain(file: Path, *, of_any_size: bool = False) -> None:
 
 
 def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a CSV file, each with its last line's number; values are text, also `NA` and `None`.
+    """Return the rows of a CSV file, each with the number of its last line. Every value is text, even `NA` or `None`.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str
 
 
 def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) -> Any:
-    """Return a parquet file's needed columns, and the columns of `others` that it has, as a `pyarrow.Table`.
+    """Return the columns `needed` of a parquet file, and those of `others` that it has, as a `pyarrow.Table`.
 
     Raises
     ------
@@ -232,9 +232,9 @@ def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) 
 
 
 def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield the rows of a JSON, JSON lines, CSV or parquet file, by its suffix; a bad line becomes a `RowError`.
+    """Yield the rows of a JSON, JSON lines, CSV or parquet file, by its suffix; yield a `RowError` for a bad line.
 
-    A parquet file is read by columns and a few rows at a time: its audio may not fit into memory.
+    Read only these columns of a parquet file, a few rows at a time, since its audio may not fit into memory.
 
     Raises
     ------
@@ -287,7 +287,7 @@ def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
             batches.append(batch)
         else:
             return batches
-    raise DataError(f"{file}: is too large for metadata (unpacked at most 256 MB, and {MAX_VALUES:,} values)")
+    raise DataError(f"{file}: is too large for metadata; allowed: 256 MB when unpacked, and {MAX_VALUES:,} values")
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
@@ -318,7 +318,7 @@ def read_json(file: Path) -> Any:
 
 
 def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object (a hook for `json.loads`); raise ValueError for a duplicate field."""
+    """Build a JSON object, as `object_pairs_hook` of `json.loads`; raise ValueError for a duplicate field."""
     found = dict(fields)
     if len(found) < len(fields):
         names = [name for name, _ in fields]
@@ -354,7 +354,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 @lru_cache(_REMEMBERED)
 def class_of(text: str, classes: tuple[str, ...]) -> str:
-    """Return the class that a text names, or the text in the same form if no single class fits.
+    """Return the class that a text names, else the text in the form of a class: lower-case words joined by `_`.
 
     "Blues - blues" is blues, "Metro station" is metro_station (never metro), "Hip-Hop" is hiphop, and "Shaver" is
     electric_shaver_toothbrush if no other class has that word. "Pop rock" names two classes, so it is neither.
@@ -378,12 +378,12 @@ def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
 
 
 def clean(text: str, what: str) -> str:
-    """Strip a text, named `what` in messages; raise :class:`RowError` if nothing is visible or it cannot be stored."""
+    """Strip a text; raise :class:`RowError`, which calls it `what`, if it is empty, too long or cannot be stored."""
     text = text.strip()
     if 0 < len(text) <= MAX_TEXT_LENGTH and text.isascii() and text.isprintable():  # the fast path for nearly all texts
         return text
     if len(text) > MAX_TEXT_LENGTH:
-        raise RowError(f"{what} holds {len(text):,} characters, at most {MAX_TEXT_LENGTH:,}")
+        raise RowError(f"{what} holds {len(text):,} characters; allowed: at most {MAX_TEXT_LENGTH:,}")
     if _NO_TEXT.search(text):
         raise RowError(f"{what} holds characters that cannot be stored as text")
     if all(unicodedata.category(character)[0] in "CZ" for character in text):  # includes zero-width characters
@@ -409,7 +409,7 @@ def shown(value: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """Shorten a text to 120 characters by cutting its middle: the end of a path is informative."""
+    """Shorten a text to 120 characters by cutting its middle, since the end of a path matters."""
     half = MAX_SHOWN // 2
     return text if len(text) <= MAX_SHOWN else f"{text[:half]}…{text[1 - half :]}"
 

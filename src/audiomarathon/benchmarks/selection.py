@@ -11,7 +11,7 @@ from audiomarathon.errors import SettingsError
 
 
 def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] = ()) -> tuple[Sample, ...]:
-    """Return the first `limit` samples of one fixed order (0: all), so that smaller runs nest in larger ones.
+    """Return the first `limit` samples of one fixed order (0: all), so that a larger run contains a smaller one.
 
     At every length n the number of samples of a class with share p lies within 1 of n·p. Within a class, clusters come
     in proportion too: the positions of a cluster's m samples are spread evenly over the order, 1/m apart, from a seeded
@@ -28,7 +28,7 @@ def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] 
     seed
         Another seed gives another order.
     ids
-        Take exactly these samples, in this order; the limit does not count.
+        Take exactly these samples, in this order; the limit is ignored.
 
     Raises
     ------

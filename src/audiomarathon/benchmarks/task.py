@@ -164,7 +164,7 @@ class Variation:
     Attributes
     ----------
     audio
-        Makes audio of the same length from the clip's samples and their rate; None: the sample has no clip.
+        Function that makes audio of the same length from a clip's samples and sampling rate. None removes the clip.
     fields
         Fields to set in the sample's row; `controls.jsonl` repeats them.
     """
@@ -262,23 +262,22 @@ class Task(ABC):
         Raises
         ------
         DataError
-            The task cannot be written, such as a plug-in's without this method.
+            The task cannot be written, such as a plug-in's task that lacks this method.
         """
-        raise DataError(f"{self.key}: this task's package does not say how to write its files (Task.write_rows)")
+        raise DataError(f"{self.key}: this task cannot be written: its package lacks the method Task.write_rows")
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:  # noqa: ARG002
-        """Return every sample under one of `own_controls`, by id; samples of one clip share its audio."""
+        """Return each sample's variation under one of `own_controls`, by id; samples of one clip share its audio."""
         raise DataError(f"{self.key}: has no control {control!r}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the facts of a sample that scoring needs; they are stored in the record, so that scoring needs no
-        data."""
+        """Return the facts of a sample that scoring needs. The record stores them, so that scoring needs no data."""
         if not sample.options:
             return {"answer": sample.answer}
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:  # noqa: ARG002
-        """Return the reference texts of each item of the whole data, if the scorer weighs words by them."""
+        """Return the reference texts of each item of the whole data, for scorers that weigh words; else nothing."""
         return ()
 
     def groups(self, sample: Sample) -> dict[str, str] | None:

@@ -1,7 +1,7 @@
 """Chat with a model behind an OpenAI-compatible endpoint: a closed model, or one that vLLM serves.
 
-In this order: answers and prices; the client with its settings, retries and requests; streamed replies; the address
-and its proxy; removal of the key from every text.
+This file holds, in this order: answers and prices; the client with its settings, retries and requests; streamed
+replies; the address and its proxy; removal of the key from every text.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ import httpx2
 from audiomarathon.errors import ModelError, SettingsError
 
 DEFAULT_URL = "https://api.openai.com/v1"
-_URL_HINT = "OPENAI_BASE_URL is the address up to and with /v1"
+_URL_HINT = "set OPENAI_BASE_URL to the full address, which usually ends in /v1"
 _PRICES = ("OPENAI_PRICE_IN", "OPENAI_PRICE_OUT", "OPENAI_PRICE_AUDIO")
 
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds between attempts
-_LIMIT_S, _CONNECT_S = 600.0, 10.0  # for one attempt, and for its connection
-_AFTERWARDS_S = 5.0  # wait for the token counts after a finished reply
+_LIMIT_S, _CONNECT_S = 600.0, 10.0  # seconds for one attempt, and for its connection
+_AFTERWARDS_S = 5.0  # seconds to wait for the token counts after the reply has ended
 _BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # limits of an answer's size; each token arrives in its own event
 _KEY_SHOWN = 5  # this many characters of the key are not secret, since services show as many
 
@@ -88,7 +88,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices per million tokens of text in the prompt, of the reply, and of audio in the prompt (None: as of text)."""
+    """Prices per million tokens: text in the prompt, the reply, and audio in the prompt (None: priced like text)."""
 
     prompt: float
     reply: float
@@ -111,7 +111,7 @@ class Prices:
             if None not in prices[:2] and all(price is None or 0 <= price < inf for price in prices):
                 return cls(*prices)  # type: ignore[arg-type]
         shown = ", ".join(f"{name}={env.get(name, '')}" for name in _PRICES)
-        raise SettingsError(f"{shown}: allowed: prices per million tokens, from 0; set the first two together")
+        raise SettingsError(f"{shown}: set prices per million tokens, each 0 or more; the first two are both required")
 
     def cost(self, prompt_tokens: int | None, audio_tokens: int | None, new_tokens: int | None) -> float | None:
         """Return the cost of a reply; None if a required count is unknown."""
@@ -158,7 +158,7 @@ class Endpoint:
     model, url, key
         The server's name for the model, the address up to `/v1`, and the bearer token ("" sends none).
     attempts
-        Most requests for one reply.
+        Maximum number of requests for one reply.
     limit_s
         Time limit in seconds of an attempt, from connecting to the end of the reply.
     prices
@@ -220,9 +220,9 @@ class Endpoint:
         env = os.environ if env is None else env
         url, key = _read_url(env), env.get("OPENAI_API_KEY", "").strip()
         if not model or not model.isprintable():
-            raise SettingsError("openai: say which model: --model-path gpt-4o-audio-preview (MODEL_PATH=…)")
+            raise SettingsError("openai: name the model, as in --model-path gpt-4o-audio-preview (or MODEL_PATH=…)")
         if not key.isascii() or not key.isprintable():
-            raise SettingsError("OPENAI_API_KEY holds a character that no key has; the key is not shown")
+            raise SettingsError("OPENAI_API_KEY must be printable ASCII; copy the key again (it is not shown here)")
         if not key and url == DEFAULT_URL:
             raise SettingsError("OPENAI_API_KEY is not set; set it, or set OPENAI_BASE_URL to your own endpoint")
         return cls(model, url, key, prices=Prices.from_env(env))
@@ -260,7 +260,7 @@ class Endpoint:
         Raises
         ------
         EndpointError
-            This request fails for good or too often, or the client is stopped.
+            This request cannot succeed, has failed in all attempts, or the client was stopped.
         ModelError
             Every request would fail: a wrong key, model or address.
         """
@@ -280,11 +280,17 @@ class Endpoint:
         return self._run(self._models())
 
     def _run(self, request: Coroutine[Any, Any, _T]) -> _T:
-        """Run a request on the loop and wait for it, or until another thread leaves the client's block."""
+        """Run a request on the event loop and return its result.
+
+        Raises
+        ------
+        EndpointError
+            Another thread has left the client's `with` block.
+        """
         future = asyncio.run_coroutine_threadsafe(request, self._loop)
         self._running.add(future)
         try:
-            if self._stopped:  # after adding the request: else neither this line nor `__exit__` might cancel it
+            if self._stopped:  # check after adding the request; else neither this line nor `__exit__` may cancel it
                 future.cancel()
             return future.result()
         except CancelledError:
@@ -373,9 +379,9 @@ class Endpoint:
         try:
             async with self._response("GET", "/models") as (response, _limit):
                 kind, content = response.headers.get("Content-Type"), await _beginning(response)
-            listed = _json(content.decode(errors="replace"), f"{kind} where JSON was expected")
+            listed = _json(content.decode(errors="replace"), f"expected JSON, got {kind}")
             if not isinstance(listed, dict) or not isinstance(listed.get("data"), list):
-                raise _BadReplyError("no list of models where one was expected")
+                raise _BadReplyError("the response is not a list of models")
         except _FAULTS as error:
             self._raise_if_final(error, f"{self.host} lists no models")
             raise EndpointError(self.clean(error)) from None
@@ -399,7 +405,7 @@ class Endpoint:
                     raise _BadReplyError(text, response.status_code, code, response.headers)
                 yield response, limit
         except TimeoutError:
-            raise _BadReplyError(f"no whole reply within {self.limit_s:g} s") from None
+            raise _BadReplyError(f"no complete reply within {self.limit_s:g} s") from None
 
     def clean(self, error: Exception | str) -> str:
         """Return an error as one line, without the key or parts of it, which servers may quote."""
@@ -407,13 +413,16 @@ class Endpoint:
         if isinstance(error, _BadReplyError):
             text = f"{error.status} {text}" if error.status else text
         elif isinstance(error, Exception):
-            text = (f"{kind}: {text}" if text else kind) + (f" (by way of the proxy {self.via})" if self.via else "")
+            text = (f"{kind}: {text}" if text else kind) + (f" (through the proxy {self.via})" if self.via else "")
         return without_key(" ".join("".join(c if c.isprintable() else " " for c in text).split()), self.key)[:300]
 
 
 @cache
 def _trusted(*_places: str | None) -> ssl.SSLContext:
-    """Return the certificates that servers are checked with, from these places. Reading them takes 30 ms."""
+    """Load the certificates that servers are checked with; cached, since loading takes 30 ms.
+
+    The arguments are the values of `SSL_CERT_FILE` and `SSL_CERT_DIR`: if they change, certificates are loaded again.
+    """
     return ssl.create_default_context()
 
 
@@ -461,7 +470,7 @@ class _Reply:
                     self.text += text
                 finish = _text(choice.get("finish_reason"))
                 if finish in _GONE_WRONG:
-                    raise _BadReplyError(f"the server gave the reply up ({finish})")
+                    raise _BadReplyError(f"the server did not finish the reply ({finish})")
                 self.finish = finish or self.finish
                 self.last = now
         except (AttributeError, TypeError):
@@ -473,7 +482,7 @@ async def _events(response: httpx2.Response, most_bytes: int) -> AsyncIterator[s
     kind = response.headers.get("Content-Type", "")
     if not kind.lower().startswith("text/event-stream"):
         kind = kind[:50] or "no content type"
-        raise _BadReplyError(f"{kind} where a stream of events was asked for; does the server stream replies?")
+        raise _BadReplyError(f"expected text/event-stream, got {kind}; the server must support streamed replies")
     bounded = httpx2.Response(
         200, headers={"Content-Type": kind}, content=_bounded(response, most_bytes), request=response.request
     )
@@ -566,7 +575,7 @@ def _seconds(retry_after: str | None) -> float:
 
 
 def _is_certificate(error: BaseException | None) -> bool:
-    """Whether a request failed because this machine does not trust the server's certificate."""
+    """Whether the error means that this machine does not trust the server's certificate."""
     return error is not None and (isinstance(error, ssl.SSLCertVerificationError) or _is_certificate(error.__context__))
 
 
@@ -575,16 +584,16 @@ def _read_url(env: Mapping[str, str]) -> str:
     url = (env.get("OPENAI_BASE_URL") or DEFAULT_URL).strip().rstrip("/")
     parts = _parts(url)
     if parts is None or parts.scheme not in ("http", "https"):
-        raise SettingsError("OPENAI_BASE_URL: allowed is an address such as http://localhost:8000/v1")
+        raise SettingsError("OPENAI_BASE_URL is not a usable address; set one such as http://localhost:8000/v1")
     if "@" in parts.netloc:
-        raise SettingsError("OPENAI_BASE_URL holds a password: put the key into OPENAI_API_KEY instead")
+        raise SettingsError("OPENAI_BASE_URL contains a user or password; put the key into OPENAI_API_KEY instead")
     if parts.query or parts.fragment:
-        raise SettingsError(f"OPENAI_BASE_URL holds a query: allowed is an address such as {DEFAULT_URL}")
+        raise SettingsError(f"OPENAI_BASE_URL contains a query (?) or fragment (#); set one such as {DEFAULT_URL}")
     proxy = proxy_of(url)
     proxy_parts = _parts(proxy) if proxy else None
     if proxy and (proxy_parts is None or proxy_parts.scheme != "http"):
         kind = f" names a proxy of the kind {proxy_parts.scheme!r}" if proxy_parts else ""
-        raise SettingsError(f"{parts.scheme}_proxy{kind}: allowed is an address such as http://proxy:3128")
+        raise SettingsError(f"{parts.scheme}_proxy{kind}: set an http:// address, such as http://proxy:3128")
     return url
 
 
@@ -610,7 +619,7 @@ def proxy_of(url: str) -> str | None:
 
 
 def _is_this_machine(host: str) -> bool:
-    """Whether a host is this machine, in any spelling; asks no name server, since it may be unreachable."""
+    """Whether a host is this machine, in any spelling. Asks no name server, since that may be unreachable."""
     name = host.rstrip(".").lower()
     if name in (*_LOCAL, socket.gethostname().lower()) or name.endswith(".localhost"):
         return True

@@ -1,4 +1,4 @@
-"""Agreement of judges: Krippendorff's alpha of all, Cohen's kappa and plain agreement of each pair."""
+"""Measure how far judges agree: Krippendorff's alpha over all, Cohen's kappa and plain agreement of each pair."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def agreement(values: Mapping[str, Sequence[Any]], scale: Scale) -> dict[str, An
 
 
 def krippendorff_alpha(items: Sequence[Sequence[Any]], scale: Scale) -> float | None:
-    """Return Krippendorff's alpha of rows of items with one value per judge; None if all values are equal."""
+    """Return Krippendorff's alpha; None if all values are equal. Each item is a row with one value per judge."""
     levels = sorted({value for item in items for value in item if value is not None})
     if len(levels) < 2:
         return None

@@ -1,4 +1,4 @@
-"""A judge's certificate: its readings of replies with a known verdict."""
+"""A judge's certificate: how many anchors (replies with a known verdict) it read correctly."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ WEAK = 0.8  # tables mark a judge that reads a smaller share of any kind of anch
 
 @dataclass(frozen=True)
 class Certificate:
-    """By kind of anchor: the number read correctly, and the number asked."""
+    """One judge's results: for each kind of anchor, the number read correctly and the number asked."""
 
     kinds: Mapping[str, tuple[int, int]]
 
     @property
     def weak(self) -> list[str]:
-        """Kinds of anchors that the judge reads wrong too often."""
+        """Kinds of anchors of which the judge reads less than the share `WEAK` correctly."""
         return [kind for kind, (right, n) in self.kinds.items() if right < WEAK * n]
 
     @property
     def mark(self) -> str:
-        """The judge's mark in tables; "" if it reads enough anchors of every kind."""
+        """The warning shown with the judge in tables; "" if it reads enough anchors of every kind."""
         if not self.kinds:
             return _UNKNOWN
         shown = (f"{kind} {self.kinds[kind][0]} of {self.kinds[kind][1]}" for kind in self.weak)
@@ -43,7 +43,7 @@ class Certificate:
 
 
 def certificate_of(rows: Iterable[Sequence[Any]]) -> Certificate:
-    """Return the certificate for anchors, each given as its kind and whether the judge read it correctly."""
+    """Return a judge's certificate. Each row is an anchor's kind, and whether the judge read the anchor correctly."""
     right, count = Counter[str](), Counter[str]()
     for kind, good in rows:
         right[kind] += bool(good)

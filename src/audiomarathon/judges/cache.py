@@ -1,4 +1,4 @@
-"""Cache judges' answers by judge and request, so that no machine asks the same thing twice."""
+"""Cache judges' answers by judge and request, so that the same request is not sent twice."""
 
 from __future__ import annotations
 

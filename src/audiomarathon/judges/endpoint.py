@@ -55,6 +55,6 @@ class EndpointJudge(Judge):
         except EndpointError as error:
             return request, Reply(error=str(error))
         if answer.masked:
-            return request, Reply(error="the answer contains a part of the API key, and is not kept; use a longer key")
+            return request, Reply(error="the answer contains a part of the API key and is not stored; use a longer key")
         tokens = (answer.prompt_tokens, answer.new_tokens)
         return request, Reply(answer.text, answer.finish, None, *tokens, answer.total, answer.cost)

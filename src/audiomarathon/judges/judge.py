@@ -1,4 +1,4 @@
-"""The interface of a judge: it answers requests, and states an identity."""
+"""The interface of a judge: it answers requests, and names everything that its answers depend on."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Reply:
 
 
 class Judge(ABC):
-    """Answers requests.
+    """A model that rates replies by answering requests.
 
     Attributes
     ----------
     key
-        Name after `--with`; also the judge's name, unless `NAME=…` gives another.
+        Name after `--with`. It is also the judge's name in files, unless `--with NAME=…` gives another.
     aliases
         Other names after `--with`.
     stored
-        Whether all its answers are in a file, so that no cache is needed.
+        Whether all answers come from a file, so that no cache is needed.
     """
 
     key: str

@@ -1,7 +1,7 @@
 """Judges' answers about a run's replies: `judgements-<judge>.jsonl`, append-only, one line per answered request.
 
 A judgement belongs to its request: when the reply, the prompt or the protocol changes, the request changes, and the old
-judgement no longer counts. Protocols parse a judge's text, not this module.
+judgement no longer counts. This module does not parse a judge's text; protocols do.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Judgement:
     judge, identity
         The judge's name, and its identity: back-end, model, fingerprint, sampling.
     protocol, version
-        Who asked.
+        Name and version of the protocol that asked.
     sample
-        Id of the record; an anchor has the id of its record.
+        Id of the judged record; for an anchor, the id of the record that the anchor belongs to.
     request_hash, messages
         The request's hash, and its raw messages.
     text, finish
         The raw answer, and why it ended (`stop`, `length`, …); meaningless after an error.
     error
-        Why there is no answer; None if there is one.
+        Why there is no answer; None after an answer.
     prompt_tokens, new_tokens, seconds, cost
         None if unknown.
     cached
@@ -158,7 +158,7 @@ def judge_of(file: Path) -> str:
 
 
 def lines_in(file: Path) -> Iterator[Judgement]:
-    """Yield a file's judgements in order; skip damaged lines with a warning, and a half-written last line without.
+    """Yield a file's judgements in order. Skip damaged lines with a warning, a half-written last line silently.
 
     Raises
     ------
@@ -176,14 +176,14 @@ def lines_in(file: Path) -> Iterator[Judgement]:
         else:
             yield one
     if odd:
-        again = "audiomarathon judge, given again, asks for what they held"
+        again = "run `audiomarathon judge` again to get the missing answers"
         warnings.warn(f"{file}: {counted(odd, 'unreadable line')} left out; {again}", stacklevel=2)
 
 
 def read_judgements(folder: Path) -> dict[str, dict[str, dict[str, Judgement]]]:
-    """Return a run's judgements by judge, sample and request hash; a request's last line counts.
+    """Return a run's judgements by judge, sample and request hash.
 
-    A failed judgement counts only if the request has no other.
+    If a request has several lines, its last answer counts. A failed judgement counts only if there is no answer.
     """
     found: dict[str, dict[str, dict[str, Judgement]]] = {}
     for file in sorted(folder.glob(f"{_PREFIX}*.jsonl")):

@@ -74,7 +74,7 @@ class LocalJudge(Judge):
         return model, tokenizer
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """See :meth:`Judge.ask`; requests of similar length share a batch. A prompt that is too long is an error."""
+        """See :meth:`Judge.ask`; requests of similar length share a batch. A prompt that is too long gets an error."""
         model, _tokenizer = self._loaded
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         fitting = []
@@ -83,7 +83,7 @@ class LocalJudge(Judge):
             room = most - request.max_new_tokens if most else len(tokens)
             if len(tokens) > room:
                 asked = f"{len(tokens):,} tokens of prompt and {request.max_new_tokens:,} of answer"
-                yield request, Reply(error=f"too long: {asked}; {self.checkpoint.name} takes {most:,}")
+                yield request, Reply(error=f"too long: {asked}; {self.checkpoint.name} allows {most:,} in all")
             else:
                 fitting.append((request, tokens))
         fitting.sort(key=lambda one: (one[0].max_new_tokens, -len(one[1])))
@@ -94,7 +94,7 @@ class LocalJudge(Judge):
     def _tokens(self, request: Request) -> list[int]:
         """Return a request's prompt in the model's chat template.
 
-        Special tokens in the request's text are broken, since only the template may use them. If the template has no
+        Special tokens in the request's text are broken up, since only the template may use them. If the template has no
         system turn (such as Gemma's), the user's turn begins with the system text.
         """
         from jinja2 import TemplateError

@@ -34,11 +34,11 @@ class Anchor:
     Attributes
     ----------
     kind
-        Row of the judge's certificate, such as `correct` or `injection`.
+        Kind of anchor, such as `correct` or `injection`; the judge's certificate counts each kind.
     reply
         Replaces the model's reply in the record.
     expected
-        Allowed values of each value in the reading.
+        For each value of the reading, such as `rating`: the values that are right.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Anchor:
     expected: Mapping[str, Collection[Any]] = field(default_factory=dict)
 
     def of(self, record: Record) -> Record:
-        """Return the record with this reply."""
+        """Return the record with this reply instead of the model's."""
         return replace(record, reply=self.reply, transcript=None)
 
     def right(self, reading: Mapping[str, Any] | None) -> bool:
@@ -62,11 +62,11 @@ class Protocol(ABC):
     name
         Written into each judgement: letters, digits, `-` and `_`.
     version
-        A hash of the texts and the reader, or a number; a new version reads stored judgements again.
+        A hash of the texts and the reader, or a number. When it changes, stored judgements are read again.
     max_new_tokens
         Token limit of a judgement.
     scales
-        Scale of each value for the judges' agreement.
+        Scale of each value on which the judges' agreement is measured.
     longest_reply
         Characters of the reply that a judge sees; None shows all.
     """
@@ -79,7 +79,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def messages(self, record: Record) -> Messages:
-        """Return the question as chat messages; empty for no question, as for a reply without words.
+        """Return the question as chat messages; an empty list asks nothing, such as for a reply without words.
 
         The reply belongs in a user's message. The record is already :func:`shielded`.
         """
@@ -118,11 +118,11 @@ def shielded(record: Record, longest: int | None = LONGEST_REPLY) -> Record:
 
 
 def last_verdict(label: str, values: str, text: str, reply: str, *, worst: Collection[str] = ()) -> str | None:
-    """Return the last value in a line `LABEL: VALUE` of a judge's answer, in lower case; None without one.
+    """Return the value in the last line `LABEL: VALUE` of a judge's answer, in lower case; None without such a line.
 
-    It is also None if the reply contains that value in such a line: the judge may have copied it after its verdict. An
-    earlier value does not replace it, since the last may be the judge's own. So a reply can never choose its verdict. A
-    reply cannot hide a low verdict by stating it either: `worst` values always count.
+    Also return None if the judged reply states the same value in such a line, since the judge may have copied it. An
+    earlier line is not used instead, since the last line may be the judge's own. So a reply can never choose its
+    verdict. Values in `worst` always count, so a reply cannot hide a low verdict by stating it either.
 
     Parameters
     ----------
@@ -149,7 +149,10 @@ def verdict_part(text: str) -> str:
 
 
 def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> Messages | None:
-    """Return the first question, its answer and a further request; None if every value of the answer was read."""
+    """Return messages that ask again: the first question, the judge's answer, and `request`.
+
+    None if every value of the answer could be read.
+    """
     if None not in (protocol.read(text, record) or {"": None}).values():
         return None
     turns = [{"role": "assistant", "content": text}, {"role": "user", "content": request}]

@@ -33,7 +33,7 @@ _FORMS = ", ".join(FORMS)
 
 
 def open_judges(given: str, *, batch_size: int = 8, download: bool = True) -> dict[str, Judge]:
-    """Return judges by name; loads and asks nothing.
+    """Return the judges by name, without loading or asking them.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def open_judges(given: str, *, batch_size: int = 8, download: bool = True) -> di
     for one in filter(None, map(str.strip, given.split(","))):
         named = re.fullmatch(rf"({NAME.pattern})=(.+)", one)
         if not named and "=" in one.partition(":")[0] and not Path(one).is_dir():
-            raise SettingsError(f"--with {one}: NAME= takes a name of 1 to 80 letters, digits, '.', '_' or '-'")
+            raise SettingsError(f"--with {one}: NAME in NAME=… must be 1 to 80 letters, digits, '.', '_' or '-'")
         judge = _open(named[2] if named else one, batch_size, download)
         name = named[1] if named else _name(judge.key)
         if name in found:

@@ -13,7 +13,7 @@ from audiomarathon.judges.judgements import Judgement, Request, judge_of, lines_
 
 
 class ReplayJudge(Judge):
-    """A judge that answers from `judgements-<judge>.jsonl`; a request without an answer there is an error."""
+    """A judge that answers from `judgements-<judge>.jsonl`; a request without a stored answer fails."""
 
     stored = True
 

@@ -28,9 +28,9 @@ class Bench:
     Attributes
     ----------
     name
-        Name in the file of its judgements.
+        The judge's name, which is part of the name of its file of judgements.
     cache
-        None uses no cache.
+        Cache of the judge's answers; None for no cache.
     """
 
     name: str
@@ -62,8 +62,8 @@ class Plan:
     Attributes
     ----------
     on_file, cached, calls
-        Number of requests with an answer in the run's folder, with one in the cache or a replayed file, and without an
-        answer. A second question counts only after the first is answered.
+        Number of requests answered in the run's folder, answered in the cache or a replayed file, and still to send. A
+        second question counts only after the first is answered.
     characters, most_tokens
         Characters to send in all calls, and the most tokens to receive.
     """
@@ -81,7 +81,7 @@ def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
     Parameters
     ----------
     planned
-        Hashes of requests of earlier runs in the plan, which will be in the cache; this run's hashes are added.
+        Hashes of requests of the runs planned before; their answers will be in the cache. This run's are added.
     """
     pending, n_answered = _pending(case, read_judgements(case.folder).get(bench.name, {}))
     planned = set() if planned is None else planned
@@ -102,7 +102,7 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
     RecordError
         Another process uses the folder, it cannot be written, or another judge of this name has judged the run.
     ModelError
-        The judge cannot be asked at all.
+        No request to the judge can succeed.
     """
     file = judgements_file(case.folder, bench.name)
     with hold_run(case.folder):
@@ -110,7 +110,7 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
         for judgement in (judgement for requests in known.values() for judgement in requests.values()):
             if judgement.error is None and judgement.identity != identity:
                 raise RecordError(
-                    f"{file}: holds judgements of another judge ({judgement.identity}); give this judge another name: "
+                    f"{file}: holds judgements by another judge ({judgement.identity}); give this judge another name: "
                     "--with NAME=…"
                 )
         asked, failed = set[str](), 0
@@ -135,7 +135,7 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
 def _pending(
     case: Case, known: Mapping[str, Mapping[str, Judgement]], asked: Collection[str] = ()
 ) -> tuple[dict[str, tuple[Request, list[str]]], int]:
-    """Return the requests to send by hash, each with its samples, and the number of answered requests.
+    """Return the requests to send (by hash, with the ids of their samples), and the number of answered requests.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Score captions: CIDEr-D, FENSE if its models are on this machine, lengths, and the human level."""
+"""Score captions: CIDEr-D, FENSE if its models are on this machine, lengths, and the scores of people's captions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _FETCH = "audiomarathon models download fense, then audiomarathon score RUN"
 class Caption(Scorer):
     """CIDEr-D with the document frequencies of the whole data, and FENSE.
 
-    A verdict has `cider_d`, `human_cider_d` (each reference against the item's other references), `words`, and, None
-    without the models, `pieces`, `sbert_sim`, `fer`, `fense`, `fense_first_sentence` and `human_fense`. `encoder` is
-    the sentence encoder's name, `encoder_hash` and `checker` are hashes of the two models, `why` explains a missing
-    model. A record's reference has `references`, at least one text.
+    A verdict has `cider_d`, `human_cider_d` (mean over the item's references, each scored against the others) and
+    `words`. The models of FENSE add `pieces` (word pieces of the reply), `sbert_sim`, `fer`, `fense`,
+    `fense_first_sentence` and `human_fense`, which are None without these models. `encoder` is the sentence encoder's
+    name, `encoder_hash` and `checker` are hashes of the two models, `why` explains a missing model. A record's
+    reference has `references`, at least one text.
     """
 
     key = "caption"
@@ -48,7 +49,7 @@ class Caption(Scorer):
 
         corpus = records[0].corpus
         if corpus is None:
-            raise DataError("the run folder has no corpus.json, by which CIDEr-D weighs words")
+            raise DataError("the run folder has no corpus.json, which CIDEr-D needs to weigh words")
         replies = [record.text for record in records]
         references = [tuple(record.reference["references"]) for record in records]
         scores = cider_d(replies, references, _frequencies(corpus)).tolist()
@@ -58,14 +59,20 @@ class Caption(Scorer):
             yield Verdict(record, own | {name: values[place] for name, values in columns.items()})
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a verdict has a score, made with this machine's models; without models it stays valid."""
+        """Tell whether a verdict has a score made with this machine's models.
+
+        If a model is missing on this machine, the verdict's values from that model stay valid.
+        """
         encoder, checker = _models()
         used = (verdict.values.get("encoder_hash"), verdict.values.get("checker"))
         now = (encoder.hash if encoder else used[0], checker.sha256 if checker else used[1])
         return used == now and isinstance(verdict.values.get("cider_d"), float)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return CIDEr-D and the words per reply; these compare runs that were scored with different models."""
+        """Return CIDEr-D and the words per reply.
+
+        Neither uses a scoring model (as FENSE does), so runs scored on different machines can be compared.
+        """
         found = means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
         return replace(found, ends={"cider_d": ()})  # not a share of right answers
 
@@ -88,7 +95,7 @@ class Caption(Scorer):
         return means({"cider_d_as_published": scores}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the published variant, lengths, the human score, and the size of the corpus."""
+        """Return CIDEr-D as published, FENSE, lengths, the scores of people's captions, and the corpus's size."""
         from audiomarathon.metrics.captions.lengths import lengths
 
         texts = [one.record.text for one in verdicts]
@@ -114,7 +121,7 @@ class Caption(Scorer):
         return f"CIDEr-D {verdict.values['cider_d']:.2f}" + ("" if fense is None else f", FENSE {fense:.2f}")
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Explain a missing FENSE, count replies longer than its models read, and name the corpus of word weights."""
+        """Return notes on a missing FENSE, on replies too long for its models, people's scores and word weights."""
         summary = self.summary(verdicts)
         found = [f"FENSE not computed: {why}" for why in sorted({one.values["why"] for one in verdicts} - {""})]
         beyond = {size: summary["lengths"][f"beyond_{size}"] for size in (64, 128)}
@@ -125,15 +132,15 @@ class Caption(Scorer):
             )
         people = ", ".join(f"{name} {value:.3f}" for name, value in summary["human"].items() if value is not None)
         corpus = summary["corpus"]
-        weighed = f"words weighed by the references of {corpus['items']:,} items" if corpus else ""
+        weighed = f"word weights come from the references of {corpus['items']:,} items" if corpus else ""
         return [
             *found,
-            *([f"people, one reference against the others: {people}"] if people else []),
+            *([f"people (each reference scored against the others): {people}"] if people else []),
             *filter(None, [weighed]),
         ]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return all caption figures, one row per setting, then the human level."""
+        """Return all caption figures, one row per setting, then a row for people's captions."""
         import pandas as pd
 
         from audiomarathon.metrics.statistics import Resampler
@@ -167,7 +174,7 @@ def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) ->
     found: dict[str, list[Any]] = {}
     encoder, checker = _models()
     lacking = [*["the sentence encoder"] * (not encoder), *["the fluency checker"] * (not checker)]
-    why = f"{' and '.join(lacking)} not on this machine; next: {_FETCH}" if lacking else ""
+    why = f"{' and '.join(lacking)} missing on this machine; next: {_FETCH}" if lacking else ""
     try:
         if encoder:
             found["pieces"] = encoder.count_pieces(list(replies))
@@ -216,7 +223,7 @@ def _column(name: str, verdicts: Sequence[Verdict]) -> list[float | None]:
 
 
 def _named(name: str, verdicts: Sequence[Verdict]) -> str:
-    """Return a figure's name; with an encoder other than FENSE's it includes the encoder."""
+    """Return a figure's name. It includes the encoder's name if the encoder is not FENSE's own."""
     from audiomarathon.scoring.caption_models import ENCODER
 
     others = {one.values["encoder"] for one in verdicts} - {None, ENCODER}

@@ -28,7 +28,7 @@ CHECKER_SHA256 = "1a719f090af70614bbdb9f9437530b7e133c48cfa4a58d964de0d47fc974a2
 
 #: Env var with the folder or hub id of a sentence encoder, for scores that need one.
 ENCODER_VARIABLE = "TEXT_ENCODER"
-_NAMED_POOLINGS = {"mean": "", "cls": "-cls"}  # files that the fingerprint covers
+_NAMED_POOLINGS = {"mean": "", "cls": "-cls"}  # suffix of the hash, by pooling
 _USUAL_WINDOW = 512
 
 
@@ -58,7 +58,7 @@ def checker_file() -> Path:
 
 
 def _files(source: str, *, download: bool) -> Checkpoint:
-    """Return an encoder's files; an error names the encoder settings instead of the model settings."""
+    """Return an encoder's files. Error messages name TEXT_ENCODER and --encoder instead of MODEL_PATH."""
     try:
         return find_checkpoint(source, download=download)
     except ModelError as error:
@@ -86,15 +86,16 @@ def _checker(file: Path) -> Echecker:
 
 @dataclass
 class SentenceEncoder:
-    """A sentence-transformers model: the normalised mean of the last hidden states, or the first one.
+    """A sentence-transformers model.
 
-    `1_Pooling/config.json` chooses between the two; without it the mean is used.
+    A text's vector is the mean of the last hidden states, or the first of these states, normalised.
+    `1_Pooling/config.json` says which; without this file it is the mean.
 
     Attributes
     ----------
     window
-        Word pieces that it reads, special tokens included; longer texts are cut. None takes the limit from
-        `sentence_bert_config.json`, or 512.
+        Number of word pieces that the model reads, special tokens included; longer texts are cut. None takes the number
+        from `sentence_bert_config.json`, or 512.
     download
         Allow downloads from the hub.
     """
@@ -122,7 +123,7 @@ class SentenceEncoder:
         pooling = " and ".join(found) or str(told.get("pooling_mode", "mean"))
         pooling = pooling.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
         if pooling not in _NAMED_POOLINGS:
-            raise ModelError(f"{self.source}: 1_Pooling says {pooling}; allowed: {', '.join(_NAMED_POOLINGS)}")
+            raise ModelError(f"{self.source}: pooling in 1_Pooling is {pooling}; allowed: {', '.join(_NAMED_POOLINGS)}")
         return pooling
 
     def _config(self, name: str) -> dict[str, Any]:

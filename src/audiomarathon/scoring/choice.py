@@ -36,7 +36,7 @@ class Choice(Scorer):
         return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether the letter is an option's, and the flags are booleans."""
+        """Tell whether the letter belongs to an option (or is None), and the flags are booleans."""
         letters = (None, *LETTERS[: len(verdict.record.reference["options"])])
         flags = [verdict.values.get(name) for name in ("correct", "strict")]
         return verdict.values.get("parsed", "") in letters and all(isinstance(flag, bool) for flag in flags)
@@ -55,7 +55,7 @@ class Choice(Scorer):
         return choice_details(*_classes(verdicts))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return macro-F1 over the parsed replies."""
+        """Return macro-F1 over the parsed replies only, as published."""
         from audiomarathon.metrics.classification import published_choice_sums
 
         return published_choice_sums(*_classes(verdicts), clusters_of(verdicts))
@@ -73,7 +73,7 @@ class Choice(Scorer):
         return verdict.values["parsed"] is None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the chosen option, the rule that read it, and whether it is right."""
+        """Return whether the reply is right, and the option that it chose."""
         letter = verdict.values["parsed"]
         if letter is None:
             return "unparsed"
@@ -81,14 +81,14 @@ class Choice(Scorer):
         return f"{said}: {letter}. {verdict.record.reference['options'][LETTERS.index(letter)]}"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Add a note if all right answers belong to one class."""
+        """Return a note if all right answers belong to one class."""
         classes = sorted(set(_classes(verdicts)[0]))
         if len(classes) != 1:
             return []
-        return [f"all right answers are of one class ({classes[0]}): macro-F1 is that class's F1"]
+        return [f"all right answers belong to one class ({classes[0]}), so macro-F1 is the F1 of that class"]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the recall of each class; nothing if almost every sample has its own class."""
+        """Return the recall of each class; no table if there is only one class, or more than 20."""
         import pandas as pd
 
         truths = {name: _classes(own)[0] for name, own in verdicts.items()}

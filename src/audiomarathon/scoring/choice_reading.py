@@ -3,16 +3,16 @@
 1. Only visible text is read: no thinking, special tokens, markup, LaTeX or JSON quotes. A reply that is one letter,
    wrapped or punctuated, or one option's text word for word, is that option.
 2. Every other reply is a row of *mentions*: letters that stand alone, and option texts by whole words, the longest
-   first. "A" and "I" before a word are an article and a pronoun. Initials are no letters. A small letter needs a cue or
-   a bracket. Either half of "Senior (51-70)" names it if no other option has that half. Numbers are read whole:
-   2.7, 10-12 and "between 7 and 12" are not 7.
+   first. "A" and "I" before a word are an article and a pronoun. Initials are not letters. A lower-case letter counts
+   only with a cue or a bracket. Either half of "Senior (51-70)" names it if no other option has that half. Numbers are
+   read whole: 2.7, 10-12 and "between 7 and 12" are not 7.
 3. A mention is *denied* by a negation in its clause ("not B", "A is wrong"). It is *doubtful* in a question or after
    "if". It is *listed* if the reply goes through the options ("Let me consider each option: A. Blues has a slow").
 4. A mention *commits* the reply *outright* ("the answer is B", "B is correct", "I think it's B"), or by *standing*
    alone between punctuation ("B. Jazz", "Based on the audio, D"). "A or B" and "A, B" are one mention of two options.
-5. The reply is read if everything that commits it is one option that exists. Several options that are standing or
-   listed are a list; then only outright mentions count. Without a commitment, the only option's text that
-   occurs is read.
+5. The reply is read if everything that commits it names the same existing option. If several options are standing or
+   listed, they are a list, and only outright mentions count. If nothing commits the reply, it is read if exactly one
+   option's text occurs in it.
 
 A reply that retracts ("no, wait") or contradicts itself, in letters or in texts, is `unparsed`.
 """
@@ -29,7 +29,7 @@ from audiomarathon.records import LETTERS
 
 EDGE_CHARACTERS = 4000
 _CONTEXT = 160  # characters around a mention that are examined
-_MOST_MENTIONS = 200  # more mentions are no answer
+_MOST_MENTIONS = 200  # a reply with more mentions is unparsed
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
     reply
         The model's text, raw.
     options
-        The options' texts in the order A, B, …; at most 26 are looked at.
+        The options' texts in the order A, B, …; only the first 26 count.
     """
     letter, rule = _decide(visible(reply), dict(zip(LETTERS, map(_normal, options), strict=False)))
     exact: set[str] = set()
@@ -163,7 +163,7 @@ _CLOSES = (
     rf"\s*(?:$|[.,;!?()\n–—…。、|/&+]|:(?!\s*\d)|-\s|→|[{_CJK}]|{_GOES_ON}"
     r"|(?:(?:most )?likely|probably|definitely|certainly|clearly|it is)\b)"
 )
-#: After these, a preceding "A" is not an article.
+#: "A" before one of these is not an article.
 _NO_ARTICLE = (
     rf"\s*(?:$|[.,;:=!?()\n–—…。、|/&+]|-\s|→|[{_CJK}]|{_GOES_ON}"
     r"|(?:is|was|seems|sounds|looks|fits|matches|would|must|could|might|may|means|stands|refers|describes|and|or|nor)\b)"
@@ -250,7 +250,7 @@ _FILLER = (
     r"(?:\s*(?:[:=\"(→-]|\b(?:that|the|an?|my|it|letter|option|choice|answer|would|should|must|be|is|most|likely|only"
     r"|therefore|thus|indeed|\w+ly|selon|la|le|die|der)\b|选项|是|为))*\s*+"
 )
-#: Before a mention that the reply states as its answer.
+#: Words before a mention that the reply states as its answer.
 _ASKS = re.compile(
     r"(?:\b(?:(?<!there )is|was|be|like|answer(?: with)?|cho(?:ose|oses|sen|se|osing)|pick(?:s|ed)?|select(?:s|ed|ion)?"
     r"|think|believe|guess|say|suppose|assume|conclude|prefer|prediction|(?:go|going|went) (?:with|for)|opt for"
@@ -264,7 +264,7 @@ _ASKS_TEXT = re.compile(
     r"(?:\s+(?:an?|the|about|exactly|only|in total))*\s*$",
     re.IGNORECASE,
 )
-#: Before a mention that stands alone.
+#: Text before a mention that stands alone.
 _OPENS = re.compile(
     r"(?:^|[.,;:!?)(\n–—…。=→|]|\s-\s)\s*"
     r"(?:(?:so|hence|thus|then|maybe|perhaps|yes|yeah|sure|okay|ok|well|therefore|(?:most )?\w+ly)\b[\s,:]*)*"
@@ -349,7 +349,7 @@ def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
 
 
 def _weighed(text: str, mentions: list[_Mention], options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the only option that mentions commit to, or that is mentioned alone."""
+    """Return the letter and the rule: the one option that mentions commit to, else the one whose text is mentioned."""
     kinds: dict[str, list[_Mention]] = {
         kind: [] for kind in ("outright", "standing", "listed", "passing", "denied", "doubtful")
     }

@@ -21,8 +21,8 @@ def grades_to_reply(predicted: Sequence[float]) -> str:
 class Graded(Scorer):
     """Pearson's r of the first grade, 0 if negative; also r and mean squared error of every grade.
 
-    Errors count in standard deviations of the training clips, so that grades of any scale compare: predicting the
-    training mean has an error of about 1.
+    Errors are measured in standard deviations of the training clips, so that grades of different scales can be
+    compared: always predicting the training mean has a mean squared error of about 1.
     """
 
     key = "grades"
@@ -35,12 +35,12 @@ class Graded(Scorer):
         predicted = json.loads(record.text)
         values, spreads = record.reference["values"], record.reference["spreads"]
         if not isinstance(predicted, list) or len(predicted) != len(values):
-            raise ValueError(f"holds no {len(values)} grades")
+            raise ValueError(f"is not a list of {len(values)} grades")
         errors = [(one - value) / spread for one, value, spread in zip(predicted, values, spreads, strict=True)]
         return {"predicted": predicted, "errors": errors}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return r from moments, and the mean of squared errors."""
+        """Return Pearson's r and the mean squared error of each grade, from sums over clips."""
         import numpy as np
 
         from audiomarathon.metrics.correlation import moment_columns, pearson
@@ -61,7 +61,7 @@ class Graded(Scorer):
         return Sums(figures, columns.reshape(len(verdicts), -1), statistic, clusters_of(verdicts), ends)
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return how close the first grade is: 1 for no error, 0 from one standard deviation."""
+        """Return how close the first grade is: 1 for no error, 0 for an error of one standard deviation or more."""
         return max(0.0, 1 - abs(float(verdict.values["errors"][0])))
 
     def shown(self, verdict: Verdict) -> str:

@@ -15,17 +15,17 @@ from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.text import counted
 
-_UNJUDGED = "no judge has judged these replies: audiomarathon judge RUN --with JUDGE"
+_UNJUDGED = "no judge has judged these replies; next: audiomarathon judge RUN --with JUDGE"
 _MOST_MISSING = 0.02  # above this share of missing judgements tables show a mark
 
 
 class Judged(Scorer):
     """A scorer whose verdicts are judges' readings; a subclass computes figures from them.
 
-    A verdict's values: `readings` (the protocol's values of each judge with a reading), `missing` (the reason of each
-    judge without one: `absent`, `failed`, `unreadable`), `anchors` (each judge's anchors of the sample, in the first
-    protocol asked: kind, and whether the reading was right), `fixed` (True if no judge is asked, so that the reading is
-    the same for all), `shielded` (changes in the reply before judges saw it).
+    A verdict has these values, the first three by judge: `readings` (the protocol's values), `missing` (why there is no
+    reading: `absent`, `failed`, `unreadable`), `anchors` (each anchor's kind, and whether the judge read it correctly;
+    from the first protocol with answered anchors), `fixed` (True if no judge is asked, so that the reading is the same
+    for all), `shielded` (changes made in the reply before judges saw it).
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Judged(Scorer):
 
     @property
     def version(self) -> str:
-        """See :attr:`Scorer.version`; another version of a protocol is another scorer."""
+        """See :attr:`Scorer.version`; it also changes with the version of a protocol."""
         return "-".join([super().version, *(one.version for one in self.protocols)])
 
     def judge(self, record: Record) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Judged(Scorer):
         }
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return marks for weak judges, and for many missing judgements."""
+        """Return warnings about judges without a good certificate, and about judges with many missing judgements."""
         found, certificates = [], self.certificates(verdicts)
         for name in judges_of(verdicts):
             if mark := certificates[name].mark:
@@ -120,7 +120,7 @@ def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _anchors_read(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> list[list[Any]]:
-    """Return a sample's anchors that a judge has answered: kind, and whether the reading was right."""
+    """Return the kind of each anchor that a judge was asked about, and whether the judge read the anchor correctly."""
     read = [(anchor, reading_of(protocol, anchor.of(record), said)) for anchor in protocol.anchors(record)]
     answered = ("", "unreadable")
     return [[anchor.kind, anchor.right(one.values)] for anchor, one in read if one.missing in answered]

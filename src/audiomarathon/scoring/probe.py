@@ -1,6 +1,6 @@
 """Score a probe's predictions: one label per clip, or a score per label.
 
-A reply has one line per training seed; one of X-ARES' probes has five.
+A reply has one line per training seed; X-ARES' trained probes have five seeds by default.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from audiomarathon.scoring.scorer import Scorer, clusters_of, means
 if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Floats, Sums
 
-#: Groups of a record: the release whose published probe replied, and the clip's part, over which that release averages.
+#: Keys of a record's groups: the release whose probe made the reply, and the clip's part (the release averages parts).
 PROTOCOL, PART = "protocol", "part"
 
 
 def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
-    """Return a reply: per seed a label, its probability, and the last epoch's label if there is one."""
+    """Return a reply: a line per seed with the label, its probability, and the last epoch's label if there is one."""
     lines = [[label, f"{probability:.3f}"] for label, probability in predicted]
     return "\n".join("\t".join([*line, *last[place : place + 1]]) for place, line in enumerate(lines))
 
 
 def scores_to_reply(scores: Floats) -> str:
-    """Return a reply: per seed a row of `scores`, as base64 of the classes' scores in single precision."""
+    """Return a reply: a line per seed, the base64 of the classes' scores in single precision."""
     return "\n".join(base64.b64encode(row.astype("<f4").tobytes()).decode() for row in scores)
 
 
@@ -51,9 +51,9 @@ def scores_of(record: Record) -> Floats:
 
 
 def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the note that a published probe is for comparison with its published tables only."""
+    """If the scores come from a published probe, return a note: compare them with its published tables only."""
     release = next(((one.record.groups or {}).get(PROTOCOL) for one in verdicts), None)
-    return [f"a probe as {release} has it, faults included: for its published tables only"] if release else []
+    return [f"this probe copies {release}, faults included: compare it with published tables only"] if release else []
 
 
 def spread(seeds: Sequence[float]) -> dict[str, Any]:
@@ -62,14 +62,14 @@ def spread(seeds: Sequence[float]) -> dict[str, Any]:
 
 
 class Probed(Scorer):
-    """Base of the probe scorers: the mean over clips, the published mean over folds, and the note on its use."""
+    """Base of the probe scorers: the mean over clips; for published probes also the mean over parts and a note."""
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the headline figure as a mean over clips."""
         return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the unweighted mean over parts, for a published probe."""
+        """Return the unweighted mean over parts for a published probe; None for other probes."""
         from audiomarathon.metrics.statistics import Sums, ratio
 
         groups = [one.record.groups or {} for one in verdicts]
@@ -77,7 +77,7 @@ class Probed(Scorer):
             return None
         parts = [group.get(PART, "") for group in groups]
         names, sums = sorted({*parts}), np.empty(len(parts))
-        for name in names:  # ranks compare clips of one fold only
+        for name in names:  # part by part, since ranks compare clips of one fold only
             own = [place for place, part in enumerate(parts) if part == name]
             sums[own] = self._released([verdicts[place] for place in own])
         hot = np.array([[part == name for name in names] for part in parts], dtype=np.float64)
@@ -94,15 +94,15 @@ class Probed(Scorer):
         return Sums((name,), columns, statistic, clusters_of(verdicts), ends)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes on probes that are for comparison with published tables only."""
+        """If the scores come from a published probe, return a note: compare them with its published tables only."""
         return release_notes(verdicts)
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each clip's term of the mean, the mean over seeds."""
+        """Return each clip's summand in the headline mean, averaged over seeds."""
         return np.array([self.own_score(one) for one in verdicts])
 
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each clip's term of the mean as the release computes it."""
+        """Return each clip's summand in the headline mean as the release computes it."""
         return self._terms(verdicts)
 
 
@@ -114,7 +114,7 @@ class Classified(Probed):
     needs = ("answer", "classes")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Compare the labels of one reply."""
+        """Return for each seed whether the label is right, and whether the last epoch's label is right."""
         rows, answer = [line.split("\t") for line in record.text.split("\n")], record.reference["answer"]
         last = [row[2] == answer for row in rows if len(row) > 2]
         return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}
@@ -147,7 +147,7 @@ class Classified(Probed):
         return verdict.values["right"][0] if len(verdict.values["right"]) == 1 else None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the first seed's label with its probability, and the right one."""
+        """Return the first seed's label with its probability, and the right label."""
         label, probability, *_ = verdict.record.text.split("\n")[0].split("\t")
         answer = verdict.record.reference["answer"]
         return f"right: {label} ({probability})" if label == answer else f"{label} ({probability}), not {answer}"
@@ -178,7 +178,7 @@ class Tagged(Probed):
         return {"ranked": average_precisions(scores.T, np.tile(_hot(record)[:, None], len(scores))).tolist()}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the number of labels, the number with clips, and the seeds' spread."""
+        """Return the number of labels, the number of labels with clips, and the seeds' spread."""
         positives = {place for one in verdicts for place in one.record.reference["positives"]}
         parts = [self._by_seed(part) for part in _parts(verdicts)]
         return {
@@ -208,7 +208,7 @@ class Tagged(Probed):
         return values
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each clip's part in the mean over the labels with clips, the mean over seeds."""
+        """Return each clip's summand in the mean over the labels that have clips, averaged over seeds."""
         from audiomarathon.metrics.average_precision import parts_in_mean
 
         scores, targets = _scores_and_targets(verdicts)

@@ -1,4 +1,4 @@
-"""Score a probe's transcripts: word errors after Whisper's normaliser, and in lower case only as X-ARES counts."""
+"""Score a probe's transcripts: word errors after Whisper's normaliser, and after lower-casing only, as in X-ARES."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Recognised(Transcript):
-    """1 − WER over all clips, at least 0; for X-ARES' probe also by X-ARES' word count."""
+    """1 − WER over all clips, at least 0. For X-ARES' own probe also as X-ARES counts words."""
 
     key = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count a transcript's word errors, normalised and in lower case only, and its letter errors."""
+        """Count a transcript's word errors, both normalised and only lower-cased, and its letter errors."""
         from audiomarathon.metrics.wer import letter_errors, transcript_errors
 
         answer = str(record.reference["answer"])
@@ -29,13 +29,15 @@ class Recognised(Transcript):
         return {**super().judge(record), "released": asdict(released), "letters": list(letters)}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the kinds of errors, and the letter error rate, for probes that get letters but no whole word
-        right."""
+        """Return the kinds of errors, and the letter error rate.
+
+        The letter error rate tells weak probes apart, which get letters right but no whole word.
+        """
         errors, letters = (sum(one.values["letters"][place] for one in verdicts) for place in (0, 1))
         return {**super().summary(verdicts), "cer": errors / letters if letters else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # type: ignore[override]
-        """Return the lower-case score of X-ARES' probe; None for other probes."""
+        """Return the score of X-ARES' own probe after lower-casing only; None for other probes."""
         from audiomarathon.metrics.wer import corpus_sums
 
         if not release_notes(verdicts):
@@ -43,5 +45,5 @@ class Recognised(Transcript):
         return corpus_sums([one.values["released"] for one in verdicts], clusters_of(verdicts))
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return the note on a probe that is for comparison with published tables only."""
+        """If the scores come from a published probe, return a note: compare them with its published tables only."""
         return release_notes(verdicts)

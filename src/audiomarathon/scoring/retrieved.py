@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Sums
 
 Places = Mapping[str, Sequence[int]]
-"""Ranks of a clip, from 1: "captions" has the rank of each of its captions among all captions, "clips" for each of its
-captions the rank of the clip among all clips."""
+"""Ranks of one clip, from 1. "captions": the rank of each caption of the clip among all captions. "clips": for each
+caption of the clip, the rank of the clip among all clips."""
 
 
 def places_to_reply(seeds: Iterable[Places]) -> str:
-    """Return a reply: per seed a line of JSON with ranks from 1."""
+    """Return a reply: a line of JSON per seed, with ranks from 1."""
     return "\n".join(json.dumps(one) for one in seeds)
 
 
 class Retrieved(Probed):
     """The mean of recall at 1 from clip to captions and from caption to clip; also recall at 1, 5 and 10 each way.
 
-    Mean average precision counts the first 10. A clip counts by its best caption in recall, and by all in precision.
+    Mean average precision counts the first 10 ranks. Recall from clip to captions looks at the best-ranked caption of
+    the clip, average precision at all of them.
     """
 
     key = "places"
@@ -42,7 +43,7 @@ class Retrieved(Probed):
         seeds = [json.loads(line) for line in record.text.split("\n")]
         most = {name: record.reference[name] for name in ("clips", "captions")}
         if any(not one[name] or not all(1 <= at <= most[name] for at in one[name]) for one in seeds for name in most):
-            raise ValueError("holds no places of captions and of clips, from 1")
+            raise ValueError("lacks ranks of captions and of clips, from 1")
         asked = [
             {"clip_to_caption": [one["captions"]], "caption_to_clip": [[at] for at in one["clips"]]} for one in seeds
         ]
@@ -73,4 +74,4 @@ class Retrieved(Probed):
     def shown(self, verdict: Verdict) -> str:
         """Return the rank of the clip's best caption for the first seed."""
         place = min(json.loads(verdict.record.text.split("\n")[0])["captions"])
-        return f"its best caption has place {place} of {verdict.record.reference['captions']:,}"
+        return f"its best caption has rank {place} of {verdict.record.reference['captions']:,}"

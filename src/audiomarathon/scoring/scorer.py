@@ -67,7 +67,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over units, each with its cluster; all intervals and tests use them."""
+        """Return the figures as sums over samples (or clips), each with its cluster, for intervals and tests."""
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
@@ -122,17 +122,19 @@ class Scorer(ABC):
         return not record.answered or all(name in (record.reference or {}) for name in self.needs)
 
     def sound(self, verdict: Verdict) -> bool:  # noqa: ARG002
-        """Return whether a stored verdict is usable; others are made again."""
+        """Return whether a stored verdict is usable; an unusable verdict is made again."""
         return True
 
     @property
     def version(self) -> str:
-        """Return a hash of the code that verdicts depend on; verdicts of another version are made again."""
+        """Hash of the code that verdicts depend on; stored verdicts of another version are made again."""
         return _hash_of(type(self), self.modules, self.packages)
 
     def stamp(self, record: Record) -> str:
-        """Return the stamp of a valid stored verdict: this version, this reply, and everything else that it depends
-        on."""
+        """Return a hash of everything that a record's verdict depends on, such as the version, reply and reference.
+
+        A stored verdict is valid only if it has this stamp.
+        """
         own = [self.key, self.version, record.text, record.reference]
         own += [record.judgements] if record.judgements else []
         own += [record.corpus.hash] if record.corpus else []
@@ -146,7 +148,7 @@ def clusters_of(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 
 def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verdict], *, shares: bool = False) -> Sums:
-    """Return figures that are means over samples, without the samples whose value is None.
+    """Return each figure as a mean over samples, leaving out samples whose value is None.
 
     Parameters
     ----------
@@ -162,7 +164,7 @@ def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verd
 
 
 def cells(name: str, estimate: Estimate) -> dict[str, Any]:
-    """Return a figure's columns in a table: its value, and the ends of its interval or None."""
+    """Return a figure's columns in a table: its value, and both ends of its interval (None without an interval)."""
     low, high = estimate.interval or (None, None)
     return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
@@ -174,7 +176,7 @@ def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
 
 
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
-    """Return a scorer's sums; if it gives no ends, the headline figure gets its range as ends."""
+    """Return a scorer's sums. If these have no `ends`, the range of the headline figure becomes its ends."""
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:
         return sums

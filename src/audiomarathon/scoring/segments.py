@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Floats, Sums
 
 Counts = Mapping[str, Sequence[int]]
-"""Numbers of true positives, false positives and false negatives, by label; a label without any may be left out."""
+"""Numbers of true positives, false positives and false negatives, by label; labels without any may be left out."""
 
 
 def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None) -> str:
-    """Return a reply: per seed a line of JSON with the counts of segments, and of onsets if scored."""
+    """Return a reply: a line of JSON per seed with the counts of segments, and of onsets if scored."""
     return "\n".join(json.dumps({"segments": one} | ({"onsets": onsets} if onsets else {})) for one in seeds)
 
 
@@ -33,16 +33,16 @@ class Segmented(Probed):
     modules = ("audiomarathon.metrics.events",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the counts."""
+        """Return the counts of segments for each seed, and of onsets."""
         lines = [json.loads(line) for line in record.text.split("\n")]
         labels = {label for line in lines for label in line["segments"]}
         counts = [*(count for line in lines for count in line["segments"].values()), lines[0].get("onsets", [0, 0, 0])]
         if any(len(count) != 3 or min(count) < 0 for count in counts) or not labels <= {*record.reference["labels"]}:
-            raise ValueError("holds no counts of segments, three for each of the task's labels")
+            raise ValueError("needs three counts of segments, from 0, for each label, and only labels of the task")
         return {"segments": [line["segments"] for line in lines], "onsets": lines[0].get("onsets")}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return F1 of the counts of clips, the mean over seeds."""
+        """Return F1 from the counts of all clips, averaged over seeds."""
         import numpy as np
 
         from audiomarathon.metrics.events import f1
@@ -75,11 +75,11 @@ class Segmented(Probed):
         }
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
-        """Return nothing: a published probe's figure already follows the release."""
+        """Return None, since the figures of a published probe already follow the release."""
         return None
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the clip's F1 of all labels together; None if there are no events and none were found."""
+        """Return the clip's F1 of all labels together; None if the clip has no events and the probe found none."""
         seeds = [[sum(column) for column in zip(*one.values(), strict=True)] for one in verdict.values["segments"]]
         found = [2 * hits / (2 * hits + extra + missed) for hits, extra, missed in filter(None, seeds)]
         return fmean(found) if found else None

@@ -36,7 +36,7 @@ class Transcript(Scorer):
         return all(isinstance(count := verdict.values.get(name), int) and count >= 0 for name in names)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the corpus's and the mean word error rate, and the score: 1 − WER, at least 0."""
+        """Return the word error rate over all words, the mean of the samples' rates, and 1 − WER (at least 0)."""
         from audiomarathon.metrics.wer import transcript_sums
 
         return transcript_sums([one.values for one in verdicts], clusters_of(verdicts))
@@ -54,7 +54,10 @@ class Transcript(Scorer):
         return mean_of_samples_sums([one.values for one in verdicts], clusters_of(verdicts))
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the kinds of errors per hundred reference words."""
+        """Return a table by setting: substitutions, deletions and insertions per hundred reference words.
+
+        It also counts the replies that repeat themselves.
+        """
         import pandas as pd
 
         kinds, rows = ("substitutions", "deletions", "insertions"), []

@@ -9,7 +9,7 @@ from audiomarathon.records import LETTERS
 
 
 class Desed(MultipleChoice):
-    """Sound events at home. The file wraps its rows in an object; a row's options are an object, by letter."""
+    """Sound events at home. The rows are in a field of the file; a row's options are an object by letter."""
 
     key = "desed"
     aliases = ("SED",)

@@ -83,9 +83,10 @@ class LibriSpeech(Task):
 
 
 def _chapters(folder: Path) -> list[Folder]:
-    """Return the folders at chapter depth with clips or transcripts, in every split with chapters.
+    """Return the folders that lie where chapters lie and hold clips or transcripts.
 
-    A folder that lost its transcripts or its clips is included, so that the loss is reported.
+    A folder that lost its transcripts or its clips is included, so that the loss is reported. Splits without a single
+    certain chapter are skipped.
     """
     near = [found for found in walk(folder) if found.depth in (2, 3) and _files(found, (".flac", ".txt"))]
     splits = {found.path.parents[1] for found in near if _is_chapter(found)}
@@ -124,7 +125,7 @@ def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
 
 
 def _lines(file: Path, chapter: Folder) -> list[tuple[int, str, str]]:
-    """Return line, clip name and text of every line, or of the whole file if it is named after one clip."""
+    """Return the number, clip name and text of every line. A file named after one clip counts as one line."""
     content = read_text(file)
     stem = file.name[: -len(".trans.txt")] if file.name.lower().endswith(".trans.txt") else file.stem
     if f"{stem}.flac" in chapter.files:

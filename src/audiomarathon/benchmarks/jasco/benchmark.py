@@ -5,8 +5,8 @@ from __future__ import annotations
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.benchmarks.jasco.task import Jasco
 
-#: Of three judges (prompt v2), and of Llama-3.1-70B alone (prompt v1, README of commit e728f83): best-mean, then the
-#: shares of replies that depend on audio, on both and on speech.
+#: Published figures by three judges (prompt v2), and by Llama-3.1-70B alone (prompt v1, README of commit e728f83). Each
+#: row is best-mean, then the shares of replies that depend on audio, on both and on speech.
 DEPENDENCE = {
     "WavLLM-7B": ((0.31, 0.12, 0.11, 0.77), (0.49, 0.09, 0.17, 0.74)),
     "LTU-AS-7B": ((0.99, 0.23, 0.40, 0.37), (1.04, 0.19, 0.49, 0.32)),

@@ -27,7 +27,7 @@ Row = tuple[int, dict[str, str]]  # its last line in the file, and its fields
 
 
 def example(samples: Iterable[Sample]) -> str:
-    """Return a file to fill in: a row per sample, like the original's `example.csv`, without replies."""
+    """Return the text of a CSV file to fill in: a row per sample, like the original's `example.csv`, no replies."""
     rows = []
     for sample in samples:
         if not sample.clips:
@@ -41,9 +41,9 @@ def example(samples: Iterable[Sample]) -> str:
 
 
 def read_replies(file: Path) -> list[tuple[Row, Record]]:
-    """Return a file's rows and their records, in the file's order, with any prompts.
+    """Return a file's rows and their records, in the file's order. Prompts may be any text.
 
-    The rows of an id are called `<id>-p1`, `<id>-p2` and so on, in their order.
+    The first row of an id becomes the record `<id>-p1`, the second `<id>-p2`, and so on.
 
     Raises
     ------
@@ -61,14 +61,14 @@ def read_replies(file: Path) -> list[tuple[Row, Record]]:
 
 
 def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
-    """Return the records of a file with all eight prompts of each clip, by clip and prompt.
+    """Return the records of a file that has all eight prompts of each clip, sorted by clip and prompt.
 
-    Rows are matched by id and prompt, white space aside.
+    A row belongs to the prompt with the same text; differences in white space are ignored.
 
     Parameters
     ----------
     allow_missing
-        Leave out clips with errors instead of refusing the file; they do not count as 0.
+        Leave out clips with errors, instead of refusing the file. These clips do not count as 0.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
 
 
 def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
-    """Return the columns that judging adds to a row, besides the raw judgement."""
+    """Return the columns that judging adds to a row, without the raw judgement."""
     field = "as_published" if parser == "original" else "readings"
     read = verdict.values[field].get(judge)
     if read is None:

@@ -25,8 +25,8 @@ _SEED = 42  # for the intervals in tables
 HIGHEST = 2  # the highest rating
 ORIENTATIONS = (AUDIO, BOTH, SPEECH, NEITHER)
 _PUBLISHED = {"v2": AsPublished("v2"), "v1": AsPublished("v1")}
-# A judge's columns of a clip: its best, whether it has one, then gated ratings and their count for each prompt, the sum
-# of ratings and their count, and how many replies have each orientation.
+# Columns of a clip for one judge: the best gated rating, whether there is one; for each prompt the gated rating, then
+# its count; the sum of ratings and their count; and how many replies have each orientation.
 _WIDTH = 2 + 2 * PROMPTS + 2 + len(ORIENTATIONS)
 _OWN = 4  # columns without a judge: the panel's best, whether there is one, keyword hits, replies
 
@@ -35,12 +35,12 @@ Row = tuple[str, int, int | None, str | None]
 
 
 class CoReasoning(Judged):
-    """Best-mean: the best of a clip's eight gated ratings (0–2; 0 unless the orientation is Both), averaged.
+    """Best-mean: the mean over clips of the best of a clip's eight gated ratings.
 
-    Besides the fields of :class:`Judged`, a verdict has `as_published` (each judge's reading by the original's rules;
-    `asked_again`: it needs a second question, `unanswered`: that has no answer) and `keyword` (the reply contains a
-    keyword). A judge that was asked only with the older prompt is read by that prompt, and its readings say so
-    (`prompt`).
+    A gated rating is 0 to 2, and 0 unless the orientation is Both. Besides the fields of :class:`Judged`, a verdict has
+    `keyword` (whether the reply contains a keyword) and `as_published`: each judge's reading by the original's rules,
+    with `asked_again` (a second question is needed) and `unanswered` (it has no answer yet). If a judge was asked only
+    with the older prompt, that answer is read, and the reading has `prompt`: "v1".
     """
 
     key = "jasco"
@@ -73,7 +73,7 @@ class CoReasoning(Judged):
         return _sums(rows, clips, np.array(own, dtype=np.float64).reshape(-1, 2))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the figures as the original counts them: an unread rating repeats the rating of the row before."""
+        """Return the figures as the original counts them: an unreadable rating repeats the rating of the row before."""
         found = _inherited(verdicts)
         clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
         return _sums({name: rows for name, (rows, _) in found.items()}, clips, np.zeros((len(clips), 2)))
@@ -140,7 +140,7 @@ class CoReasoning(Judged):
 
 
 def gate(rating: int | None, orientation: str | None) -> int | None:
-    """Return the rating, or 0 unless the reply depends on both sound and speech; None if unknown."""
+    """Return the gated rating: the rating if the reply depends on both sound and speech, else 0; None if unknown."""
     if rating == 0 or (orientation is not None and orientation != BOTH):
         return 0
     return None if orientation is None else rating
@@ -162,12 +162,13 @@ def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[st
 
 
 def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """Replace each unread rating by the rating of the row before, as the original does.
+    """Replace each unreadable rating by the rating of the row before, as the original does.
 
     Returns
     -------
     rows, crashes
-        Before the first rating it is 0. If the orientation is Both there, the original crashes with a NameError.
+        The rows, with rating 0 before the first readable rating; and the number of rows before it whose orientation is
+        Both: there the original crashes with a NameError.
     """
     last: int | None = None
     found, crashes = list[Row](), 0
@@ -196,7 +197,7 @@ def _pattern(keywords: str) -> re.Pattern[str] | None:
 
 
 def _place(record: Record) -> tuple[str, int]:
-    """Return the clip, and the prompt from 0."""
+    """Return a record's clip, and the number of its prompt from 0."""
     clip, _, prompt = record.id.rpartition("-p")
     return clip, int(prompt) - 1
 

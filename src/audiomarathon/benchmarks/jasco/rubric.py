@@ -1,4 +1,4 @@
-"""JASCO's questions to judges, to the byte, with two ways to read the answers: strictly, and as published."""
+"""JASCO's questions to judges, byte for byte, with two ways to read the answers: strictly, and as published."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class _Rubric(Protocol):
 
 
 class Strict(_Rubric):
-    """Read the last line with a rating, and the last line with an orientation. Values: both, or one.
+    """Read the last line with a rating, and the last line with an orientation.
 
-    If one of them is missing, or stated in the reply itself, the judge is asked once more. A value that stays unread is
-    missing, never 0.
+    If one of these values is missing, or stated in the reply itself, the judge is asked once more. A value that stays
+    unreadable is None, never 0.
 
     Parameters
     ----------
@@ -89,15 +89,15 @@ class Strict(_Rubric):
         }
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """Ask for the two lines only, if one cannot be read."""
+        """If the judge's rating or orientation cannot be read, ask again for these two lines only."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Read the first answer, and fill in from the second what it lacks."""
+        """Read the first answer, and fill in its missing values from the second."""
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return the data's reference answers, which a judge must distinguish; once per clip, from its first prompt."""
+        """Return anchors made from the data's reference answers, once per clip: from the record of its first prompt."""
         reference = record.reference
         if not (self.anchored and record.id.endswith("-p1")):
             return ()
@@ -117,9 +117,9 @@ class Strict(_Rubric):
 class AsPublished(_Rubric):
     """Read by substrings like the original's `eval.py`, bugs included.
 
-    Values: `orientation`, and `rating`, None if the original repeats the rating of the row before
-    (:func:`audiomarathon.benchmarks.jasco.figures.inherited`). The first question is that of :class:`Strict`, so that
-    one answer is read both ways.
+    Values: `orientation`, and `rating`, which is None where the original repeats the rating of the row before
+    (:func:`audiomarathon.benchmarks.jasco.figures.inherited`). The first question is the same as in :class:`Strict`, so
+    one answer can be read both ways.
     """
 
     version = "1"
@@ -136,14 +136,14 @@ class AsPublished(_Rubric):
         return {"rating": _rating(text), "orientation": next(found, UNKNOWN)}
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """Ask for the orientation that follows from the explanation, if none was found."""
+        """If no orientation was found, ask which orientation follows from the judge's explanation."""
         if self.read(text, record)["orientation"] != UNKNOWN:
             return None
         content = text_of("second_question").format(explanation=text.rpartition("Explanation2: ")[2])
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any]:
-        """Read the orientation from the second answer; `Both` counts as none there."""
+        """Read the orientation from the second answer, in which the original does not recognise `Both`."""
         found = (name for name, form in _ORIGINAL_SECOND if form in second)
         return {**self.read(text, record), "orientation": next(found, UNKNOWN)}
 

@@ -49,8 +49,8 @@ def turn(spans: Spans, seconds: float, control: str) -> float:
     Parameters
     ----------
     control
-        `speech-first`: the first stretch of speech begins the clip. `speech-last`: the last stretch ends it. Otherwise,
-        and without speech, 0.
+        `speech-first`: the first stretch of speech begins the clip. `speech-last`: the last stretch ends it. Any other
+        value, or a clip without speech, gives 0.
     """
     if not spans or control not in (FIRST, LAST):
         return 0.0
@@ -71,8 +71,8 @@ def turned(spans: Spans, seconds: float, control: str) -> Spans:
 def rotate(samples: Samples, shift_frames: int, fade_frames: int) -> Samples:
     """Rotate a clip, so that frame `shift_frames` comes first.
 
-    The seam of its old end and start is a linear cross-fade (equal gain) of `fade_frames`, in which both continue as
-    mirror images; other samples do not change.
+    Where the old end meets the old start, `fade_frames` frames are cross-faded linearly (equal gain), and both sides
+    continue there as mirror images. Other frames do not change.
     """
     seam = len(samples) - shift_frames % len(samples)
     made: Samples = np.roll(samples, seam)
@@ -90,7 +90,7 @@ def turn_clip(samples: Samples, rate: int, spans: Spans, control: str) -> Sample
     Raises
     ------
     DataError
-        Its speech begins after its end.
+        The speech times begin after the clip's end.
     """
     seconds = len(samples) / rate
     if spans and spans[-1][0] >= seconds:

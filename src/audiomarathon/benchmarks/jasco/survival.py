@@ -18,11 +18,11 @@ from audiomarathon.metrics.wer import normalise
 from audiomarathon.records import Record
 
 MODALITIES = ("speech", "sound", "answer")
-LEAST_SKILL = 0.10  # skill of the unpruned model below which there is nothing to lose
+LEAST_SKILL = 0.10  # if the unpruned model has less skill, pruning has nothing to remove
 _FIRST_PROMPT = 3  # prompts 1 and 2 ask for the inference only
 _COMMON = frozenset(("sound", "sounds", "noise", "noises", "of", "and", "a", "the", "to", "on", "in", "light", "faint"))
 _ENDING = re.compile(r"(?<=\w{3})(?:ings?|ed|es|s)$")
-_WIDTH = 3 * len(MODALITIES)  # each: replies that count, share reported, share of other clips reported
+_WIDTH = 3 * len(MODALITIES)  # for each: replies that count, share reported, share of other clips' texts reported
 
 #: Each sample's summands, by id: shape (_WIDTH,).
 Reports = Mapping[str, Floats]
@@ -46,10 +46,11 @@ def stem(word: str) -> str:
 
 
 def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple[list[float], list[float]]:
-    """Return the share of each spoken text and of each sound that a reply reports; the first are the clip's own.
+    """Return the share of each spoken text and of each sound that a reply reports.
 
-    For a text, it is the longest common subsequence of words. For a sound, it is the share of its words' stems among
-    the reply's words that do not match the clip's transcript.
+    The first text and the first sound belong to the reply's clip. A text's share is the longest common subsequence of
+    words, divided by its words. A sound's share is the part of its words' stems that occur in the reply, in words that
+    do not match the clip's transcript.
     """
     said = list(_words(reply))
     matched = LCSseq.opcodes(list(_words(spoken[0])), said)
@@ -63,7 +64,7 @@ def reports(records: Iterable[Record]) -> Reports:
     """Return the shares that each reply reports of its clip's speech, sound and keywords, and of other clips' by
     chance.
 
-    A reply counts as an answer under every prompt, as a report of speech and sound under those that ask for them.
+    Every reply counts as an answer. Only replies to prompts that ask for speech and sound count as reports of these.
     """
     records = list(records)
     names = ("spoken_text", "audio_sound", "target_keywords")
@@ -141,7 +142,10 @@ def measurable(found: Mapping[str, Estimate], name: str) -> bool:
 
 
 def sentence(setting: str, found: Mapping[str, Estimate]) -> str:
-    """Return a sentence on what survives under a setting, or that base reports too little."""
+    """Return a sentence on how much of the speech and of the sound a setting keeps.
+
+    If base itself hardly reports one of them, the sentence says that this cannot be measured.
+    """
     parts = []
     for name in MODALITIES[:2]:
         if not measurable(found, name):
@@ -154,7 +158,7 @@ def sentence(setting: str, found: Mapping[str, Estimate]) -> str:
 
 
 def preference(kept: Iterable[tuple[str, npt.NDArray[np.bool_], float, Spans]], *, seed: int = 42) -> Estimate | None:
-    """Return the ratio of the chances to keep a speech token and any token; above 1, the method prefers speech.
+    """Return the share of speech tokens kept ÷ the share of all tokens kept; above 1, the method prefers speech.
 
     Parameters
     ----------

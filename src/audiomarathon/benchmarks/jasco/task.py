@@ -88,7 +88,7 @@ class Jasco(Task):
         return f"{text}\n{sample.question}" if text else sample.question
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
-        """Return samples with a text instead of audio, or with a rotated clip; see :meth:`Task.vary`."""
+        """See :meth:`Task.vary`: a text replaces the audio, or the clip is rotated."""
         if text := _TEXTS.get(control):
             return {one.id: Variation(None, {_TOLD: text.format(**one.meta)}) for one in loaded.samples}
         file = loaded.folder / SPEECH_FILE

@@ -16,8 +16,8 @@ from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import open_plain, write_text
 from audiomarathon.scoring.caption import Caption
 
-#: By the name that `TASK_PROMPT` takes. The first makes long replies, which CIDEr-D cannot reward: its factor for the
-#: length is 0.32 for 20 words if references have 11, and 0.007 for 30.
+#: Prompts by their name in `TASK_PROMPT`. `detail` makes long replies, which CIDEr-D punishes: if references have 11
+#: words, its length factor is 0.32 for a reply of 20 words, and 0.007 for 30.
 PROMPTS = {
     "detail": "Describe the sound in detail.",
     "short": "Describe the sound in one sentence of 8 to 20 words.",
@@ -136,8 +136,10 @@ class Captioning(Task):
         return [row for _line, row in read_csv(file, self.columns)]
 
     def _is_ours(self, file: Path) -> bool:
-        """Tell whether a file's first line has the columns, or the file is empty, as in a mirror: `test.csv` is a
-        common name."""
+        """Tell whether a file's first line has this task's columns, or the file is empty, as in a mirror.
+
+        The name is not enough, since `test.csv` is common.
+        """
         try:
             with open_plain(file) as lines:
                 first = lines.readline(10_000).decode("utf-8-sig", "replace")
@@ -149,7 +151,8 @@ class Captioning(Task):
 class Clotho(Captioning):
     """Clotho v2.1: clips of 15 to 30 s with five captions each (arXiv 1910.09387).
 
-    `clotho_captions_<split>.csv` with the clips in `<split>/` next to it, or in the folders of Zenodo's archives.
+    The table is `clotho_captions_<split>.csv`; clips are in `<split>/` next to it, or in the folders of Zenodo's
+    archives.
     """
 
     key = "lalm/clotho"
@@ -178,8 +181,8 @@ class Clotho(Captioning):
 class AudioCaps(Captioning):
     """AudioCaps: ten-second clips of YouTube; five captions each in test and val, one in train (NAACL 2019).
 
-    `<split>.csv`, one row per caption, with the clips next to it or in `<split>/`, `audio/` or `wavs/`, named
-    `<youtube_id>_<start_time>`, `<youtube_id>`, `Y<youtube_id>` or `<audiocap_id>`.
+    The table is `<split>.csv`, one row per caption. Clips are next to it, or in `<split>/`, `audio/` or `wavs/`. A clip
+    is named `<youtube_id>_<start_time>`, `<youtube_id>`, `Y<youtube_id>` or `<audiocap_id>`.
     """
 
     key = "lalm/audiocaps"
@@ -215,14 +218,14 @@ def _sample(item: Item, clips: Mapping[str, Path], places: str, question: str, m
     texts = tuple(clean(text, "a caption") for text in captions)
     found = next((clip for name in names for key in _keys(name) if (clip := clips.get(key))), None)
     if found is None:
-        others = f", nor one called {', '.join(names[1:])}" if len(names) > 1 else ""
-        raise RowError(f"clip {shown(id_)} is missing{others}, in {places}")
+        others = f" (also under the names {', '.join(names[1:])})" if len(names) > 1 else ""
+        raise RowError(f"clip {shown(id_)} is missing{others} in {places}")
     own = {"references": texts, "names": names, **meta}
     return Sample(storable(id_), (found,), question, "\n".join(texts), storable(id_), meta=own)
 
 
 def _keys(name: str) -> tuple[str, ...]:
-    """Return the keys for looking a name up: with and without suffix, in one Unicode form."""
+    """Return the keys under which a name is looked up: with and without suffix, in one Unicode form."""
     plain = unicodedata.normalize("NFC", name)
     stem = plain.rpartition(".")[0] if plain.lower().endswith(AUDIO_SUFFIXES) else plain
     return plain, f"{stem}\0"

@@ -27,14 +27,18 @@ _LABEL = re.compile(r"\s*[A-Z][).:]\s")
 def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
     """Return the letter of the chosen option, or None, and the rule that read it.
 
-    The rules, in this order: `verbatim` (the reply is the option), those of :func:`read_reply` where each number before
-    its own option's text counts as that option's letter, `number` (alone, where no option has a number in it), and
-    `bold` (all bold type that is an option, of the labelled ones if there are any, is one option). Else `unparsed`.
+    The rules, in this order:
+
+    - `verbatim`: the reply is exactly the option.
+    - The rules of :func:`read_reply`. A number before its own option's text counts as that option's letter.
+    - `number`: the reply is a number, and no option contains a number.
+    - `bold`: the bold texts name exactly one option. If some of them have a letter ("A. …"), only these count.
+    - `unparsed`: no other rule fits.
 
     Parameters
     ----------
     options
-        At most 26.
+        The options' texts, at most 26.
     """
     read = read_reply(reply, options)
     if read.letter and read.strict:

@@ -1,6 +1,6 @@
 """Tasks described by a TOML file: the file of rows, the meaning of their fields, and the scorer.
 
-Their keys begin with the kind of the task, so that runs are read, scored and reported without the file.
+A task's key begins with its kind, so that its runs can be read, scored and reported without the file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from audiomarathon.scoring.scorer import Scorer
 
 CHOICE, CLASSES, OPEN, CAPTION, TRANSCRIPT = "own-choice", "own-classes", "own-open", "own-caption", "own-transcript"
-#: By the prefix of keys: the scorer, the default token limit, and the default question.
+#: By kind, the prefix of keys: the scorer, the default token limit, and the default question.
 KINDS: Mapping[str, tuple[Scorer, int, str]] = {
     CHOICE: (Questions(), 16, ""),
     CLASSES: (Choice(), 16, ""),
@@ -121,7 +121,7 @@ class Declared(Task):
         return the_one(self, root, found, self._rows)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows; the clips of a table with audio are in the cache, which is then the task's folder."""
+        """Read the rows. If a table contains the audio, write its clips to the cache, which is then the folder."""
         template = self.template
         if filters.prompt:
             template = _template(filters.prompt, f"TASK_PROMPT={filters.prompt}", self.kind)
@@ -188,19 +188,19 @@ class Declared(Task):
 
     @property
     def _fields(self) -> list[str]:
-        """The fields that a row is read by."""
+        """The fields of a row that the task reads."""
         one = [self.toml[name] for name in _ONE if name in self.toml]
         return one + [name for key in _SEVERAL for name in self.toml.get(key, ())]
 
     @property
     def _rows(self) -> str:
         if not self.toml:
-            raise DataError(f"{self.key}: give its TOML file instead of its name: only the file describes the data")
+            raise DataError(f"{self.key}: give its TOML file instead of its name; only the file describes the data")
         return str(self.toml["rows"])
 
     @property
     def _lines(self) -> str:
-        """The name under which :meth:`write_rows` writes."""
+        """Name of the file that :meth:`write_rows` writes."""
         return f"{Path(self._rows.replace('*', 'all')).stem}.jsonl"
 
     def _is_table(self, name: str) -> bool:
@@ -221,7 +221,7 @@ class Declared(Task):
         toml, first = self.toml, self.toml["clips"][0]
         paths = row.listed(toml["clips"])
         if embedded and (bare := [path for path in paths if path not in embedded]):
-            raise RowError(f"clip {shown(bare[0])} has no audio in the table, though others have")
+            raise RowError(f"clip {shown(bare[0])} has no audio in the table, but other clips do")
         clips = tuple(replace(row, fields={first: path}).clip(first) for path in paths)
         options, answer = self._options(row) if "options" in toml else ((), "")
         references = row.listed(toml["references"]) if "references" in toml else []
@@ -240,7 +240,10 @@ class Declared(Task):
         )
 
     def _options(self, row: Row) -> tuple[tuple[str, ...], str]:
-        """Return the options, without letters in their texts since the prompt adds letters, and the right letter."""
+        """Return the options and the right letter.
+
+        If every option's text begins with its letter, these letters are removed, since the prompt adds them.
+        """
         written, answer = row.listed(self.toml["options"], may_end=True), row.text(self.toml["answer"])
         how = self.toml.get("answer_is", "text")
         if not 2 <= len(written) <= len(LETTERS):
@@ -261,7 +264,7 @@ class Declared(Task):
 
 
 def on_record(key: str) -> Declared | None:
-    """Return a TOML file's task by the key of its runs; None for any other key."""
+    """Return a TOML file's task from the key of its runs, without the file; None for any other key."""
     kind, _, name = key.partition("/")
     return Declared(key=key, kind=kind, title=name, max_new_tokens=KINDS[kind][1]) if name and kind in KINDS else None
 
@@ -278,7 +281,7 @@ def read_task(file: Path) -> Declared:
     """
     try:
         toml = tomllib.loads(text_of(file))
-        repr(toml)  # raises, as a message would, for keys nested too deeply and hex numbers of thousands of digits
+        repr(toml)  # raises here, not in a message, for keys nested too deeply or hex numbers of thousands of digits
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{file}: not TOML: {error}") from error
     for name, value in toml.items():
@@ -309,12 +312,12 @@ def read_task(file: Path) -> Declared:
 def _template(text: str, where: str, kind: str) -> str:
     """Return a template without its final line break; refuse unknown names in braces.
 
-    Only prompts for captions and transcripts may be fixed texts, without a name in braces.
+    Only prompts for captions and transcripts may be fixed texts, which have no name in braces.
     """
     names, fixed = {*re.findall(r"\{(\w+)\}", text)}, kind in (CAPTION, TRANSCRIPT)
     if not names <= {"question", "options"} or not (names or fixed):
-        needed = "" if fixed else ", one of them or both"
-        raise SettingsError(f"{where}: allowed in braces: question and options{needed}")
+        needed = "" if fixed else ", at least one of them"
+        raise SettingsError(f"{where}: names in braces must be question or options{needed}")
     return text.removesuffix("\n")
 
 
@@ -329,7 +332,7 @@ def _kind(file: Path, toml: Mapping[str, Any]) -> str:
         raise SettingsError(f"{file}: lacks the key {lacking[0]!r}")
     if odd := {name for keys in _OWN_KEYS.values() for name in keys}.intersection(toml).difference(_OWN_KEYS[kind]):
         allowed = (", ".join(_OWN_KEYS[kind]) or "no such key") + '; judge needs answer_is = "open"' * ("judge" in odd)
-        raise SettingsError(f"{file}: {min(odd)} does not go with the other keys ({kind}); allowed there: {allowed}")
+        raise SettingsError(f"{file}: {min(odd)} is not allowed with the other keys ({kind}); allowed: {allowed}")
     return kind
 
 

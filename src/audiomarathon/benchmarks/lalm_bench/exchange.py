@@ -58,7 +58,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
         if "references" not in entry and (texts := known.get(_composed(str(entry.get("audio_id"))))):
             entry = {**entry, "references": texts}
         if lacking := [name for name in ("audio_id", "prediction", "references") if name not in entry]:
-            raise RowError(f"lacks {lacking[0]!r}; an entry has audio_id, prediction and references (or --data)")
+            raise RowError(f"lacks {lacking[0]!r}; needed: audio_id, prediction, references (or --data CLOTHO_FOLDER)")
         id_, reply, texts = entry["audio_id"], entry["prediction"], entry["references"]
         if not isinstance(id_, str) or not isinstance(reply, str):
             raise RowError("audio_id and prediction must be texts")
@@ -110,7 +110,7 @@ def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[li
     """
     if folder is None:
         if len(records) < 2:
-            raise DataError("one entry cannot weigh words; name a folder of Clotho with --data")
+            raise DataError("one entry is not enough to weigh words; name a folder of Clotho with --data")
         return [list(one.reference["references"]) for one in records], f"the {len(records):,} entries"
     task = Clotho()
     tables = task.tables(place := task.find(folder), ALL)
@@ -149,8 +149,8 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
     Parameters
     ----------
     folder
-        Folder of `test.parquet`; its rows are used if it has all questions, else the records', which lack the clips'
-        paths.
+        Folder of `test.parquet`. Its rows are used if they include all questions; else rows are made from the records,
+        without the clips' paths.
     """
     import pyarrow
 
@@ -163,7 +163,7 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
         try:
             table, ids = pyarrow.Table.from_pylist(rows, schema()), [row["id"] for row in rows]
         except pyarrow.ArrowException as error:
-            raise DataError(f"the records hold what {METADATA} cannot: {told(error)}") from error
+            raise DataError(f"the records do not fit the columns of {METADATA}: {told(error)}") from error
     taken = [place for place, id_ in enumerate(ids) if id_ in replies]
     said = pyarrow.array([replies[ids[place]] for place in taken], pyarrow.string())
     return table.take(pyarrow.array(taken, pyarrow.int64())).append_column(REPLY, said)
@@ -172,7 +172,7 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
 def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overall: float | None) -> dict[str, Any]:
     """Return the content of `predictions_comprehensive_results.json`: figures as published, by category.
 
-    A category without replies is left out. Where none of its replies is scored, score and metrics are None.
+    A category without replies is left out. If none of its replies is scored, its score and metrics are None.
     """
     found = {}
     for category in CATEGORIES:
@@ -198,7 +198,7 @@ def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overal
 
 
 def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return the content of `debug_info.json`: how replies were read, and which are not scored and why."""
+    """Return the content of `debug_info.json`: how replies were read, and how many are not scored, by reason."""
     names = ("expected", "n", "errors", "unparsed", "not_answerable", "not_judged", "cut_by_token_limit")
     return {
         **{name: summary.get(name) for name in names},
@@ -211,7 +211,7 @@ def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[
 
 
 def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None]) -> None:
-    """Convert items; raise all their errors as one line."""
+    """Convert each item with `add`; raise the errors of all items as one line."""
     faults = []
     for number, item in enumerate(items, 1):
         try:
@@ -224,7 +224,7 @@ def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None
 
 def _with_reply(record: Record, reply: str, *, faithful: bool) -> Record:
     if reply == FAILED and not faithful:
-        return replace(record, error=f"the reply in the file is {FAILED}: the model failed there")
+        return replace(record, error=f"the reply in the file is {FAILED}, so the model failed on this clip")
     return replace(record, reply=reply)
 
 

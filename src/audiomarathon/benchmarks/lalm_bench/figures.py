@@ -1,4 +1,4 @@
-"""Score MMAU-Pro: closed questions, open questions and instructions, corrected and as published."""
+"""Score MMAU-Pro: closed questions, open questions and instructions; by corrected rules and as published."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class QuestionTypes(Judged):
     )
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Judge a batch; the encoder gets all its texts at once."""
+        """Judge a batch; the sentence encoder gets all texts of the batch at once."""
         matched = _matched(records)
         for record in records:
             yield Verdict(record, self.judge(record) | matched.get(record.id, {}))
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """See :meth:`Scorer.judge`; without the encoder's values."""
+        """See :meth:`Scorer.judge`. The values of the sentence encoder are added by :meth:`verdicts`."""
         reference, kind = record.reference, record.reference["type"]
         if kind == "open":
             values = super().judge(record)
@@ -81,8 +81,10 @@ class QuestionTypes(Judged):
         return own | read_as | {"score": score, "as_published": None}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether the values are complete, and made with this machine's encoder; without an encoder they stay
-        valid."""
+        """Tell whether the score is valid, and made with this machine's sentence encoder.
+
+        Without an encoder on this machine, values made with any encoder stay valid.
+        """
         score, encoder = verdict.values.get("score", -1), text_encoder()
         stale = encoder and _matchable(verdict.record) and verdict.values.get("encoder_hash") != encoder.hash
         return not stale and (score is None or (isinstance(score, float) and 0 <= score <= 1))
@@ -127,8 +129,10 @@ class QuestionTypes(Judged):
         return replace(found, names=(*found.names, "macro", *over), statistic=statistic, ends=ends)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the official script's scores, overall first; the overall score is None if any counted reply has
-        none."""
+        """Return the official script's scores, overall first.
+
+        The overall score is None if any reply that the script counts has no score.
+        """
         own = {
             kind: [one.values["as_published"] if _type(one) == kind else None for one in verdicts] for kind in _TYPES
         }
@@ -192,27 +196,29 @@ class QuestionTypes(Judged):
         found = super().notes(opens) if opens else []
         counted_in = sum(_counted_score(one) is not None for one in verdicts)
         if counted_in < len(verdicts):
-            found.append(f"the accuracy is of {counted_in:,} of {counted(len(verdicts), 'reply', 'replies')}")
+            found.append(f"the accuracy covers {counted_in:,} of {counted(len(verdicts), 'reply', 'replies')}")
         if summary["not_judged"]:
-            found.append(f"{counted(summary['not_judged'], 'open reply', 'open replies')} not judged: in no figure")
+            found.append(f"{counted(summary['not_judged'], 'open reply', 'open replies')} not judged, so in no figure")
         if lost := summary["not_answerable"]:
-            found.append(f"{counted(lost, 'closed question')} without a right option, or with only one: not counted")
+            found.append(f"{counted(lost, 'closed question')} not counted: no right option, or only one option")
         if (spatial := figures["spatial_in_mono"]) is not None:
-            found.append(f"{IN_MONO}: {spatial:.3f}, not in the accuracy")
+            found.append(f"{IN_MONO}: {spatial:.3f}, not part of the accuracy")
         if figures["guessing"] is not None:
             blind = ", ".join(f"{name} {figures[key]:.3f}" for name, key in _BLIND.items())
-            found.append(f"of closed questions, without listening: {blind}")
+            found.append(f"scores of closed questions without listening: {blind}")
             encoder = summary["encoder"]
             found.append(
-                f"closed replies as published are matched by {encoder}, the paper's by {ENCODER_OF_PAPER}"
+                f"published score of closed questions: matched by {encoder}; the paper used {ENCODER_OF_PAPER}"
                 if encoder
-                else "closed replies as published: not computed, no TEXT_ENCODER is set"
+                else "published score of closed questions: not computed; set TEXT_ENCODER to a sentence encoder"
             )
         return found
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return tables of scores by type of question, by category and by skill; a question counts under all its
-        skills."""
+        """Return tables of scores by type of question, by category and by skill.
+
+        A question with several skills counts under each.
+        """
         types = ("accuracy", "macro", "chance_corrected", *_TYPES, "correctness", "spatial_in_mono")
         found = {name: Resampler(_SEED).of_sums(sums_of(self, own)) for name, own in verdicts.items()}
         published = {name: Resampler(_SEED).of_sums(self.published(own)) for name, own in verdicts.items()}
@@ -292,7 +298,7 @@ def _last(verdict: Verdict) -> float:
 
 
 def _longest(verdict: Verdict) -> float:
-    """Return the score of choosing the longest option; ties share it."""
+    """Return the score of choosing the longest option; among several of that length, the mean."""
     options = verdict.record.reference["options"]
     sizes = list(map(len, options))
     longest = [letter for letter, size in zip(LETTERS, sizes, strict=False) if size == max(sizes)]
@@ -300,7 +306,7 @@ def _longest(verdict: Verdict) -> float:
 
 
 def _graded(verdict: Verdict, judge: str) -> float | None:
-    """Return one judge's grade on the scale 0…1."""
+    """Return one judge's overall grade, rescaled to 0…1; None without a grade."""
     grade = (verdict.values["readings"].get(judge) or {}).get("overall") if _type(verdict) == "open" else None
     return None if grade is None else (grade - 1) / 4
 
@@ -322,7 +328,7 @@ def _counts_as_published(verdict: Verdict) -> bool:
 
 
 def _matched(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Return each record's option nearest to the reply, and whether its text is exactly the answer."""
+    """Return for each closed question the option nearest to the reply, and whether its text is exactly the answer."""
     own = [record for record in records if _matchable(record)]
     if not own or (encoder := text_encoder()) is None:
         return {}

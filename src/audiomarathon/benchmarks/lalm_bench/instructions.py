@@ -1,8 +1,8 @@
 """Check whether a reply follows one of MMAU-Pro's 26 kinds of instruction (arXiv 2508.13992).
 
-Each kind has two checks: the official script's, bugs included, and a corrected one. Officially an empty reply
-follows 21 of the 87 instructions, and no reply follows `Repeat Prompt`, which compares with the written question
-instead of the spoken request.
+Each kind has two checks: the official script's, bugs included, and a corrected one. By the official checks an empty
+reply follows 21 of the 87 instructions, and no reply follows `Repeat Prompt`, whose check compares with the written
+question instead of the spoken request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Check = Callable[[str, Given], bool]
 
 @dataclass(frozen=True)
 class _Kind:
-    """The fields of an instruction, and its two checks, which may be the same."""
+    """One kind of instruction: its fields, the official check, and the corrected check (None: the same)."""
 
     needs: tuple[str, ...]
     official: Check
@@ -31,7 +31,7 @@ class _Kind:
 
 
 def check(kind: str, given: Given) -> None:
-    """Refuse an instruction that cannot be checked; `given` is as in :func:`follows`.
+    """Raise if an instruction cannot be checked; `given` is as in :func:`follows`.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _letters(text: str, more: str = "") -> str:
 
 
 def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count | None = None) -> _Kind:
-    """Return a kind that limits a count by the fields `low` and `high`; "" for no limit."""
+    """Return a kind of instruction that limits a count; fields `low` and `high` hold the limits, "" means no limit."""
 
     def within(count: Count) -> Check:
         return lambda reply, given: (given[low] if low else 0) <= count(reply) <= (given[high] if high else math.inf)
@@ -103,7 +103,7 @@ def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count 
 
 
 def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
-    """Return a kind about the keywords in the field `name`; the official check finds `sound` in `soundscape` too."""
+    """Return a kind about the keywords in the field `name`. The official check finds `sound` in `soundscape` too."""
 
     def holding(holds: Callable[[str, str], bool]) -> Check:
         return lambda reply, given: combine(holds(reply, keyword) for keyword in given[name].split(", "))
@@ -113,12 +113,12 @@ def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
 
 
 def _phrased(name: str, holds: Callable[[str, str], bool]) -> _Kind:
-    """Return a kind about the phrase in the field `name`, reduced to letters and spaces."""
+    """Return a kind about the phrase in the field `name`; only letters and spaces of phrase and reply count."""
     return _Kind((name,), lambda reply, given: holds(_letters(reply, " "), _letters(given[name], " ")))
 
 
 def _sections(reply: str, given: Given) -> bool:
-    """Count the text before the first marker too, as the official script does."""
+    """Tell whether there are N sections. The text before the first marker counts too, as in the official script."""
     return bool(given["N"] == _filled(re.split(rf"\s*{re.escape(given['section_splitter'])}\s*", reply)))
 
 
@@ -127,7 +127,7 @@ def _marked_sections(reply: str, given: Given) -> bool:
 
 
 def _postscript(reply: str, given: Given) -> bool:
-    """Tell whether the marker begins a later line, alone or after "Postscript:" or "P.S."."""
+    """Tell whether the marker begins a line other than the first, alone or after "Postscript:" or "P.S."."""
     named = r"(?:postscript|p\.? ?s\.?)[\s*_:]*"
     return bool(re.search(rf"(?i)\n[\s*_#>]*(?:{named})?{re.escape(given['postscript_marker'])}", reply.strip()))
 

@@ -44,7 +44,7 @@ GIVEN = (
 )  # fmt: skip
 MAX_OPTIONS, MAX_CLIPS = 11, 3
 
-# Names of defects in the data: samples with them are counted, and used as they are.
+# Names of defects in the data. Samples with a defect are counted, and used unchanged.
 SPELT_OTHERWISE = "answer spelt otherwise"
 NO_RIGHT_OPTION = "answer is none of the options"
 ONE_OPTION = "one option"
@@ -57,8 +57,8 @@ EMPTY_SKILL = "empty skill"
 class MmauPro(Task):
     """Understanding of every kind of audio: closed and open questions, and instructions to follow.
 
-    `TASK_PROMPT` is `as_published` (numbered options without instruction; the spoken instruction as text too), or
-    `text` (the spoken instruction as text).
+    `TASK_PROMPT=as_published` numbers the options, adds no instruction, and gives spoken instructions as text too.
+    `TASK_PROMPT=text` only gives spoken instructions as text too.
     """
 
     key = "lalm/mmau_pro"
@@ -140,9 +140,9 @@ def schema() -> pyarrow.Schema:
 
 
 def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[str, Any]]], list[BadRow]]:
-    """Read a file's samples without clips, each with its row, in the file's order, and the bad rows.
+    """Return a file's samples (without clips), each with its row, in the file's order; and the bad rows.
 
-    `more` names additional columns, in files of replies.
+    `more` names additional columns, such as the column of replies.
     """
     asked: dict[str, tuple[Sample, Mapping[str, Any]]] = {}
 
@@ -192,7 +192,7 @@ def _closed(row: Row) -> _Asked:
     row.text("answer")
     options, answer = _texts(row, "choices"), _written(row, "answer")
     if not 1 <= len(options) <= MAX_OPTIONS:
-        raise RowError(f"has {len(options)} options, expected 2 to {MAX_OPTIONS}")
+        raise RowError(f"has {len(options)} options, allowed: 1 to {MAX_OPTIONS}")
     one_line_each([clean(option, "option") for option in options if option])
     if len(set(options)) < len(options):
         raise RowError(f"two of the options {shown(options)} are the same")
@@ -216,7 +216,7 @@ def _open(row: Row) -> _Asked:
 
 
 def _following(row: Row) -> _Asked:
-    """Return the instruction as the answer: readers of the page see it as what was asked."""
+    """Return the spoken instruction in place of an answer, so that readers of the page see what was asked."""
     transcription, kind, kwargs = row.text("transcription"), row.text("task_identifier"), row.fields.get("kwargs") or {}
     if not isinstance(kwargs, dict):
         raise RowError(f"kwargs {shown(kwargs)} is not an object")

@@ -72,7 +72,7 @@ class OpenEnded(_OpenEnded):
     """Read the last line of each score; criteria are whole numbers.
 
     If a score is missing, outside 1 to 5, or stated in the reply itself, the judge is asked once more. A score that
-    stays unread is missing.
+    stays unreadable is None.
     """
 
     name = "mmau-pro-open"
@@ -88,15 +88,15 @@ class OpenEnded(_OpenEnded):
         return values if any(values.values()) else None
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """Ask for the five lines only, if a score cannot be read."""
+        """If a score cannot be read, ask again for the five lines only."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Read the first answer, and fill in from the second what it lacks."""
+        """Read the first answer, and fill in its missing values from the second."""
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return the reference answer, and its contradiction, with and without a plea for a better score.
+        """Return three anchors: the reference answer, its contradiction, and the contradiction with pleas for 5 points.
 
         Only about 80 of the 625 records have anchors, chosen by a hash of their ids: anchors for all would make five
         times as many calls.
@@ -116,8 +116,8 @@ class OpenEnded(_OpenEnded):
 class OpenEndedAsPublished(_OpenEnded):
     """Read like the official script, bugs included: the first score after each name, or 3 without one.
 
-    The question is that of :class:`OpenEnded`, so that one answer is read both ways. An overall score of exactly 3
-    counts as missing, and becomes the mean of the four criteria.
+    The question is the same as in :class:`OpenEnded`, so one answer can be read both ways. An overall score of exactly
+    3 counts as missing, and becomes the mean of the four criteria.
     """
 
     name = "mmau-pro-open-as-published"

@@ -27,8 +27,8 @@ _BLIND = ("guessing", "always_first", "always_last", "longest_option")
 def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
     """Tell whether a reply is right by `mmau-tokens`.
 
-    It must contain every word of the answer, and no word of another option that the answer lacks. Options with the
-    answer's words do not count as other options.
+    The reply must contain every word of the answer. It must contain no word of another option, except words of the
+    answer.
     """
     said, wanted = _words(reply), _words(answer)
     wrong = set().union(*(_words(option) - wanted for option in options))
@@ -36,11 +36,11 @@ def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
 
 
 class Questions(Choice):
-    """Accuracy, with the scores of blind choices.
+    """Accuracy, beside the scores that one gets without listening (guessing, always the first option, …).
 
-    A verdict has the fields of :class:`Choice`, read like MMAU-Pro's replies, and `as_published`: the result of
-    `mmau-tokens`, or None if the record's reference names no published rule. Options with the same text are one option,
-    with the same label in `labels`.
+    A verdict has the fields of :class:`Choice`; replies are read by MMAU-Pro's rules. `as_published` tells whether the
+    reply is right by the rule `mmau-tokens` (:func:`right_by_words`); it is None if the record's reference names no
+    published rule. Options with the same text count as one option, with the same label in `labels`.
     """
 
     key = "questions"
@@ -63,7 +63,7 @@ class Questions(Choice):
         return super().sound(verdict) and verdict.values.get("as_published", "") in (None, True, False)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracies; `guessing`, `always_first` and so on are the scores of blind choices."""
+        """Return the accuracies. `guessing`, `always_first` and so on are scores that one gets without listening."""
         columns: dict[str, list[float | None]] = {
             "accuracy": [one.values["correct"] for one in verdicts],
             "strict_accuracy": [one.values["strict"] for one in verdicts],
@@ -84,7 +84,7 @@ class Questions(Choice):
         return {"rules": dict(sorted(Counter(one.values["rule"] for one in verdicts).items()))}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return none: letters are not classes."""
+        """Return no table, since letters are not classes."""
         return {}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
@@ -92,13 +92,13 @@ class Questions(Choice):
         return fmean(_share(one, range(len(one.record.reference["options"]))) for one in verdicts)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes on the scores of blind choices, and on letters under the published rule."""
+        """Return notes on scores without listening, and on right letters that the published rule counts as wrong."""
         figures = self.sums(verdicts).figures
         blind = ", ".join(f"{name.replace('_', ' ')} {figures[name]:.3f}" for name in _BLIND)
         found = [f"without listening: {blind}"]
         if (published := figures["as_published"]) is not None:
             bare = sum(one.values["correct"] and len(one.record.text.strip(" ().")) == 1 for one in verdicts)
-            letters = f"; wrong by that rule: {counted(bare, 'right letter')} without a word" if bare else ""
+            letters = f"; that rule counts {counted(bare, 'right letter')} without a word as wrong" if bare else ""
             found.append(f"as published ({TOKENS}) {published:.3f}{letters}")
         return found
 
@@ -127,7 +127,7 @@ def _label(reference: Mapping[str, Any], letter: str) -> str:
 
 
 def _share(verdict: Verdict, places: Sequence[int]) -> float:
-    """Return the share of right options."""
+    """Return the share of right options among the options at these places."""
     reference = verdict.record.reference
     right = _label(reference, reference["answer"])
     return fmean(reference["labels"][place] == right for place in places)

@@ -69,8 +69,8 @@ def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows,
         `file_name`, `i`, `j`, `similarity` (cosine) and `same` (`duplicate`, `near_duplicate` or "") of each two
         captions of a clip. Duplicates differ in case at most, or have the same tokens.
     captions
-        `file_name`, `caption_index`, `caption`, `mean_similarity` (to the clip's others) and `z` (of that, over all
-        captions; 0 where all are alike) of each caption of a clip that has several.
+        `file_name`, `caption_index`, `caption`, `mean_similarity` (to the clip's other captions) and `z` (z-score of
+        `mean_similarity` among all captions; 0 if all are alike), for clips with several captions.
 
     Raises
     ------
@@ -111,11 +111,11 @@ def scores_without(
     Parameters
     ----------
     outliers
-        The outliers: `file_name` and `caption_index` of each.
+        Rows with the `file_name` and `caption_index` of each outlier.
     replies
         The reply for each clip, by name.
     named
-        Name of the mean cosine.
+        Name of the figure of the mean cosine similarity.
 
     Returns
     -------

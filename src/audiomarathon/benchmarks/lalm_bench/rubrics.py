@@ -38,7 +38,7 @@ Criteria = list[dict[str, Any]]  # each with `criterion` and `weight`
 
 
 class _InJson(Protocol):
-    """Ask with a text of `texts/`, and once more if the answer cannot be read."""
+    """Ask with a text from `texts/`; ask once more if the answer cannot be read."""
 
     version = "1"
     longest_reply: int | None = None
@@ -49,7 +49,7 @@ class _InJson(Protocol):
         return [{"role": "user", "content": file.read_text("utf-8").format(**parts)}]
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """Ask for the JSON object only."""
+        """If the answer cannot be read, ask again for the JSON object only."""
         return asked_again(self, text, record, _RETRY)
 
 
@@ -78,8 +78,10 @@ class WriteRubric(_InJson):
 
 
 class MergeRubric(_InJson):
-    """Ask to merge criteria of the same meaning; a single criterion stays without asking. The record's reference has
-    `criteria`."""
+    """Ask a judge to merge criteria of the same meaning.
+
+    They come from the record's `reference["criteria"]`; a single criterion is kept without asking.
+    """
 
     name = "rubric-merge"
 
@@ -97,9 +99,9 @@ class MergeRubric(_InJson):
 
 
 class ApplyRubric(_InJson):
-    """Ask which criteria a reply meets. The record's reference has `criteria`, and for an anchor `references`.
+    """Ask which criteria a reply meets. The record's reference has `criteria`, and `references` to make anchors.
 
-    Values: `present` (a bool each) and `score`, the share of the weight that is present.
+    Values: `present` (a bool for each criterion) and `score`, the share of the weight of criteria that are present.
     """
 
     name = "rubric-judge"
@@ -125,7 +127,7 @@ class ApplyRubric(_InJson):
         return {"present": present, "score": met / sum(weights)}
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return, for one record in ten, a reference that meets all criteria, and a reply that meets none, with a plea.
+        """For one record in ten, return a reply that meets all criteria, one that meets none, and that one with a plea.
 
         A hash of the ids chooses the records.
         """
@@ -176,7 +178,7 @@ def json_answer(text: str) -> dict[str, Any] | None:
 
 
 def criteria_of(found: Any) -> Criteria | None:
-    """Return criteria with one-line texts; None unless each has a text and a weight up to 100."""
+    """Return criteria, each text on one line; None unless each criterion has a text and a weight up to 100."""
     if not isinstance(found, list) or not found or not all(map(_is_criterion, found)):
         return None
     return [{"criterion": " ".join(one["criterion"].split()), "weight": one["weight"]} for one in found]

@@ -1,4 +1,4 @@
-"""X-ARES as a benchmark: its tasks by domain. Its published weights stay with the tasks: our means weigh all alike."""
+"""X-ARES as a benchmark: its tasks by domain. Our means weigh all tasks alike, not by their published weights."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _DEFAULTS: dict[str, Any] = dict(  # noqa: C408  # as X-ARES writes them
 class TaskConfig(SimpleNamespace):
     """A task's settings, with the names and defaults of X-ARES 0.1.3; settings that do not apply are ignored.
 
-    `released` is our task that a released file describes. An unknown setting raises TypeError.
+    `released` is our own task if the file is one of X-ARES' own files. An unknown setting raises TypeError.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
@@ -68,7 +68,7 @@ class TaskConfig(SimpleNamespace):
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of task, recognised by a user's configuration.
+    """A kind of task, recognised by the task type, criterion and metric of a user's configuration.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ def on_record(key: str) -> EncoderTask | None:
 def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
     """Run a user's `*_task.py` and return what its one `*_config(encoder)` function returns.
 
-    `from xares.task import TaskConfig` finds the class above while the file runs, whether X-ARES is installed or not.
+    While the file runs, `from xares.task import TaskConfig` gets this module's class, even if X-ARES is installed.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def task_of(config: TaskConfig) -> EncoderTask:
     if config.valid_every != 1:
         raise SettingsError(f"{name}: valid_every={config.valid_every}; allowed: 1")
     if not re.fullmatch(r"\w[\w.-]*", name):
-        raise SettingsError(f"name={name!r}: must be of letters, digits, . _ and -, since it names a folder")
+        raise SettingsError(f"name={name!r}: must consist of letters, digits, . _ and -, since it names a folder")
     if known is None and (config.output_dim or 0) < kind.least:
         allowed = f"must be the number of classes, {kind.least} or more"
         raise SettingsError(f"{name}: output_dim={config.output_dim}; {allowed}")
@@ -204,7 +204,7 @@ def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
 
 
 def _stated(config: TaskConfig, known: EncoderTask | None) -> dict[str, Any]:
-    """Return loss and metric of a frame task's configuration; a released task must keep its own."""
+    """Return loss and metric settings of a frame task; a task of X-ARES must keep its released values."""
     args = {"segment_length_in_s": 1.0, "hop_size_in_ms": 0.0, **config.metric_args}  # the first is X-ARES' default
     weight = getattr(config.criterion, "pos_weight", None)
     weights = {1.0} if weight is None else {*np.ravel(weight).tolist()}
@@ -250,7 +250,7 @@ def _own(config: TaskConfig, kind: _Kind) -> EncoderTask:
 
 
 def _told(path: Path, work: Callable[[], Any]) -> Any:
-    """Run a user's code; every exception becomes an error of one line."""
+    """Run a user's code; turn every exception into a :class:`PluginError` of one line."""
     try:
         return work()
     except (AudioMarathonError, KeyboardInterrupt):

@@ -27,7 +27,7 @@ class FramedTask(EncoderTask):
     segment
         Seconds of a segment, in which a label counts once.
     until
-        Seconds of a clip with labels; 0 for the whole clip.
+        Only the first seconds of a clip, up to this time, have labels; 0 if the whole clip has.
     pos_weight
         Weight of active frames in X-ARES' loss.
     onset
@@ -59,7 +59,7 @@ class FramedTask(EncoderTask):
         return "frame", "BCEWithLogitsLoss", f"segmentf1_{self.average}"
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return the segment settings of a user's file; released tasks have fixed ones."""
+        """Return the segment settings of a user's task; nothing for tasks of X-ARES, whose settings are fixed."""
         weight = f", positive {self.pos_weight:g}" if released else ""
         return {"segments": f"{self.average}, {self.segment:g} s{weight}"} if self.made else {}
 

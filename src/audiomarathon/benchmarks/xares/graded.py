@@ -31,7 +31,7 @@ class GradedTask(EncoderTask):
     @property
     def lacking(self) -> str:
         """See :attr:`EncoderTask.lacking`: X-ARES trains on every pair of a prediction and a grade in the batch."""
-        own = "its loss compares each prediction with every grade of the batch, so they cannot learn"
+        own = "its loss compares each prediction with every grade of the batch, so these probes cannot learn"
         return super().lacking or own
 
     @property
@@ -43,5 +43,5 @@ class GradedTask(EncoderTask):
         """Return the grades, NaN for a missing one."""
         found = tuple(float(meta.get(name, math.nan)) for name in self.grades)
         if not math.isfinite(found[0]) or any(map(math.isinf, found)):
-            raise ValueError(f"{', '.join(self.grades)} are {found}; allowed: numbers, {self.grades[0]} in every clip")
+            raise ValueError(f"{', '.join(self.grades)} are {found}; allowed: numbers ({self.grades[0]} in every clip)")
         return found

@@ -14,7 +14,7 @@ from audiomarathon.errors import AudioMarathonError, PluginError, told
 
 @dataclass(frozen=True)
 class Processed:
-    """Turns a clip's key and JSON into the JSON of each of X-ARES' items of the clip.
+    """Turns a clip's key and JSON into a list: the JSON of each item that X-ARES makes of the clip.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Processed:
     label_processor, merge_processor
         The user's functions, or None.
     read
-        Turns the values of a clip's items into JSON.
+        Function that turns the values of a clip's items into JSON.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Processed:
 
 
 def _refuse(*_given: Any) -> Any:
-    allowed = "it may change labels, repeat a clip or drop it"
-    raise PluginError(f"a merge_processor looks at embeddings or changes them; allowed: {allowed}")
+    allowed = "to change labels, repeat a clip or drop it"
+    raise PluginError(f"a merge_processor reads or changes embeddings; allowed: {allowed}")
 
 
 #: Replaces the embedding, which does not exist yet when labels are read.
@@ -103,13 +103,13 @@ def grade(value: Any) -> dict[str, Any]:
 
 
 def events(classes: int, hop: float, value: Any) -> list[dict[str, Any]]:
-    """Return the runs of ones in an array of the shape (classes, frames) as events; `hop` in milliseconds.
+    """Return the runs of ones in an array of shape (classes, frames) as events; `hop` is in milliseconds.
 
     Events begin and end half a hop before a frame, so that rounding a time up to the next frame returns the array.
     """
     hot = np.asarray(value)
     if not hop:
-        raise ValueError("frames have no times without an encoder: TaskConfig(encoder=encoder)")
+        raise ValueError("frames have no times without an encoder; write TaskConfig(encoder=encoder)")
     if hot.ndim != 2 or len(hot) != classes or not np.isin(hot, (0, 1)).all():
         raise ValueError(f"label_processor returned the shape {hot.shape}; allowed: ({classes}, frames) of 0 and 1")
     edges = np.diff(hot.astype(np.int8), axis=1, prepend=0, append=0)

@@ -11,8 +11,8 @@ ENCODERS = ("dasheng", "wav2vec2", "whisper", "data2vec")
 _Four = tuple[float, float, float, float]
 _Rows = Mapping[str, tuple[_Four, _Four | None]]
 
-#: By task the scores of MLP and of kNN (None: not run), each in the order of ENCODERS. The README adds for librispeech
-#: the MLP of a later version: .724 .545 .815 .866. The MLP means that it states are .005 above those of its rows.
+#: By task: scores of MLP and of kNN (None: not run), each in the order of ENCODERS. For librispeech the README also has
+#: MLP scores of a later version: .724 .545 .815 .866. Its stated MLP means are .005 above the means of its rows.
 _README: _Rows = {
     "asvspoof2015": ((0.964, 0.924, 0.966, 0.937), (0.869, 0.858, 0.843, 0.942)),
     "clotho": ((0.029, 0.014, 0.038, 0.008), None),

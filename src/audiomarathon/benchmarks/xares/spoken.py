@@ -42,7 +42,7 @@ class SpokenTask(EncoderTask):
     @property
     def lacking(self) -> str:
         """See :attr:`EncoderTask.lacking`: X-ARES' probe needs a causal LM."""
-        return "" if self.llm else "its probe trains an adapter into a causal LM: name one, --llm Qwen/Qwen2.5-0.5B"
+        return "" if self.llm else "its probe trains an adapter for a causal LM; name one with --llm Qwen/Qwen2.5-0.5B"
 
     def made_with(self, *, released: bool) -> dict[str, str]:
         """Return the fingerprint of the causal LM, which only X-ARES' probe uses."""

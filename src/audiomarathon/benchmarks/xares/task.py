@@ -50,9 +50,9 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One clip: its `id` is "<part>/<key>", unique in the task; `labels` are several in a multi-label task.
+    """One clip. Its `id` is "<part>/<key>", unique in the task; only multi-label tasks have several `labels`.
 
-    `facts` holds facts beyond labels: grades, or events.
+    `facts` holds other facts, such as grades or events.
     """
 
     id: str
@@ -108,9 +108,9 @@ class EncoderTask(Task):
     exact
         Whether every class must occur.
     cluster, cluster_fields
-        Pattern; its first group, found in the key, is the cluster. Else the first of some JSON fields.
+        Pattern to search in the key: its first group is the cluster. Else the first of these JSON fields that exists.
     n_test
-        Published number of test clips (in one fold).
+        Published number of test clips; with folds, the number in one fold.
     in_release
         Whether X-ARES 0.1.3 has the task.
     swapped
@@ -190,7 +190,7 @@ class EncoderTask(Task):
     def note(self) -> str:
         """Note for readers of the scores; "" for none."""
         alone = not self.folds and len(self.parts) == 1
-        return f"{self.name}: its test clips are its training clips; as_published only" if alone else ""
+        return f"{self.name}: its test clips are its training clips; use as_published only" if alone else ""
 
     def find(self, root: Path) -> Path:
         """Return the folder with the task's tars: `<root>/<name>`, or the root itself.
@@ -279,8 +279,9 @@ class EncoderTask(Task):
         return labels, next((str(fields[name]) for name in self.cluster_fields if name in fields), "")
 
     def items(self, key: str, meta: Any) -> Iterator[tuple[str, tuple[str, ...], str, tuple[Any, ...]]]:
-        """Yield each item of a clip, as the ending of its id and its facts; there is one item unless a user's file
-        makes more.
+        """Yield the items of a clip: the ending of the id, the labels, the cluster and the facts.
+
+        There is one item, unless a user's file makes more.
 
         Raises
         ------
@@ -291,11 +292,11 @@ class EncoderTask(Task):
             yield f"#{number}" if number > 1 else "", *self.described(key, one), self.facts(one)
 
     def facts(self, meta: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        """Return a described clip's facts beyond its labels."""
+        """Return a clip's facts other than labels, such as its grades or events."""
         return ()
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
-        """Return the clips as samples, to listen to; without globs, from tars with X-ARES' default names."""
+        """Return the clips as samples, to listen to. Without globs, read tars that have X-ARES' default names."""
         if not self.globs:
             samples = [
                 Sample(f"{found[1] or found[2]}/{entry.key}", (cast("Path", entry.audio),), "", "", entry.key)
@@ -317,7 +318,7 @@ class EncoderTask(Task):
     def _missing(self, folder: Path, *globs: str) -> MissingDataError:
         named = ", ".join(dict.fromkeys(globs))
         if self.private:
-            return MissingDataError(f"{self.name}: private: no data; put its tars ({named}) into {folder}")
+            return MissingDataError(f"{self.name}: private task, no public data; put its tars ({named}) into {folder}")
         if not self.key.startswith("xares/"):
             there = ", ".join(sorted(tar.name for tar in folder.glob("*.tar"))[:_NAMED]) or "none"
             return MissingDataError(f"{folder}: no {named}; tars there: {there}")
@@ -346,7 +347,7 @@ class EncoderTask(Task):
         return tuple(sorted(map(storable, found)))
 
     def _classes(self, folder: Path, clips: Iterable[Clip], mini: bool) -> tuple[str, ...]:
-        """Return the sorted classes, or refuse their number."""
+        """Return the sorted classes; raise if their number is wrong."""
         counts = Counter(label for clip in clips for label in clip.labels)
         known = self.classes if isinstance(self.classes, frozenset) else frozenset(counts)
         wanted = self.classes if isinstance(self.classes, int) else len(known)
@@ -369,7 +370,7 @@ def tars_of(folder: Path, glob: str) -> list[Path]:
 def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
     """Return `limit` clips of each part, or one of each class if that is more, in order.
 
-    Clips are chosen by their rank by hash within their class, or their best rank in several classes.
+    Clips are ranked by a hash within their class; with several labels, the best rank counts. Best ranks come first.
     """
     order = sorted(clips, key=lambda clip: draw(0, clip.id))
     counts: Counter[tuple[str, str]] = Counter()

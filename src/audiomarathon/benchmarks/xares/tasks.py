@@ -26,7 +26,7 @@ def _task(
     batch: int = 32, epochs: int = 10, crop: float | None = None, encode_batch: int = 16, knn: bool = True,
     kind: type[EncoderTask] = EncoderTask, **own: Any
 ) -> EncoderTask:  # fmt: skip
-    """Return a task; `splits` are train, valid and test, `tars` a pattern for each fold, `file` the original file's."""
+    """Return a task; `splits` are train, valid and test, `tars` a pattern per fold, `file` the original file's name."""
     by_split = dict(zip(("train", "valid", "test"), (f"{one}*.tar" for one in splits.split()), strict=False))
     return kind(
         key=f"xares/{name}",
@@ -159,9 +159,9 @@ TASKS: tuple[EncoderTask, ...] = (
 
 
 def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
-    """Return tasks by key, name, formal name, original file name, domain, "private", "all" (public ones), or by file.
+    """Return tasks by key, name, formal name, original file name, domain, "private", "all" (public ones) or task file.
 
-    A task file gets the encoder, since labels of frames depend on its hop.
+    The functions in a task file get the encoder, since labels of frames depend on its hop.
 
     Raises
     ------
@@ -201,7 +201,10 @@ def _one(word: str) -> EncoderTask:
 
 
 def config_in(file: Path, encoder: Any = None) -> TaskConfig:
-    """Return the task of a file; X-ARES' own files, recognised by name, record and tars, give the released tasks."""
+    """Return the configuration in a task file; its `released` is set if it is X-ARES' own file.
+
+    Such a file is recognised by its name, Zenodo record and tars.
+    """
     config = load_task_file(file, encoder)
     ours = next(
         (task for task in TASKS if task.name == config.name and (task.zenodo or None) == config.zenodo_id), None
