@@ -301,6 +301,7 @@ def _contrast(one_: str, other: str) -> float:
 def written(browser: Any, folder: Any) -> Any:
     file = folder / "report.html"
     file.write_text(page(PageData(read_systems([folder])), PageOptions(spectrograms=False)), encoding="utf-8")
+    browser.get_log("browser")  # forget what the page before said
     browser.get(file.as_uri())
     return drawn(browser)
 
