@@ -561,7 +561,7 @@ def test_a_run_that_no_model_judges_is_told(tmp_path: Path) -> None:
     folder = replies_to(tmp_path, ["A"], task="tau")
     code, said = call("judge", folder, "--with", "org/model")
     assert code == 2
-    assert "the task 'tau' is not judged" in said
+    assert "the task 'tau' are not judged" in said
 
 
 TURN = "<|im_start|>{{ one['role'] }}\n{{ one['content'] }}<|im_end|>\n"

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -41,6 +42,7 @@ from audiomarathon.engine.run import run
 from audiomarathon.errors import MethodError, ModelError, SettingsError
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.report import render, tables
+from audiomarathon.runs.folder import RunFolder
 from audiomarathon.settings import RunSettings
 
 
@@ -695,6 +697,23 @@ class TestRuns:
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("endpoint")]
         (file,) = (tmp_path / "results").rglob("samples.jsonl")
         assert len(records_in(file.parent)) >= 8
+
+    @pytest.mark.parametrize("at_once", [1, 3])
+    def test_ctrl_c_while_a_reply_is_stored_loses_none(
+        self, go: Callable[..., Any], serve: Callable[..., str], tmp_path: Path, monkeypatch, at_once: int
+    ) -> None:
+        append, calls = RunFolder.append, count(1)
+
+        def interrupted(folder: RunFolder, record: Any) -> None:
+            if next(calls) == 2:
+                raise KeyboardInterrupt
+            append(folder, record)
+
+        monkeypatch.setattr(RunFolder, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            go(serve(), samples=6, timing=False, batch_size=at_once)
+        (file,) = (tmp_path / "results").rglob("samples.jsonl")
+        assert len(records_in(file.parent)) >= 2
 
     def test_a_server_that_is_gone_ends_the_run(self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
         attempts(monkeypatch, 2)

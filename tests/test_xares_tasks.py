@@ -224,7 +224,7 @@ OWN = "from xares.task import TaskConfig\ndef own_config(encoder): return TaskCo
         (OWN.format("output_dim=2, metric='mAP'"), "CrossEntropyLoss with metric mAP; allowed"),
         (OWN.format("output_dim=2, criterion=print"), "builtin_function_or_method with metric accuracy; allowed"),
         (OWN.format(""), "output_dim=None; must be the number of classes"),
-        (OWN.format("output_dim=2").replace("'own'", "'../x'"), "name='../x': must be of letters"),
+        (OWN.format("output_dim=2").replace("'own'", "'../x'"), "name='../x': must consist of letters"),
         (OWN.format("colour=2"), "own_task.py: raised TypeError: TaskConfig has no setting 'colour'"),
         (OWN.format("output_dim=2") + "\ndef b_config(e): 0", "must have one .*has own_config, b_config"),
         ("x = 1", "must have one .*has none"),

@@ -63,8 +63,8 @@ class EndpointEngine(Engine):
                         last_trouble = self.endpoint.trouble
                         say(f"{self.endpoint.host}: {last_trouble}; retrying")
                     for future in finished:
-                        running.discard(future)
                         yield method.label, future.result()
+                        running.discard(future)  # after it is stored: an interrupt before that hands it over again
                     if self.endpoint.given_up >= _GIVE_UP + 2 * at_once:
                         advice = "see the last sample's 'error'; run the same command again when it works"
                         raise ModelError(f"{self.endpoint.host} stopped responding: {advice}")
