@@ -31,7 +31,7 @@ from audiomarathon.engine.sweep import Swept, grid, sweep
 from audiomarathon.settings import RunSettings
 
 TASKS = ("tau", "librispeech")
-LIMIT = None if os.environ.get("AUDIOMARATHON_DRILLS") == "long" else 4  # samples of a task
+LIMIT = None if os.environ.get("AUDIOMARATHON_TESTS") == "all" else 4  # samples of a task
 
 
 def go(data: str, model: str, results: str, *, logs: Path | None = None) -> int:
