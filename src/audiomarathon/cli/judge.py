@@ -164,10 +164,11 @@ def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, li
         assert run.task
         assert isinstance(run.task.scorer, Judged)
         rows = []
-        for name, certificate in run.task.scorer.certificates(list(run.verdicts.values())).items():
-            for kind, row in certificate.to_json()["anchors"].items() if name in names else ():
+        certificates = run.task.scorer.certificates(list(run.verdicts.values()))
+        for name in (name for name in names if name in certificates):  # in the order of --with
+            for kind, row in certificates[name].to_json()["anchors"].items():
                 share = render.with_interval("right", row["right"] / row["n"], row["interval"])
-                weak = "weak" * (kind in certificate.weak)
+                weak = "weak" * (kind in certificates[name].weak)
                 rows.append({"judge": name, "anchor": kind, "n": row["n"], **share, "": weak})
         if rows and rows not in found.values():
             more = ", and of runs with equal results" if len(cases) > 1 else ""

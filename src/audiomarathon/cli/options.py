@@ -96,11 +96,11 @@ def places(data: Path | None) -> tuple[Path | None, Mapping[str, str]]:
 
 
 def tasks_named(names: list[str] | None) -> list[Task]:
-    """Return the named tasks, each once. `all` means AudioMarathon's ten; without names, return every task."""
+    """Return the named tasks, each once. `all` means AudioMarathon's ten; None means every task."""
     from audiomarathon.benchmarks import all_tasks, get_task
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 
-    if not names:
+    if names is None:
         return list(all_tasks())
     found = AUDIOMARATHON.tasks if names == ["all"] else map(get_task, names)
     return list({task.key: task for task in found}.values())
