@@ -131,6 +131,7 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
+    in_flight = False
 
     def log_message(self, *_: Any) -> None:
         """Be quiet."""
@@ -156,14 +157,20 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.posts += 1
             self.server.in_flight += 1
+            self.in_flight = True
             self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
             fault = self.server.rng.choice(FAULTS) if self.server.rng.random() < self.server.faults else None
         try:
             with suppress(OSError):  # the client may be gone
                 self._answer(request, fault)
         finally:
-            with self.server.lock:
-                self.server.in_flight -= 1
+            self._leave()
+
+    def _leave(self) -> None:
+        """Count the request as in flight no more: before the last bytes leave, whose reader may ask at once again."""
+        with self.server.lock:
+            self.server.in_flight -= self.in_flight
+            self.in_flight = False
 
     def _known(self) -> bool:
         known = self.headers.get("Authorization") == f"Bearer {KEY}" and self.server.answered < self.server.revoke
@@ -239,6 +246,7 @@ class Handler(BaseHTTPRequestHandler):
                 yield {"endless": event({"content": "x" * 1000}), "endless line": b"x" * 65536}.get(wish, b": ping\n\n")
                 time.sleep(0.02 if wish in ("heartbeats", "trickle") else 0)
         elif fault == "malformed":
+            self._leave()
             yield b"data: {this is no json\n\n"
         elif fault != "empty":
             yield from self._reply(request, fault)
@@ -256,6 +264,7 @@ class Handler(BaseHTTPRequestHandler):
         if fault != "no finish":
             with self.server.lock:
                 self.server.answered += fault != "abort"
+            self._leave()
             yield event(finish="abort" if fault == "abort" else "stop") + event(choices=[], usage=USAGE) + DONE
 
     def _json(self, status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> None:
@@ -265,6 +274,7 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in (own | (headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
+        self._leave()
         self.wfile.write(body)
 
 
