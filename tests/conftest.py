@@ -13,7 +13,7 @@ import re
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,6 +138,17 @@ def is_paired(item: pytest.Item) -> bool:
     names = [one for name, one in values.items() if name in ("method", "name", "press") and isinstance(one, str)]
     keys |= {"composed" if "+" in name else name.partition(":")[0] for name in names}
     return keys <= {*kinds} and all(getattr(one, "layer", 2) == 2 for one in methods)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Import all test files without a look for garbage: what they import stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
