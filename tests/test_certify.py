@@ -25,7 +25,7 @@ from audiomarathon.certify import timing_checks
 from audiomarathon.certify.bench import Bench, Replied, match, speech_like
 from audiomarathon.certify.certificate import Certificate, certify
 from audiomarathon.certify.check_result import Finding
-from audiomarathon.certify.method_checks import RATIO, _wrong_positions
+from audiomarathon.certify.method_checks import RATIO, _wrong_positions, dropping
 from audiomarathon.certify.model_checks import hears
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.cli.app import main
@@ -250,6 +250,15 @@ class TestPlantedFaults:
         found = failed(session)
         assert {"dropping random", "dropping fast_v"} <= found
         assert not {"audio mask", "ratio 0", "greedy", "documented", "leftovers"} & found
+
+    def test_states_that_are_not_quite_those_of_the_kept_tokens(
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The reply is as near as rounding: only what enters the layer tells."""
+        states, bench = Drop.states, Bench(session.lm, session.setup.checkpoint.path, SECONDS)
+        monkeypatch.setattr(Drop, "states", lambda drop, hidden: states(drop, hidden) * (1 + 5e-7))
+        found = dropping(bench, Random())
+        assert (found.verdict, "hidden states that enter layer" in found.figure) == ("fail", True)
 
     @pytest.mark.long
     def test_dropped_tokens_seen_in_decode(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:

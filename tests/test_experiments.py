@@ -241,7 +241,7 @@ def test_a_table_of_aac_metrics_brings_its_replies(planted: None, tmp_path: Path
     assert "replies: cider_d" in said
     assert (tmp_path / "out" / "captions_pairs_example.csv").is_file()
     table(file, ("file_name", "caption_1", "caption_2"), [("a", "x", "y"), ("a", "x", "y")])
-    with pytest.raises(DataError, match="second row of 'a'"):
+    with pytest.raises(DataError, match="two rows of clip 'a'"):
         read_captions_table(file)
     table(file, ("caption_1", "caption_2"), [])
     code, said = call("experiment", "references", file)

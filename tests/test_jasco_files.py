@@ -93,7 +93,7 @@ def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch:
             lambda rows: rows[1].__setitem__("prompt", "What?"),
             r"line 5: unknown prompt 'What\?'.*'2' has no row of prompt 2",
         ),
-        (lambda rows: rows[1].__setitem__("prompt", INSTRUCTIONS[0]), "line 5: second row of id '2' and prompt 1"),
+        (lambda rows: rows[1].__setitem__("prompt", INSTRUCTIONS[0]), "line 5: two rows of id '2' and prompt 1"),
         (lambda rows: rows[1].__setitem__("allm_output", "output_2"), "line 4: allm_output is not filled in"),
         (lambda rows: rows.pop(3), "id '2' has no row of prompt 4"),
     ],

@@ -677,6 +677,23 @@ class TestRuns:
         assert told(address)["answered"] == before + 20 - len(done)
         assert result.summary["n"] == 20
 
+    def test_what_is_on_its_way_when_the_run_ends_is_waited_for(
+        self, go: Callable[..., Any], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = threading.Barrier(4)
+
+        def chat(_endpoint: Endpoint, *_arguments: Any, **_options: Any) -> Answer:
+            if asked.wait() == 0:
+                raise ModelError("the key is refused")
+            time.sleep(0.2)
+            return Answer("B", "stop", 0.1, 0.2, None, None, None, 1, None)
+
+        monkeypatch.setattr(Endpoint, "chat", chat)
+        with pytest.raises(ModelError, match="the key is refused"):
+            go(url, samples=4, timing=False, batch_size=4)
+        (file,) = (tmp_path / "results").rglob("samples.jsonl")
+        assert [record["reply"] for record in records_in(file.parent)] == ["B"] * 3
+
     def test_ctrl_c_ends_what_is_on_its_way(
         self, go: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
     ) -> None:

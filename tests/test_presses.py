@@ -277,5 +277,5 @@ class TestJoinedEdges:
         assert result.kv_lengths == (below, below, above, above)
 
     def test_pyramidkv_is_not_joined(self) -> None:
-        with pytest.raises(SettingsError, match="not be k on average"):
+        with pytest.raises(SettingsError, match="ratio on average"):
             get_method("random:0.3+pyramidkv:0.5")

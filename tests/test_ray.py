@@ -179,6 +179,27 @@ def a_plan(batch_size: int | None, count: int = 10) -> Plan:
 
 
 @needs_ray
+@pytest.mark.parametrize(
+    ("hash_", "dtype", "card", "timing", "said"),
+    [
+        ("a", "bfloat16", "H100", True, ""),
+        ("b", "bfloat16", "H100", True, "checkpoint b, not a"),
+        ("a", "float16", "H100", False, "dtype float16, not bfloat16"),
+        ("a", "bfloat16", "A100", True, "device A100, not H100"),
+        ("a", "bfloat16", "A100", False, ""),
+    ],
+)
+def test_a_worker_that_differs_is_told(hash_: str, dtype: str, card: str, timing: bool, said: str) -> None:
+    from audiomarathon.engine.ray_engine import differences
+
+    def setup(checkpoint_hash: str, dtype: str, name: str) -> Any:
+        settings, hardware = SimpleNamespace(timing=timing), SimpleNamespace(dtype=dtype, name=name)
+        return SimpleNamespace(checkpoint_hash=checkpoint_hash, hardware=hardware, settings=settings)
+
+    assert differences(setup("a", "bfloat16", "H100"), setup(hash_, dtype, card)) == said
+
+
+@needs_ray
 class TestChunks:
     @pytest.mark.parametrize(
         ("batch_size", "workers", "sizes", "turns"),
