@@ -24,7 +24,7 @@ def join_rules(rule_1: Any, rule_2: Any) -> str:
 
 
 def is_weak(written: object) -> bool:
-    """Tell whether a fingerprint follows rule 1, which misses most changes of a large file."""
+    """Tell whether a fingerprint follows the older rule 1 (see above), which misses most changes of a large file."""
     return isinstance(written, str) and _RULE_1.fullmatch(written) is not None
 
 

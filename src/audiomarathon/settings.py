@@ -313,7 +313,8 @@ def _check_names(env: Mapping[str, str]) -> None:
         ours = [one for one in known if one.startswith(_PREFIX)]
         if name.startswith(_PREFIX) or set(near) & set(ours):
             raise SettingsError(
-                f"unknown env var {name}{did_you_mean(name, near or ours)}; allowed: {', '.join(ours)}; unset it"
+                f"unknown env var {name}{did_you_mean(name, near or ours)}; rename or unset it; allowed: "
+                f"{', '.join(ours)}"
             )
         if near:
             warnings.warn(f"unknown env var {name} is ignored{did_you_mean(name, near)}", stacklevel=3)

@@ -87,7 +87,7 @@ def _check_chunks(path: Clip, clip: soundfile.SoundFile) -> None:
             elif name == b"COMM" and clip.subtype in _SAMPLE_BYTES:
                 frames = int.from_bytes(body[2:6])
                 if frames not in (0, clip.frames):
-                    raise AudioError(path, f"its header promises {frames} samples, {clip.frames} would be decoded")
+                    raise AudioError(path, f"its header promises {frames} samples, but {clip.frames} would be decoded")
             elif name in (b"data", b"SSND"):
                 if held:
                     raise AudioError(path, "has two chunks of audio, but only one would be decoded")
@@ -140,7 +140,7 @@ def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
         raise AudioError(path, f"its header says {clip.samplerate} Hz, its last frame {rate} Hz")
     if total not in (0, end):
         what = "truncated" if end < total else "not all of it would be decoded"
-        raise AudioError(path, f"{what}: the header promises {total} samples, the last frame ends after {end}")
+        raise AudioError(path, f"{what}: the header promises {total} samples, but the last frame ends after {end}")
     return end
 
 

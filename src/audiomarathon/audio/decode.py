@@ -195,7 +195,7 @@ def _check_most(path: Clip, seconds: float, most: float) -> None:
 def _check_length(path: Clip, clip: soundfile.SoundFile, frames: int, promised: int | None) -> None:
     if promised is not None and frames < promised:
         length = f"{promised} samples ({promised / clip.samplerate:.2f} s)"
-        raise AudioError(path, f"truncated: the header promises {length}, {frames} are there")
+        raise AudioError(path, f"truncated: the header promises {length}, but {frames} are there")
     if frames == 0:
         raise AudioError(path, "holds no samples")
 

@@ -39,8 +39,8 @@ def compare(
     Differences are paired. Intervals come from a bootstrap over clusters (speakers, passages, locations), p from a
     sign-flip permutation test over clusters. Holm's p corrects for the number of rows of one kind (tasks, groups,
     overall). A speed-up is the median of reference ÷ setting over samples timed in one session. Times of different
-    sessions are used only if machine, precision and sharing agree and no other process was busy; a note says so.
-    Every pruner is shown with the control `random` of the same ratio, or "not run".
+    sessions are used only if machine, precision and number of workers per GPU or machine agree and no other process was
+    busy; a note says so. Every pruner is shown with the control `random` of the same ratio, or "not run".
     """
     from audiomarathon.report import render, tables
     from audiomarathon.report.comparison_text import answer, notes, ranked

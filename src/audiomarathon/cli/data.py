@@ -69,7 +69,7 @@ def download(
     keys = sorted({benchmark_of(task.key) for task in chosen})
     if len(keys) > 1:
         where = f"{' and '.join(keys)} are downloaded from different places"
-        raise SettingsError(f"{where}; use one command for the tasks of each")
+        raise SettingsError(f"{where}; use a separate command for each")
     benchmark = next((one for one in all_benchmarks() if one.key == keys[0]), AUDIOMARATHON)
     for task in chosen:
         if split and split not in (allowed := getattr(task, "splits", ())):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def doctor(
     settings: dict[str, Any],
     model: Annotated[
-        str | None, option("Instead, estimate whether this model fits the memory.", complete=complete_models)
+        str | None, option("Only estimate whether this model fits the memory.", complete=complete_models)
     ] = None,
 ) -> int:
     """Check versions, GPU, model cache and data; say what is missing and how to fix it.

@@ -237,7 +237,7 @@ def compare(
         Path | None, option("Draw each tower's score against the score of its model, to this .png or .svg file.")
     ] = None,
 ) -> None:
-    """Compare encoders, by one probe, on the clips that both have; Holm's p corrects for the number of tasks.
+    """Compare pairs of encoders, by one probe, on the clips they share; Holm's p corrects for the number of tasks.
 
     Examples:
     audiomarathon encoder compare results --probe linear --against logmel

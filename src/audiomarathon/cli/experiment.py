@@ -37,10 +37,10 @@ def similarity(
     run_a: Annotated[Path, argument(_RUN)],
     run_b: Annotated[Path, argument("Second run, such as the same model on noise.")],
     encoder: Encoder = _BGE,
-    output: Annotated[Path, output_option("JSON file or its folder; adds a CSV file.")] = Path("similarity.json"),
+    output: Annotated[Path, output_option("JSON file or folder; also writes a CSV file.")] = Path("similarity.json"),
     batch_size: BatchSize = 32,
 ) -> None:
-    """Measure how similar the replies of two runs are. Replies to different samples give a lower bound.
+    """Measure how similar the replies of two runs are. The floor is the similarity of replies to different samples.
 
     Example: audiomarathon experiment similarity results/lalm/mmau_pro/m/base-0 results-noise/lalm/mmau_pro/m/base-0
     """
@@ -295,7 +295,7 @@ def judge_door() -> None:
     """Run :func:`judge` with the options of the original's `judge.py`."""
 
     def check(
-        model: Annotated[str, option("Judges A,B,C, as for audiomarathon judge --with.")],
+        model: Annotated[str, option("Judges, joined by commas, as for audiomarathon judge --with.")],
         rubrics: Annotated[Path, option("rubrics.jsonl from run.py.", "--rubric_path")],
         run: Annotated[Path, option(_RUN, "--model_outputs_path")],
         output: Annotated[Path, option("JSON file of scores.", "--output_json_path")],

@@ -31,7 +31,14 @@ _CHARACTERS_A_TOKEN = 4  # an estimate for English prompts
 class Asking:
     """Options that all judging commands share: which judges to ask, and how."""
 
-    with_: Annotated[str, option("Judges A,B,C: a folder or hub id, endpoint:MODEL, replay:FILE; or NAME=….", "--with")]
+    with_: Annotated[
+        str,
+        option(
+            "Judges (audiomarathon list judges) joined by commas: a name, folder, hub id, endpoint:MODEL or "
+            "replay:FILE; NAME=JUDGE sets its name in files.",
+            "--with",
+        ),
+    ]
     plan: Annotated[bool, option("Print calls, tokens and price, and stop.", "--plan")] = False
     batch_size: BatchSize = 8
     cache: Annotated[bool, option("Reuse stored answers of this judge, and store new ones.")] = True

@@ -58,9 +58,9 @@ def sweep(
 
     Example: audiomarathon sweep tau gtzan --model qwen2.5-omni --methods random,fast_v,dart --ratios 0.1:0.9:0.1
 
-    All settings of a sample share one decoding and one pass of the audio tower. A task that fails does not stop the
-    others. RESULTS/summary.txt, .csv and .json hold scores, times, and measured and ideal speed-ups. The same command
-    resumes an interrupted sweep. Give joined methods their ratios: --methods fast_v:0.5+snapkv:0.3
+    Each sample's audio is decoded and encoded once for all settings. A task that fails does not stop the others.
+    RESULTS/summary.txt, .csv and .json hold scores, times, and measured and ideal speed-ups. The same command resumes
+    an interrupted sweep. Give joined methods their ratios: --methods fast_v:0.5+snapkv:0.3
     """
     return run_sweep(
         tasks, model, settings, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray, track=track

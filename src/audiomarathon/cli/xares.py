@@ -70,7 +70,7 @@ class XaresTask:
             fetch(self.task, self.root, say)
 
     def work(self, to_stage: int = 2) -> None:
-        """Encode the clips and, from stage 2, fit the probes."""
+        """Encode the clips; unless `to_stage` is 1, also fit the probes."""
         ((_, data),) = read_tasks([self.task], self.root, mini=self.config.use_mini_dataset, bad=True, say=say)[0]
         if to_stage == 1:
             encode_task(self.encoder, self.task, data).released()
@@ -159,7 +159,7 @@ def _config(word: str, encoder: Encoder | None) -> TaskConfig:
 
 @contextmanager
 def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError], ...] = ()) -> Iterator[None]:
-    """Print an error of the block as one line and continue. Unless it is in `left_out`, add `word` to `failed`."""
+    """Print an error of the block as one line and continue; add `word` to `failed` unless its type is in `left_out`."""
     try:
         yield
     except left_out as error:

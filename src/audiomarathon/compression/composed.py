@@ -40,7 +40,7 @@ class Composed(Method):
         if isinstance(self.second, PyramidKV):
             raise SettingsError(
                 f"{self.first.key}+{self.second.key}: after pruning, layers hold different numbers of tokens, so "
-                f"{self.second.key}'s budgets would not be k on average; join another press"
+                f"{self.second.key} cannot hold its ratio on average over layers; join another press"
             )
         if not isinstance(self.first, TokenPruner) or not isinstance(self.second, KVPress):
             raise SettingsError(

@@ -21,7 +21,7 @@ def hugging_face_encoder(model: str) -> torch.nn.Module:
     Raises
     ------
     ModelError, EncoderError
-        When the files cannot be had or loaded, or hold another kind of model.
+        When the files cannot be found, downloaded or loaded, or hold another kind of model.
     """
     checkpoint, extractor, loaded = from_checkpoint(model)
     kind = WaveformEncoder if hasattr(loaded.config, "conv_stride") else SpectrogramEncoder

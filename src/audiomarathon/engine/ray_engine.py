@@ -223,7 +223,7 @@ class TaskWork:
         return worker.work.options(max_task_retries=0).remote(self.shared, part.samples, pending, part.turn)
 
     def smaller(self, part: Chunk, deaths: int) -> list[Chunk]:
-        """Split a chunk: into batches after a worker's first death, then into samples; give up after the last."""
+        """Split a chunk whose worker died: first into batches, then into samples; empty after `LIVES` deaths."""
         if deaths >= LIVES:
             return []
         size = (self.plan.batch_size or 1) if deaths == 1 else 1

@@ -40,7 +40,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Case:
-    """A run to judge: its folder, its records, the protocol, and whether to ask about its anchors only."""
+    """A run to judge; with `anchors_only`, ask only about anchors (replies with a known verdict)."""
 
     folder: Path
     records: Sequence[Record]

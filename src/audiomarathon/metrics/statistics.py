@@ -261,7 +261,7 @@ def _estimate(value: float, drawn: Floats, clusters: int) -> Estimate:
 
 
 def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
-    """Return an estimate with Wilson's interval if it equals an end in every resample."""
+    """Return the estimate, with Wilson's interval if all resamples equal one end of the range, such as 0."""
     value = estimate.value
     if not estimate.fixed or (ends and value not in ends):
         return estimate
@@ -274,7 +274,7 @@ def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
 
 
 def span_of(ends: Sequence[float]) -> float:
-    """Return the distance of the ends; 1 for a single end."""
+    """Return the distance between the range's two ends; 1 for a single end."""
     return max(ends) - min(ends) or 1.0
 
 

@@ -154,11 +154,12 @@ def encode_published(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> list[Item]:
-    """Encode the clips of one part as X-ARES does and store them, in separate rows; return the part's items.
+    """Encode the clips of one part as X-ARES does, and store the embeddings in rows of their own; return the items.
 
-    Clips are cut into whole crops and the rest is dropped; short clips are padded to one crop; batches follow the
-    stored order. X-ARES reads back only the first of a file's crops in a batch. For a batch of equally long clips the
-    rows of :func:`encode_own` are used, unless the encoder mixes clips of a batch (:func:`mixes`).
+    Clips are cut into crops of equal length, and the remainder is dropped; clips shorter than a crop are padded.
+    Batches follow the stored order. If a batch holds several crops of a clip, X-ARES uses only the first. For a batch
+    of equally long clips the rows of :func:`encode_own` are used, unless the encoder mixes clips of a batch
+    (:func:`mixes`).
 
     Raises
     ------

@@ -77,8 +77,8 @@ def activity(
     """Return which labels are active in each frame, shape (frames, labels); events of other labels are left out.
 
     An event covers the frames from the first at or after its start to the last before its end, so a short event may
-    cover none. Nothing is active from `until` seconds on, unless `until` is 0. With `released`, there are more rows for
-    events that outlast the frames: X-ARES cuts labels to the padded batch, not to the clip.
+    cover none. Nothing is active from `until` seconds on, unless `until` is 0. With `released`, rows go on to the end
+    of the last event, even beyond the clip's frames, since X-ARES' released code cuts labels to the padded batch only.
     """
     places = {label: place for place, label in enumerate(labels)}
     if released:

@@ -59,7 +59,7 @@ def panel_table(panel: Panel) -> Table:
 
 
 def _footnotes(data: PageData) -> list[str]:
-    """Return the notes on scores and on the replies behind them, with their settings and tasks."""
+    """Return the notes on scores and replies; before each note, the settings and tasks that it applies to."""
     found: dict[str, list[str]] = {}
     for (scope, place), row in data.figures.items():
         if scope in data.tasks:

@@ -95,8 +95,9 @@ class Pairs:
     def of(cls, run: Run, reference: Run) -> Pairs:
         """Pair the samples that two runs of a task answered. From the reference, take all that it ever answered.
 
-        Times come from one session, as in a sweep, or from different sessions if machine, precision, sharing and load
-        agree. A control run is paired with a run on the real clips by sample id, without times.
+        Times come from one session, as in a sweep, or from different sessions if machine, precision, number of
+        workers per GPU or machine, and load agree. A control run is paired with a run on the real clips by sample id,
+        without times.
 
         Raises
         ------

@@ -120,7 +120,7 @@ def twice(one: Run, other: Run) -> RecordError:
 
 
 def _control_beside(folder: Path) -> Path | None:
-    """Return the run folder of a pruner's control `random`, beside its own; None if there is none."""
+    """Return the run folder of the control `random` beside a pruner's run folder; None if there is none."""
     control = folder.parent / (control_of(folder.name) or folder.name)
     return control if control != folder and (control / "run.json").exists() else None
 

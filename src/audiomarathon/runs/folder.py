@@ -124,8 +124,8 @@ class RunFolder:
         Raises
         ------
         RecordError
-            The record could not be read again, or it cannot be written (such as on a full disk). Then a partial line is
-            removed, and all earlier records are kept.
+            The record is invalid, so reading it back would fail, or it cannot be written (such as on a full disk). A
+            partial line is then removed, and all earlier records are kept.
         """
         assert self._stream is not None, "append outside the with block"
         line = to_line(record)

@@ -121,7 +121,7 @@ class Caption(Scorer):
         return f"CIDEr-D {verdict.values['cider_d']:.2f}" + ("" if fense is None else f", FENSE {fense:.2f}")
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes on a missing FENSE, on replies too long for its models, people's scores and word weights."""
+        """Return notes: why FENSE is missing, how many replies its models cut, people's scores, source of weights."""
         summary = self.summary(verdicts)
         found = [f"FENSE not computed: {why}" for why in sorted({one.values["why"] for one in verdicts} - {""})]
         beyond = {size: summary["lengths"][f"beyond_{size}"] for size in (64, 128)}

@@ -387,14 +387,14 @@ def _options_of(mentions: Iterable[_Mention]) -> set[str]:
 
 
 def _kind(text: str, mention: _Mention, following: int, listing: int) -> str:  # noqa: PLR0911 - one return a kind
-    """Return a mention's status in the reply.
+    """Return how a reply mentions an option: outright, standing, listed, passing, denied or doubtful.
 
     Parameters
     ----------
     following
-        Start of the next mention.
+        Start of the next mention of an option.
     listing
-        Start of the text that goes through the options.
+        Start of the passage that discusses the options one by one; the reply's length if there is none.
     """
     before = text[max(0, mention.start - _CONTEXT) : mention.start]
     after = text[mention.end : mention.end + _CONTEXT]

@@ -86,7 +86,7 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
         if not number:
             fault = f"unknown prompt {row['prompt'][:40]!r}"
         elif number in clips[id_]:
-            fault = f"second row of id {id_!r} and prompt {number}"
+            fault = f"two rows of id {id_!r} and prompt {number}"
         elif not reply or reply in {f"output_{k}" for k in range(1, PROMPTS + 1)}:
             fault = f"{REPLY} is not filled in"
         if fault:

@@ -48,9 +48,9 @@ def stem(word: str) -> str:
 def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple[list[float], list[float]]:
     """Return the share of each spoken text and of each sound that a reply reports.
 
-    The first text and the first sound belong to the reply's clip. A text's share is the longest common subsequence of
-    words, divided by its words. A sound's share is the part of its words' stems that occur in the reply, in words that
-    do not match the clip's transcript.
+    The first text and the first sound belong to the reply's clip, the others to other clips. A text's share is the
+    length of the longest common subsequence of words, divided by the text's length. A sound's share counts the stems
+    of its words that occur in the reply; words of the reply that match the clip's transcript are ignored.
     """
     said = list(_words(reply))
     matched = LCSseq.opcodes(list(_words(spoken[0])), said)
@@ -117,7 +117,7 @@ def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tu
 
 
 def _figures(sums: Floats, *, orders: int) -> Floats:
-    """Compute the figures from summed reports, shape (n, orders · 2 · _WIDTH): each order's, then their mean."""
+    """Compute each order's figures from summed reports, shape (n, orders · 2 · _WIDTH), and average over orders."""
     counted = sums.reshape(-1, orders, 2, len(MODALITIES), 3)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = counted[..., 1:] / counted[..., :1]

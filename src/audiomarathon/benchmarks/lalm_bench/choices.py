@@ -30,7 +30,7 @@ def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
     The rules, in this order:
 
     - `verbatim`: the reply is exactly the option.
-    - The rules of :func:`read_reply`. A number before its own option's text counts as that option's letter.
+    - The rules of :func:`read_reply`; "2. text" counts as "B. text" if option B is this text.
     - `number`: the reply is a number, and no option contains a number.
     - `bold`: the bold texts name exactly one option. If some of them have a letter ("A. …"), only these count.
     - `unparsed`: no other rule fits.
@@ -60,7 +60,7 @@ def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _lettered(reply: str, options: Sequence[str]) -> str:
-    """Replace a number before its own option's text by the option's letter."""
+    """Replace an option's number by its letter if the option's text follows: "2. text" becomes "B. text"."""
 
     def letter(found: re.Match[str]) -> str:
         place = int(found[1]) - 1

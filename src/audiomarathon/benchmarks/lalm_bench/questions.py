@@ -48,7 +48,7 @@ class Questions(Choice):
     modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.lalm_bench.choices")  # type: ignore[assignment]
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Read the reply by letters or words, and by the published rule."""
+        """Return the option that the reply chooses, and whether it is right, also by the published rule."""
         reference = record.reference
         letter, rule = _read(record.text, reference["options"])
         correct = letter is not None and _label(reference, letter) == _label(reference, reference["answer"])

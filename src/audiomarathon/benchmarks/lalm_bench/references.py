@@ -50,7 +50,7 @@ def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
     for number, row in enumerate(rows, 1):
         name = storable(row.get("file_name") or str(number))
         if name in clips:
-            raise DataError(f"{file}: second row of {shown(name)}")
+            raise DataError(f"{file}: two rows of clip {shown(name)}; keep one")
         numbered = {int(key[8:]): text for key, text in row.items() if re.fullmatch(r"caption_[1-9]\d{0,2}", key)}
         clips[name] = [numbered.get(place, "").strip() and numbered[place] for place in range(1, max(numbered) + 1)]
         if REPLY in row:

@@ -62,7 +62,7 @@ class WriteRubric(_InJson):
     name = "rubric-write"
 
     def messages(self, record: Record) -> Messages:
-        """Show the captions."""
+        """Return the prompt that shows the captions."""
         return self.asked(captions=record.text)
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
@@ -86,7 +86,7 @@ class MergeRubric(_InJson):
     name = "rubric-merge"
 
     def messages(self, record: Record) -> Messages:
-        """Show the criteria."""
+        """Return the prompt that shows the criteria; a single criterion needs no call."""
         criteria = record.reference["criteria"]
         rows = "\n".join(json.dumps(one, ensure_ascii=False) for one in criteria)
         return self.asked(criteria=rows) if len(criteria) > 1 else []
@@ -109,7 +109,7 @@ class ApplyRubric(_InJson):
     scales: ClassVar = {"score": "ordinal"}
 
     def messages(self, record: Record) -> Messages:
-        """Show criteria and reply; a reply without words is judged without asking."""
+        """Return the prompt that shows criteria and reply; a reply without words needs no call."""
         rows = [f"{number}. {one['criterion']}" for number, one in enumerate(record.reference["criteria"], 1)]
         reply = json.dumps(record.text, ensure_ascii=False)
         example = json.dumps(dict(zip("12"[: len(rows)], (PRESENT, ABSENT), strict=False)))

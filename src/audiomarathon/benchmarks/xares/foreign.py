@@ -199,7 +199,8 @@ def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
         said = (
             f"{config.task_type} task, criterion {criterion} with metric {config.metric}{', with arguments' * weighted}"
         )
-        raise SettingsError(f"{config.name}: {said}; allowed: {'; '.join(map(str, near))}; pos_weight in frame tasks")
+        fits = "; ".join(map(str, near))
+        raise SettingsError(f"{config.name}: {said}; allowed: {fits}; loss arguments: only pos_weight, in frame tasks")
     return kind
 
 

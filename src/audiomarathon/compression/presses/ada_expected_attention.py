@@ -14,7 +14,7 @@ class AdaExpectedAttention(ExpectedAttention):
     """Expected attention under Ada-KV (Y. Feng et al., arXiv 2407.11550)."""
 
     key: ClassVar[str] = "ada_expected_attention"
-    title: ClassVar[str] = "expected_attention with budgets that differ by head, k on average"
+    title: ClassVar[str] = "expected_attention with budgets that differ by head; the ratio holds on average"
     paper: ClassVar[str] = "2407.11550"
     note: ClassVar[str] = f"{BY_HEAD}; {ONE_TOKEN}"
     by_head: ClassVar[bool] = True

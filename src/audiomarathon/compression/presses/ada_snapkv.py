@@ -14,7 +14,7 @@ class AdaSnapKV(SnapKV):
     """SnapKV under Ada-KV (Y. Feng et al., arXiv 2407.11550): heads with broad attention keep more entries."""
 
     key: ClassVar[str] = "ada_snapkv"
-    title: ClassVar[str] = "snapkv with budgets that differ by head, k on average"
+    title: ClassVar[str] = "snapkv with budgets that differ by head; the ratio holds on average"
     paper: ClassVar[str] = "2407.11550"
     note: ClassVar[str] = f"{BY_HEAD}; {ONE_TOKEN}"
     by_head: ClassVar[bool] = True

@@ -20,7 +20,7 @@ class PyramidKV(SnapKV):
     """
 
     key: ClassVar[str] = "pyramidkv"
-    title: ClassVar[str] = "snapkv with budgets that fall from layer to layer, k on average"
+    title: ClassVar[str] = "snapkv with budgets that fall from layer to layer; the ratio holds on average"
     paper: ClassVar[str] = "2406.02069"
     note: ClassVar[str] = f"the ratio holds on average over layers: lower ones keep more, upper ones less; {ONE_TOKEN}"
 

@@ -1,7 +1,7 @@
 """FENSE (Fluency ENhanced Sentence-bert Evaluation): similarity in meaning, with a penalty for broken English.
 
 Z. Zhou et al., "Can Audio Captions Be Evaluated with Image Caption Metrics?", ICASSP 2022. This file has the
-arithmetic; `audiomarathon/scoring/caption_models.py` has the models behind its two interfaces.
+arithmetic and the interfaces of the two models; the models are in `audiomarathon/scoring/caption_models.py`.
 """
 
 from __future__ import annotations
