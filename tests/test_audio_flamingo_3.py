@@ -16,7 +16,7 @@ from families import FAMILIES
 from audiomarathon.compression.method import Base
 from audiomarathon.costs.config_facts import model_facts
 from audiomarathon.costs.flops import count_cost
-from audiomarathon.costs.memory import plan_memory
+from audiomarathon.costs.memory_plan import plan_memory
 from audiomarathon.engine.run import run, score
 from audiomarathon.errors import ModelError
 from audiomarathon.metrics.wer import transcript_errors

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from audiomarathon.cli.app import main
-from audiomarathon.costs.memory import MemoryPlan, plan_memory
+from audiomarathon.costs.memory_plan import MemoryPlan, plan_memory
 from audiomarathon.errors import ModelError
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_is_not_there_is_said_with_what_to_do(
     def not_there(*_args: object, **_kwargs: object) -> None:
         raise ModelError("not in the cache")
 
-    monkeypatch.setattr("audiomarathon.costs.memory.find_checkpoint", not_there)
+    monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", not_there)
     code, _out, err = doctor(monkeypatch, capsys, "--model", "gemma3n")
     assert code == 2
     assert "audiomarathon models download gemma3n" in err
@@ -199,7 +199,7 @@ def test_sizes_are_known_before_the_download(
     def not_there(*_args: object, **_kwargs: object) -> None:
         raise ModelError("not in the cache")
 
-    monkeypatch.setattr("audiomarathon.costs.memory.find_checkpoint", not_there)
+    monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", not_there)
     plan = plan_memory(get_model(key), RunSettings.read({}))
     assert plan.need(90)[1]["weights"] == pytest.approx(gigabytes * GB, rel=0.05)
     assert "parameters by the config" in plan.source

@@ -13,7 +13,7 @@ from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.config_facts import ModelFacts
 from audiomarathon.costs.prefill_flops import TEXT_TOKENS, Cost
-from audiomarathon.engine.plan import Todo, from_flops, from_records, memory, what_is_left
+from audiomarathon.engine.sweep_plan import Todo, from_flops, from_records, memory, what_is_left
 from audiomarathon.errors import MethodError
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import RunFolder

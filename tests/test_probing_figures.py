@@ -19,7 +19,8 @@ from audiomarathon.benchmarks.xares.published import ENCODERS, STATED, published
 from audiomarathon.benchmarks.xares.task import Clip, Recipe
 from audiomarathon.encoders.encoder import from_module
 from audiomarathon.metrics.statistics import Estimate
-from audiomarathon.probing import imported, published
+from audiomarathon.probing import imported
+from audiomarathon.probing import published_probes as published
 from audiomarathon.probing.clips import Split
 from audiomarathon.probing.encode import encode_own, hear
 from audiomarathon.probing.problem import PUBLISHED, published_splits

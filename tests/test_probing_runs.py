@@ -21,7 +21,7 @@ from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.probing.encode import encode_own, encode_published, hear
 from audiomarathon.probing.evaluate import tried
 from audiomarathon.probing.problem import PUBLISHED, STANDARD, standard_splits
-from audiomarathon.probing.published import SEEDS
+from audiomarathon.probing.published_probes import SEEDS
 from audiomarathon.probing.run import probe
 from audiomarathon.probing.store import Store
 from audiomarathon.results.encoders import Score, mean_scores, task_scores

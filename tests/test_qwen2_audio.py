@@ -19,9 +19,9 @@ from transformers import Qwen2AudioProcessor
 
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Base
-from audiomarathon.costs.memory import plan_memory
-from audiomarathon.engine.plan import what_is_left
+from audiomarathon.costs.memory_plan import plan_memory
 from audiomarathon.engine.run import run
+from audiomarathon.engine.sweep_plan import what_is_left
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt

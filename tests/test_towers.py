@@ -34,7 +34,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.probing import towers
 from audiomarathon.probing.clips import Clips, rotated
-from audiomarathon.probing.standard import linear_probe
+from audiomarathon.probing.linear_and_knn import linear_probe
 from audiomarathon.records import Record
 from audiomarathon.report.page_data import PageData
 from audiomarathon.report.sections import sections

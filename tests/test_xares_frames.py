@@ -22,9 +22,9 @@ from audiomarathon.metrics.events import counts_of, f1, mean_f1, onset_counts, s
 from audiomarathon.probing.clips import Split
 from audiomarathon.probing.encode import encode_own, hear
 from audiomarathon.probing.frames import THRESHOLDS, Framed, activity, frame_ridge, onsets_in, published_frames
+from audiomarathon.probing.linear_and_knn import standardised
 from audiomarathon.probing.problem import PUBLISHED
-from audiomarathon.probing.published import initial_heads, learning_rate
-from audiomarathon.probing.standard import standardised
+from audiomarathon.probing.published_probes import initial_heads, learning_rate
 from audiomarathon.probing.store import FrameStore, Store
 from audiomarathon.records import Record
 from audiomarathon.results.encoders import task_scores

@@ -17,7 +17,7 @@ from audiomarathon.encoders.encoder import from_module
 from audiomarathon.metrics.correlation import moment_columns, pearson
 from audiomarathon.probing.clips import Split
 from audiomarathon.probing.grades import grade_probe
-from audiomarathon.probing.standard import RIDGE_PENALTIES, standardised
+from audiomarathon.probing.linear_and_knn import RIDGE_PENALTIES, standardised
 from audiomarathon.results.encoders import task_scores
 from audiomarathon.runs.read import Run
 

@@ -21,7 +21,7 @@ from audiomarathon.encoders.encoder import from_module
 from audiomarathon.errors import ModelError, RecordError
 from audiomarathon.metrics.retrieval import average_precision, places_of, recall
 from audiomarathon.probing.problem import PUBLISHED
-from audiomarathon.probing.published import learning_rate
+from audiomarathon.probing.published_probes import learning_rate
 from audiomarathon.probing.retrieval import Towers, trained_towers
 from audiomarathon.records import Record
 from audiomarathon.scoring.retrieved import Retrieved, places_to_reply

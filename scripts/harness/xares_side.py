@@ -86,7 +86,7 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
     from audiomarathon.benchmarks.xares.framed import FramedTask
     from audiomarathon.benchmarks.xares.tasks import named
     from audiomarathon.encoders.encoder import load_encoder
-    from audiomarathon.probing import published
+    from audiomarathon.probing import published_probes as published
     from audiomarathon.probing.clips import Clips
     from audiomarathon.probing.encode import encode_published, hear
     from audiomarathon.probing.problem import published_splits
@@ -123,7 +123,11 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
 
         splits, recipe = published_splits(task), task.recipe
         how = {"epochs": recipe.epochs, "batch": recipe.batch, "lr": recipe.lr}
-        timed(seconds, "MLP", lambda: published.linear_probe(stored(), splits, seeds=published.SEEDS[:1], **how))
+        timed(
+            seconds,
+            "MLP",
+            lambda: published.linear_probe(stored(), splits, seeds=published.SEEDS[:1], **how),
+        )
         timed(seconds, "kNN", lambda: published.knn(stored(), splits))
         size = bytes_in(cache / "embeddings")
     return {"seconds": seconds, "MLP": mlp["seeds"], "kNN": knn["score"], "bytes": size}

@@ -13,7 +13,7 @@ from audiomarathon.terminal import console
 
 if TYPE_CHECKING:
     from audiomarathon.cli.doctor_checks import Check
-    from audiomarathon.costs.memory import MemoryPlan
+    from audiomarathon.costs.memory_plan import MemoryPlan
     from audiomarathon.report.render import Table
 
 
@@ -42,7 +42,7 @@ def doctor(
     spec, read = get_model(model), RunSettings.read(**settings)
     if spec.remote:
         return _report([*examine_endpoint(read.model_path)])
-    from audiomarathon.costs.memory import LENGTHS, plan_memory
+    from audiomarathon.costs.memory_plan import LENGTHS, plan_memory
     from audiomarathon.report.render import show
 
     plan = plan_memory(spec, read)

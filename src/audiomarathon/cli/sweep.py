@@ -85,9 +85,9 @@ def run_sweep(
         Names of trackers, joined by commas.
     """
     from audiomarathon.embedded.without_data import toy_or_real
-    from audiomarathon.engine.plan import plan_sweep
     from audiomarathon.engine.sweep import grid, parse_ratios
     from audiomarathon.engine.sweep import sweep as sweep_tasks
+    from audiomarathon.engine.sweep_plan import plan_sweep
     from audiomarathon.report.sweep_report import print_outcome, write_outcome
     from audiomarathon.results.sweep_summary import read_outcome
 

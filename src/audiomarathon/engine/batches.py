@@ -25,9 +25,6 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _BATCHES_AHEAD = 2
-MEMORY_ADVICE = (
-    "out of memory; DTYPE=bfloat16 takes half of float32, DEVICE_MAP=auto spreads the model over several GPUs"
-)
 
 
 @dataclass(frozen=True)

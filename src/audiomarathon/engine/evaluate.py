@@ -7,16 +7,14 @@ setting is measured right before or after the baseline. The setting that goes fi
 from __future__ import annotations
 
 import functools
-import gc
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Method
-from audiomarathon.engine.batches import MEMORY_ADVICE, Plan, Ready, prefetched, prepare
+from audiomarathon.engine.batches import Plan, Ready, prefetched, prepare
 from audiomarathon.engine.encoder_cache import Tower, encoder_shared
+from audiomarathon.engine.out_of_memory import MEMORY_ADVICE, free_memory, half, is_out_of_memory
 from audiomarathon.errors import told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
@@ -112,7 +110,7 @@ class _Loop:
                     generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
                     forced = forced_decode(self.lm, inputs, method, plan.decode_tokens)
                 except (Exception, SystemExit) as error:  # one sample's failure is a record, not the end of the run
-                    reason, memory_full = told(error), _is_out_of_memory(error)
+                    reason, memory_full = told(error), is_out_of_memory(error)
                 else:
                     ran = self.tower.ran_in = self.tower.ran_in or generation
                     shared = len(methods) > 1 or ran is not generation
@@ -123,12 +121,11 @@ class _Loop:
                 # Free memory outside the handler: inside it, the traceback still holds the failed call's tensors.
                 if self.tower.ran_in is None:
                     self.tower.clear()  # its time is in no record yet, so the next setting runs it again
-                _free_memory()
+                free_memory()
                 if len(batch.samples) > 1:
-                    if not memory_full:
-                        return finished, 1
-                    self.say(f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: halved")
-                    return finished, (len(batch.samples) + 1) // 2
+                    if memory_full:
+                        self.say(f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: halved")
+                    return finished, half(len(batch.samples)) if memory_full else 1
                 if memory_full:
                     reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
                 yield method.label, error_record(plan, batch.samples[0], reason)
@@ -141,7 +138,7 @@ def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> Non
         try:
             method.generate(lm, inputs, max_new_tokens=_WARM_UP_TOKENS)
         except (Exception, SystemExit):  # the run itself will fail in the same way, and record why
-            _free_memory()
+            free_memory()
 
 
 def forced_decode(lm: AudioLM, inputs: Inputs, method: Method, decode_tokens: int) -> dict[str, float] | None:
@@ -228,16 +225,3 @@ def asked(plan: Plan, sample: Sample) -> Record:
 def error_record(plan: Plan, sample: Sample, reason: str) -> Record:
     """Return the record of a sample without a reply, with the reason."""
     return replace(asked(plan, sample), error=reason, session=plan.session)
-
-
-def _free_memory() -> None:
-    """Free GPU memory after a failed call. Its tensors are gone with the traceback, but the allocator caches blocks."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether a call failed because GPU or main memory ran out."""
-    words = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)

@@ -15,7 +15,7 @@ from audiomarathon.encoders.tower import TowerEncoder
 from audiomarathon.engine.run import Result
 from audiomarathon.errors import AudioMarathonError, DataError, MissingDataError, SettingsError
 from audiomarathon.probing.problem import PROTOCOLS, Encoded
-from audiomarathon.probing.published import SEEDS
+from audiomarathon.probing.published_probes import SEEDS
 from audiomarathon.probing.run import MOST_FAILED, embed, fit, found_for
 from audiomarathon.probing.store import Store
 from audiomarathon.probing.towers import read_points

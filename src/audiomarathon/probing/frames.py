@@ -19,9 +19,9 @@ from audiomarathon.benchmarks.xares.task import Recipe
 from audiomarathon.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.clips import Split
+from audiomarathon.probing.linear_and_knn import RIDGE_PENALTIES, Moments, moments, ridge
 from audiomarathon.probing.problem import Predicted, Problem
-from audiomarathon.probing.published import Heads, Merged, initial_heads, learning_rate, one_thread
-from audiomarathon.probing.standard import RIDGE_PENALTIES, Moments, moments, ridge
+from audiomarathon.probing.published_probes import Heads, Merged, initial_heads, learning_rate, one_thread
 from audiomarathon.scoring.segments import counts_to_reply
 from audiomarathon.text import counted
 

@@ -12,8 +12,8 @@ from audiomarathon.benchmarks.xares.graded import GradedTask
 from audiomarathon.metrics.correlation import moment_columns, pearson
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.clips import Integers, Split
+from audiomarathon.probing.linear_and_knn import RIDGE_PENALTIES, moments, ridge, standardised
 from audiomarathon.probing.problem import Predicted, Problem
-from audiomarathon.probing.standard import RIDGE_PENALTIES, moments, ridge, standardised
 from audiomarathon.scoring.grades import grades_to_reply
 
 

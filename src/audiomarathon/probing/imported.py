@@ -19,8 +19,8 @@ from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
 from audiomarathon.engine.run import IMPORTED, Result
 from audiomarathon.errors import DataError, MissingDataError, told
 from audiomarathon.metrics.statistics import Floats
-from audiomarathon.probing import published
 from audiomarathon.probing.problem import Encoded, Material
+from audiomarathon.probing.published_probes import SEEDS
 from audiomarathon.probing.run import fit, found_for
 
 
@@ -37,7 +37,7 @@ def probe_stored(
 
     def probed(task: EncoderTask, folder: Path) -> Iterator[Result]:
         if settings := found_for(task, "both", say):
-            yield from fit(_stored(task, encoder, folder), results, settings=settings, seeds=published.SEEDS, say=say)
+            yield from fit(_stored(task, encoder, folder), results, settings=settings, seeds=SEEDS, say=say)
 
     there = list[Iterator[Result]]()
     for task in tasks:

@@ -8,16 +8,16 @@ from typing import Any
 
 from scipy.special import softmax
 
-from audiomarathon.probing import published, standard
+from audiomarathon.probing import linear_and_knn, published_probes
 from audiomarathon.probing.clips import Clips, Predictions, Split
 from audiomarathon.probing.problem import PUBLISHED, Predicted, Problem, targets_of
 from audiomarathon.scoring.probe import labels_to_reply, scores_to_reply
 
 _PROBES: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = {
-    "linear": standard.linear_probe,
-    "knn": standard.knn,
-    "knn-centred": partial(standard.knn, centred=True),
-    PUBLISHED[1]: published.knn,
+    "linear": linear_and_knn.linear_probe,
+    "knn": linear_and_knn.knn,
+    "knn-centred": partial(linear_and_knn.knn, centred=True),
+    PUBLISHED[1]: published_probes.knn,
 }
 
 
@@ -29,7 +29,7 @@ def predict_labels(problem: Problem) -> list[Predicted]:
     last: list[list[str]] = []
     if problem.setting == PUBLISHED[0]:
         recipe = task.recipe
-        trained = published.linear_probe(
+        trained = published_probes.linear_probe(
             given, splits, epochs=recipe.epochs, batch=recipe.batch, lr=recipe.lr, seeds=problem.seeds
         )
         rows, scores = trained.rows, softmax(trained.logits, axis=-1) if not task.multi_label else trained.logits

@@ -26,7 +26,7 @@ from audiomarathon.metrics.wer import letter_errors, transcript_errors
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.loading import causal_lm
 from audiomarathon.probing.problem import Predicted, Problem, Step
-from audiomarathon.probing.published import learning_rate
+from audiomarathon.probing.published_probes import learning_rate
 from audiomarathon.terminal import progress_of
 
 LETTERS = " 'abcdefghijklmnopqrstuvwxyz"

@@ -14,7 +14,7 @@ from audiomarathon.benchmarks.xares.captioned import CaptionedTask
 from audiomarathon.benchmarks.xares.task import Recipe
 from audiomarathon.metrics.retrieval import places_of, recall
 from audiomarathon.probing.problem import Predicted, Problem, Step
-from audiomarathon.probing.published import learning_rate
+from audiomarathon.probing.published_probes import learning_rate
 from audiomarathon.scoring.retrieved import Places, places_to_reply
 from audiomarathon.terminal import progress_of
 

@@ -30,7 +30,7 @@ from audiomarathon.engine.environment import environment
 from audiomarathon.engine.run import Result, score
 from audiomarathon.engine.sessions import now
 from audiomarathon.errors import DataError, EncoderError, RecordError
-from audiomarathon.probing import published
+from audiomarathon.probing import published_probes
 from audiomarathon.probing.encode import Heard, encode_own, encode_published, hear
 from audiomarathon.probing.frames import predict_frames
 from audiomarathon.probing.grades import predict_grades
@@ -75,7 +75,7 @@ def probe(
     store: Store,
     *,
     protocol: str = "both",
-    seeds: Sequence[int] = published.SEEDS,
+    seeds: Sequence[int] = published_probes.SEEDS,
     say: Callable[[str], None] = lambda _line: None,
     step: Callable[[int], object] = lambda _n: None,
 ) -> Iterator[Result]:

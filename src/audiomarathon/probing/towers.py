@@ -33,10 +33,10 @@ from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.clips import Clips, Predictions, Split
 from audiomarathon.probing.encode import Batch, Outcome, SharedEncoder, encode_batch, hear, singly
 from audiomarathon.probing.labels import predict_labels
+from audiomarathon.probing.linear_and_knn import linear_probe, standardised
 from audiomarathon.probing.problem import Encoded, Material
 from audiomarathon.probing.run import KINDS, embed, fit
 from audiomarathon.probing.scores import figure
-from audiomarathon.probing.standard import linear_probe, standardised
 from audiomarathon.probing.store import FrameStore, Rows, Store
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of

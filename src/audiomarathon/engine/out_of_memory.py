@@ -1,0 +1,29 @@
+"""Out of memory: notice it, free memory, and halve the batch. The loop in `evaluate.py` then tries again."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+MEMORY_ADVICE = (
+    "out of memory; DTYPE=bfloat16 takes half of float32, DEVICE_MAP=auto spreads the model over several GPUs"
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether a call failed because GPU or main memory ran out."""
+    words = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
+
+
+def half(batch_size: int) -> int:
+    """Return how many samples to try at a time after a batch did not fit: a half, rounded up."""
+    return (batch_size + 1) // 2
+
+
+def free_memory() -> None:
+    """Free GPU memory after a failed call. Its tensors are gone with the traceback, but the allocator caches blocks."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
