@@ -35,7 +35,7 @@ class Benchmark:
     Attributes
     ----------
     key
-        Prefix of its tasks' names (`lalm/clotho`); tasks of the home benchmark have bare names.
+        Prefix of its tasks' names (`lalm/clotho`); AudioMarathon's own tasks have no prefix (`tau`).
     title
         One line about the benchmark.
     tasks
@@ -43,8 +43,8 @@ class Benchmark:
     facts
         The paper's facts, by the task's key; some tasks may be missing.
     published
-        Scores by the paper's row (a model) and by task, on the scale of the task's headline figure; `models` maps our
-        models to rows.
+        The paper's scores by row of its table (a model) and by task, on the scale of the task's headline figure.
+        `models` maps this suite's models to rows.
     weights
         Weights of tasks in the mean, by key; None gives equal weights.
     archive, licence

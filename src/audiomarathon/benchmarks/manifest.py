@@ -91,7 +91,7 @@ def write_manifest(root: Path, facts: Mapping[str, Any], tasks: Mapping[str, Map
 def _content(file: Path) -> dict[str, Any]:
     data = read_json(file)
     if not isinstance(data, dict) or not isinstance(data.get("tasks", {}), dict):
-        raise DataError(f"{file}: expected an object whose field 'tasks' is an object by task key")
+        raise DataError(f"{file}: expected an object; its field 'tasks' must be an object with task keys")
     return data
 
 

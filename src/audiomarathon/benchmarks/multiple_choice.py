@@ -112,7 +112,7 @@ class MultipleChoice(Task):
         cluster
             Default: the clip's path.
         own_label
-            Name of the row's field with its class, which must not contradict the answer.
+            Name of the row's field that states the clip's class. That class must not contradict the answer.
         meta
             Further `Sample.meta`, besides the common extra fields.
         """

@@ -59,7 +59,8 @@ def _flaw_of(task: Task) -> str:
     scorer = task.scorer
     if not isinstance(scorer, Scorer) or not re.fullmatch(r"[\w-]+", getattr(scorer, "key", "")):
         return "has no usable 'scorer'; it must be a Scorer whose key consists of letters, digits, - and _"
-    return "" if isinstance(getattr(scorer, "figure", None), Figure) else "has a scorer with no usable 'figure'"
+    usable = isinstance(getattr(scorer, "figure", None), Figure)
+    return "" if usable else "has a scorer with no usable 'figure'; it must be a Figure"
 
 
 def _flaw_of_benchmark(benchmark: Benchmark) -> str:
@@ -127,7 +128,7 @@ def _task_at(reference: str) -> Task:
     else:
         warnings.warn(
             f"{where}: reports and comparisons find its scorer {type(scorer).__name__} only in an installed package; "
-            "next: audiomarathon new task",
+            "to make one: audiomarathon new task",
             stacklevel=2,
         )
     return task
@@ -156,7 +157,7 @@ def on_one_scale(keys: Iterable[str]) -> bool:
 
 
 def weights_of(keys: Sequence[str]) -> list[float]:
-    """Return the weight of each task in the mean over these tasks; the weights are 1 on average."""
+    """Return the weight of each task in the mean over these tasks; the mean of the weights is 1."""
     own = next((one.weights for one in all_benchmarks() if one.weights and keys[0] in one.weights), None) or {}
     weights = [own.get(key, 1.0) for key in keys]
     return [weight * len(keys) / sum(weights) for weight in weights]

@@ -23,7 +23,7 @@ from audiomarathon.files import json_object, write_text
 from audiomarathon.records import LETTERS
 
 MAX_METADATA_BYTES = 256 * 2**20  # real files have a few MB; a larger file is not metadata
-MAX_VALUES = 10_000_000  # in a parquet table, whose file hardly grows by a million nulls
+MAX_VALUES = 10_000_000  # in a parquet table: a file's size is no limit, since a million nulls take almost no space
 MAX_ID_LENGTH = 200
 MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud has about 5,000
 MAX_SHOWN = 120
@@ -113,7 +113,7 @@ class Row:
             path = os.path.normpath(os.path.join(base, relative))  # noqa: PTH118  # see _bases
             if path.startswith(top) and os.path.isfile(path):  # noqa: PTH113
                 if not path.lower().endswith(AUDIO_SUFFIXES) or f"{os.sep}." in path[len(top) - 1 :]:
-                    raise RowError(f"{name} {shown(written)} is not an audio file; allowed: {_KINDS}, not hidden")
+                    raise RowError(f"{name} {shown(written)} is not an audio file; allowed: {_KINDS}; no hidden files")
                 return Path(path)
         if not os.path.normpath(self.folder / relative).startswith(top):
             raise RowError(f"{name} {shown(written)} leaves the task's folder {self.folder}")
@@ -172,7 +172,7 @@ def read_text(file: Path) -> str:
     Raises
     ------
     DataError
-        It is not such a file.
+        The file cannot be read, is not a plain file, is too large, or is not UTF-8.
     """
     try:
         _check_plain(file)
@@ -238,7 +238,9 @@ def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
 
     Raises
     ------
-    SettingsError, DataError
+    SettingsError
+        A parquet file needs pyarrow, which is not installed.
+    DataError
         The file cannot be read.
     """
     match file.suffix.lower():
@@ -277,7 +279,7 @@ def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
     """Return a parquet file's batches, up to a limit: 50 kB can unpack to gigabytes."""
     groups = [opened.metadata.row_group(number) for number in range(opened.num_row_groups)]
     values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
-    # Rows may share a stored value, so a row can be as large as its group.
+    # Rows may share one stored value, so a single unpacked row can be as large as its whole row group.
     rows = MAX_METADATA_BYTES // max([1, *(group.total_byte_size for group in groups)])
     size, batches = 0, []
     if values <= MAX_VALUES:

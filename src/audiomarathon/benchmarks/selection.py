@@ -63,7 +63,7 @@ def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] 
 
 
 def draw(seed: int, *what: str) -> float:
-    """Return a number in [0, 1) that depends only on the arguments: no global state, no hash seed of the process."""
+    """Return a number in [0, 1) that depends only on the arguments, not on global state or Python's hash seed."""
     digest = hashlib.sha256("\0".join((str(seed), *what)).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:6], "big") / 2**48  # 48 bits: exact in a float
 
@@ -84,9 +84,10 @@ def _positions(samples: Sequence[Sample], seed: int) -> dict[str, float]:
 def _interleaved(sizes: dict[str, int], seed: int) -> list[str]:
     """Return class names in an order in which every prefix holds each class within 1 of its share.
 
-    The k-th sample (from 0) of a class with N_c of N samples may be at places k·N/N_c rounded down to (k+1)·N/N_c
-    rounded up, minus one; serving the earliest deadline first always meets these windows (Baruah et al., Proportionate
-    progress, Algorithmica 1996), and inside them the count differs from its share by less than 1.
+    The k-th sample (from 0) of a class with N_c of the N samples has a window of allowed places (from 0):
+    ⌊k·N/N_c⌋ to ⌈(k+1)·N/N_c⌉ − 1. Each place takes, of the samples whose window is open, the one whose window ends
+    first. Then all samples stay in their windows (Baruah et al., Proportionate progress, Algorithmica 1996), and the
+    count of each class differs from its share by less than 1.
     """
     total = sum(sizes.values())
     ties = {name: (draw(seed, "class", name), name) for name in sizes}

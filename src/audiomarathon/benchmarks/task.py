@@ -159,7 +159,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Variation:
-    """A sample under a control of its task.
+    """The change of one sample in a control variant of its task's data.
 
     Attributes
     ----------
@@ -185,7 +185,7 @@ class Filters:
     Attributes
     ----------
     skip_persons, skip_emotion, balance, seed
-        Which samples to leave out, as the settings of these names; by default none.
+        Values of the settings of the same names (`SKIP_PERSONS`, …), which leave samples out; by default none.
     split
         Part of the data; "" is the task's default.
     prompt
@@ -218,7 +218,7 @@ class Task(ABC):
     transcribes
         Whether the model is asked only for a transcript; some families have a special prompt for that.
     cuttable
-        Whether a part of a clip still has a right answer, so that `data controls` may shorten clips.
+        Whether the answer stays right for a part of a clip, so that `data controls` may shorten clips.
     own_controls
         Controls of this task only, besides those that `data controls` makes for every task.
     probed
@@ -226,7 +226,7 @@ class Task(ABC):
     group_fields
         Fields of `Sample.meta` that go into every record, for figures by group without the data.
     version
-        Version of the data and its published rule, if any: runs of two versions do not mix.
+        Version of the data, and the published scoring rule if there is one. Runs of different versions are not mixed.
     source
         How to get the data, in the imperative; "" if `data download` fetches it.
     """
@@ -268,7 +268,7 @@ class Task(ABC):
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:  # noqa: ARG002
         """Return each sample's variation under one of `own_controls`, by id; samples of one clip share its audio."""
-        raise DataError(f"{self.key}: has no control {control!r}")
+        raise DataError(f"{self.key}: has no control {control!r}; its own: {', '.join(self.own_controls) or 'none'}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return the facts of a sample that scoring needs. The record stores them, so that scoring needs no data."""

@@ -1,4 +1,4 @@
-"""AudioMarathon, the home benchmark (arXiv 2510.07293): ten tasks on audio of 90 to 300 seconds."""
+"""AudioMarathon's own benchmark (arXiv 2510.07293): ten tasks on audio of 90 to 300 seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FACTS = {
     "vesus": TaskFacts("ER", "speaker", 185, (90.0, 120.0)),
     "had": TaskFacts("SD", "speaker", 776, (180.0, 300.0)),
     "vox": TaskFacts("SGR", "speaker", 1614, (90.0, 210.0)),
-    "vox_age": TaskFacts("SAR", "speaker", 959, (90.0, 300.0)),  # its range is not published; this is the whole suite's
+    "vox_age": TaskFacts("SAR", "speaker", 959, (90.0, 300.0)),  # not published; the range of all ten tasks
 }
 
 AUDIOMARATHON = Benchmark(

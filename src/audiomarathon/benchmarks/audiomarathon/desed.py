@@ -9,7 +9,7 @@ from audiomarathon.records import LETTERS
 
 
 class Desed(MultipleChoice):
-    """Sound events at home. The rows are in a field of the file; a row's options are an object by letter."""
+    """Sound events at home. The rows are in a field of the file; a row's options are an object with letters as keys."""
 
     key = "desed"
     aliases = ("SED",)
@@ -26,7 +26,7 @@ class Desed(MultipleChoice):
         """Return the sample of one row."""
         choices = row.fields.get("choices")
         if not isinstance(choices, dict):
-            raise RowError("field 'choices' must be an object of options by letter")
+            raise RowError("field 'choices' must be an object with letters as keys and options as values")
         letters = sorted(choices)
         if letters != list(LETTERS[: len(letters)]) or not all(isinstance(text, str) for text in choices.values()):
             raise RowError(

@@ -32,7 +32,7 @@ class Had(MultipleChoice):
     option_count = 2
 
     def find(self, root: Path) -> Path:
-        """Return the folder with `real/` and `fake/`. With only one, the folder must be the root or called HAD."""
+        """Return the folder with `real/` and `fake/`. If only one exists, its parent must be the root or called HAD."""
 
         def has_one(folder: Folder) -> bool:
             named = not folder.depth or folder.path.name.lower() == self.key

@@ -83,10 +83,10 @@ class LibriSpeech(Task):
 
 
 def _chapters(folder: Path) -> list[Folder]:
-    """Return the folders that lie where chapters lie and hold clips or transcripts.
+    """Return the folders with clips or transcripts, two or three levels down, where chapters are.
 
-    A folder that lost its transcripts or its clips is included, so that the loss is reported. Splits without a single
-    certain chapter are skipped.
+    A folder that lost its transcripts or its clips is included, so that the loss is reported. A split in which no
+    folder is certainly a chapter (:func:`_is_chapter`) is skipped.
     """
     near = [found for found in walk(folder) if found.depth in (2, 3) and _files(found, (".flac", ".txt"))]
     splits = {found.path.parents[1] for found in near if _is_chapter(found)}

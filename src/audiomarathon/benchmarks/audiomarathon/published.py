@@ -1,7 +1,7 @@
 """The benchmark's published table (arXiv 2510.07293): F1 × 100; for speech recognition 100 − WER.
 
-Its code dropped unparsable replies before F1, averaged per-sample WER, and mixed weighted with macro F1. Compare it
-with our `as_published` block, never with our headline scores.
+The benchmark's code dropped unparsable replies before F1, averaged per-sample WER, and mixed weighted with macro F1.
+Compare the table with our `as_published` block, never with our headline scores.
 """
 
 from __future__ import annotations

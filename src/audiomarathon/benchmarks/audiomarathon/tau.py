@@ -13,7 +13,7 @@ _LOCATION = re.compile(r"([a-z_]+-[a-z]+-[0-9]+)(?![0-9])", re.IGNORECASE)
 
 
 class Tau(MultipleChoice):
-    """Acoustic scenes. The question is the metadata's; the cluster is the location, if the file name states it."""
+    """Acoustic scenes. The metadata states the question; the cluster is the location, if the file name states it."""
 
     key = "tau"
     aliases = ("ASC",)

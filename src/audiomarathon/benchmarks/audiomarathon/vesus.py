@@ -16,8 +16,8 @@ _NOUNS = {"anger": "angry", "happiness": "happy", "sadness": "sad", "fear": "fea
 class Vesus(MultipleChoice):
     """Acted emotions, clustered by speaker.
 
-    The public runs leave out persons 2 and 10 where they are happy. `SKIP_PERSONS` and `SKIP_EMOTION` together leave
-    out those persons' samples of that emotion only.
+    The public runs leave out the happy samples of persons 2 and 10. If `SKIP_PERSONS` and `SKIP_EMOTION` are both set,
+    only these persons' samples of this emotion are left out.
     """
 
     key = "vesus"

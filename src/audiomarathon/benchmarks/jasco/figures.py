@@ -167,8 +167,8 @@ def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
     Returns
     -------
     rows, crashes
-        The rows, with rating 0 before the first readable rating; and the number of rows before it whose orientation is
-        Both: there the original crashes with a NameError.
+        The rows, with rating 0 for rows before the first readable rating; and the number of such rows with the
+        orientation Both, on which the original crashes with a NameError.
     """
     last: int | None = None
     found, crashes = list[Row](), 0

@@ -71,8 +71,8 @@ def turned(spans: Spans, seconds: float, control: str) -> Spans:
 def rotate(samples: Samples, shift_frames: int, fade_frames: int) -> Samples:
     """Rotate a clip, so that frame `shift_frames` comes first.
 
-    Where the old end meets the old start, `fade_frames` frames are cross-faded linearly (equal gain), and both sides
-    continue there as mirror images. Other frames do not change.
+    Where the old end meets the old start, `fade_frames` frames are cross-faded linearly (equal gain); for this, each
+    side is continued across the seam by its own mirror image. Other frames do not change.
     """
     seam = len(samples) - shift_frames % len(samples)
     made: Samples = np.roll(samples, seam)

@@ -84,21 +84,21 @@ def reports(records: Iterable[Record]) -> Reports:
 
 
 def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tuple[dict[str, Estimate], float | None]:
-    """Return the share of base's reports that a setting keeps, and the p value of keeping as much speech as sound.
+    """Return the share of base's reports that a setting keeps, and a p value for "it keeps speech and sound equally".
 
     Parameters
     ----------
     orders
-        Reports of the setting and of base: for the original clips, or for each position of the speech; the kept shares
-        are averaged over positions.
+        Pairs of reports (of the setting, of base): one pair for one order of the clips, or two pairs for clips with the
+        speech first and with the speech last. The figures are averaged over the pairs.
 
     Returns
     -------
     dict
         For each of :data:`MODALITIES`: base's skill, (share − chance) / (1 − chance), where chance is the share of
         other clips' texts in the same replies; and `NAME_kept`, the setting's skill divided by base's. `difference`:
-        speech kept minus sound kept. `position_effect`, for two orders: the first difference minus the second.
-        Intervals resample clips, with all settings and orders at once.
+        speech kept minus sound kept. `position_effect`, for two pairs: the first difference minus the second.
+        Intervals resample clips, each with its replies of both settings and all pairs.
     float or None
         The p value, from flipping the signs of the clips' jackknife pseudo-values of the difference (J. Tukey, 1958).
     """

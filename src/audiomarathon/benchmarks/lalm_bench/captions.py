@@ -136,9 +136,9 @@ class Captioning(Task):
         return [row for _line, row in read_csv(file, self.columns)]
 
     def _is_ours(self, file: Path) -> bool:
-        """Tell whether a file's first line has this task's columns, or the file is empty, as in a mirror.
+        """Tell whether a file's first line has this task's columns, or the file is empty.
 
-        The name is not enough, since `test.csv` is common.
+        The name is not enough, since `test.csv` is common. `data download` plans with empty copies of files.
         """
         try:
             with open_plain(file) as lines:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from audiomarathon.scoring.scorer import Scorer
 
 CHOICE, CLASSES, OPEN, CAPTION, TRANSCRIPT = "own-choice", "own-classes", "own-open", "own-caption", "own-transcript"
-#: By kind, the prefix of keys: the scorer, the default token limit, and the default question.
+#: Scorer, default token limit and default question of each kind of task; a task's key begins with its kind.
 KINDS: Mapping[str, tuple[Scorer, int, str]] = {
     CHOICE: (Questions(), 16, ""),
     CLASSES: (Choice(), 16, ""),
@@ -121,7 +121,7 @@ class Declared(Task):
         return the_one(self, root, found, self._rows)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows. If a table contains the audio, write its clips to the cache, which is then the folder."""
+        """Read the rows. If a table contains the audio, write its clips to the cache, which becomes `Loaded.folder`."""
         template = self.template
         if filters.prompt:
             template = _template(filters.prompt, f"TASK_PROMPT={filters.prompt}", self.kind)

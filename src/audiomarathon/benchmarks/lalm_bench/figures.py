@@ -190,7 +190,7 @@ class QuestionTypes(Judged):
         return f"{said}: {letter}. {reference['options'][LETTERS.index(letter)]}" if letter else "unparsed"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes on replies in no figure, on blind choices, and on the encoder behind the published figures."""
+        """Return notes on uncounted replies, on blind choices, and on the encoder behind the published figures."""
         figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
         opens = [one for one in verdicts if _type(one) == "open"]
         found = super().notes(opens) if opens else []

@@ -25,7 +25,7 @@ RETRY = (
     "each with a number from 1 to 5"
 )
 CRITERIA = ("correctness", "relevance", "completeness", "clarity")
-ANCHORED = 0.13  # share of the records
+ANCHORED = 0.13  # share of the records that get anchors
 
 _CONTRADICTION = "This is not the case."
 _DENIAL = re.compile(r"\b(?:no|none|not|never)\b", re.IGNORECASE)  # the contradiction could agree with such answers

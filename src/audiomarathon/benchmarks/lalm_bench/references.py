@@ -66,7 +66,7 @@ def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows,
     Returns
     -------
     pairs
-        `file_name`, `i`, `j`, `similarity` (cosine) and `same` (`duplicate`, `near_duplicate` or "") of each two
+        `file_name`, `i`, `j`, `similarity` (cosine) and `same` (`duplicate`, `near_duplicate` or "") of each pair of
         captions of a clip. Duplicates differ in case at most, or have the same tokens.
     captions
         `file_name`, `caption_index`, `caption`, `mean_similarity` (to the clip's other captions) and `z` (z-score of

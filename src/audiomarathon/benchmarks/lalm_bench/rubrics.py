@@ -26,7 +26,7 @@ from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.judged import Judged, judges_of
 from audiomarathon.scoring.scorer import means
 
-ANCHORED = 0.1  # share of the records
+ANCHORED = 0.1  # share of the records that get anchors
 MOST_WEIGHT = 100
 PRESENT, ABSENT = "PRESENT", "NOT_PRESENT"
 _RETRY = "Answer only with that JSON object, complete, and nothing before or after it."
@@ -127,9 +127,9 @@ class ApplyRubric(_InJson):
         return {"present": present, "score": met / sum(weights)}
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """For one record in ten, return a reply that meets all criteria, one that meets none, and that one with a plea.
+        """Return a reply that meets all criteria, one that meets none, and the latter with a plea for points.
 
-        A hash of the ids chooses the records.
+        One record in ten, chosen by a hash of its id, has anchors.
         """
         texts = record.reference.get("references")
         if not texts or draw(0, "anchors", record.id) >= ANCHORED:

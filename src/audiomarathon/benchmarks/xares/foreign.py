@@ -77,7 +77,7 @@ class _Kind:
     least
         The fewest classes; 0 for a kind without classes.
     facts
-        Fields of users' own tasks of this kind.
+        Further arguments of `make` for users' own tasks of this kind.
     """
 
     key: str

@@ -29,7 +29,7 @@ UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, Ar
 
 @dataclass(frozen=True)
 class Recipe:
-    """X-ARES' training of its linear probe on a task, and its encoding.
+    """How X-ARES encodes a task's clips and trains its linear probe on them.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class EncoderTask(Task):
     Attributes
     ----------
     globs
-        Globs of the tars of train, valid and test, or of each fold; `{00..02}` counts up.
+        Glob of the tars of each role: train, valid and test, or each fold. `{00..02}` stands for 00, 01 and 02.
     mini
         Other globs for the small variant.
     label
@@ -167,7 +167,7 @@ class EncoderTask(Task):
         return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return further facts of the probes' identity, for X-ARES' probes or the corrected ones."""
+        """Return further facts for a probe's identity; `released`: of X-ARES' own probe, not of our corrected one."""
         return {}
 
     @property
@@ -178,11 +178,14 @@ class EncoderTask(Task):
 
     @property
     def parts(self) -> dict[str, str]:
-        """The globs by part; roles with the same glob are one part, named after the last of them."""
+        """The globs by part; roles with the same glob are one part (see :meth:`part`)."""
         return {self.part(role): glob for role, glob in self.globs.items()}
 
     def part(self, role: str) -> str:
-        """Return the part with a role's clips; "valid" is "test" if X-ARES validates on its test clips."""
+        """Return the name of the part with a role's clips.
+
+        Roles with the same glob are one part: "test" if that is one of them, else the first of them.
+        """
         same = [other for other, glob in self.globs.items() if glob == self.globs[role]]
         return role if self.folds else "test" if "test" in same else same[0]
 
@@ -359,7 +362,7 @@ class EncoderTask(Task):
 
 
 def tars_of(folder: Path, glob: str) -> list[Path]:
-    """Return a glob's tars, sorted; `{00..02}` counts up."""
+    """Return a glob's tars, sorted; `{00..02}` in a glob stands for 00, 01 and 02."""
     if found := _BRACES.search(glob):
         numbers = range(int(found[1]), int(found[2]) + 1)
         texts = [f"{glob[: found.start()]}{number:0{len(found[1])}}{glob[found.end() :]}" for number in numbers]
