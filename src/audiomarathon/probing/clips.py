@@ -119,12 +119,12 @@ def rotated(folds: Sequence[str], *, as_published: bool = False) -> list[Split]:
 
 
 def held_out(clusters: Sequence[str], targets: Integers, *, share: float = HELD_OUT, seed: int = 0) -> npt.NDArray[Any]:
-    """Choose whole clusters for validation, in the order of a hash, so that about `share` of each class is held out.
+    """Choose whole clusters for validation, so that about `share` of each class is held out.
 
     Returns
     -------
-    Booleans, shape (clips,). A cluster is taken if this brings the counts of the classes nearer to `share`; at
-    least one cluster is taken, and one is left.
+    Booleans, shape (clips,), True where a clip is held out. Clusters are tried in the order of a hash, and each is
+    taken if it brings the counts of the classes nearer to `share`. At least one cluster is taken, and one is left.
     """
     names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
     if len(names) < 2:

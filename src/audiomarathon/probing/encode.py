@@ -1,8 +1,8 @@
-"""Encode clips to pooled embeddings or frames: each clip alone, and in X-ARES' batches.
+"""Encode clips to pooled embeddings or frames, in two ways: each clip's own embedding, and embeddings as in X-ARES.
 
-A clip's own embedding does not depend on its batch. Batches have clips of equal length, or a number of padded seconds
-if the encoder takes lengths and ignores padding. X-ARES pads every batch with zeros and pools the padding too, so its
-embeddings, and its published scores, depend on the other clips of a batch.
+A clip's own embedding does not depend on its batch: a batch has clips of equal length; clips of different lengths share
+a batch only if the encoder takes lengths and ignores padding. X-ARES pads every batch with zeros and pools the padding
+too, so its embeddings, and its published scores, depend on the other clips of a batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from audiomarathon.errors import AudioMarathonError, EncoderError, told
 from audiomarathon.probing.store import FrameStore, Rows, Store
 
 BATCH_SECONDS = 60.0  # most seconds of padded audio in a batch; ten times as many on a GPU
-PART_BYTES, PART_S = 8 << 20, 20.0  # write a part of the store after so many bytes or seconds
+PART_BYTES, PART_S = 8 << 20, 20.0  # write a part (file) of the store after this many bytes or seconds
 _MIXES = "hears clips of its length"  # name of a row that stores the result of `mixes`, not an embedding
 _APART = 1e-3  # a larger relative difference between embeddings is more than rounding
 _AHEAD = 2  # number of batches decoded before they are needed
@@ -34,7 +34,7 @@ _AHEAD = 2  # number of batches decoded before they are needed
 
 @dataclass(frozen=True)
 class Heard:
-    """A clip with the hash of its audio, its length in samples at the encoder's rate, and why it cannot be read."""
+    """A clip, the hash of its audio, its length in samples at the encoder's rate, and why it cannot be read, or ""."""
 
     clip: Clip
     audio: str
@@ -275,7 +275,7 @@ def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
 
 
 def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool) -> Rows:
-    """Encode a batch; return the frames of each row, or their mean. Audio that is too long is encoded in windows."""
+    """Encode a batch; return each row's frames (if `framed`) or their mean. Cut audio that is too long into windows."""
     import torch
 
     if batch.size:

@@ -127,7 +127,7 @@ def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, A
 
 
 def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
-    """Return the counts of segments at each threshold, shape (thresholds, labels, 3)."""
+    """Return true positives, false positives and false negatives at each threshold, shape (thresholds, labels, 3)."""
     bins = np.searchsorted(THRESHOLDS, scores)  # number of thresholds that a score exceeds
     place = bins * scores.shape[1] + np.arange(scores.shape[1])
     shape = (len(THRESHOLDS) + 1, scores.shape[1])
@@ -149,7 +149,7 @@ def published_frames(
 
     Returns
     -------
-    Counts of segments, shape (seeds, test clips, labels, 3).
+    Segments that are true positives, false positives and false negatives, shape (seeds, test clips, labels, 3).
     """
     train, valid, test = (given.rows(*parts) for parts in (split.train, [split.valid], [split.test]))
     dim, labels = given.frames[0].shape[1], given.active[0].shape[1]

@@ -57,8 +57,8 @@ def probe_stored(
 def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
     """Read a task's stored embeddings, averaged over frames.
 
-    X-ARES adds the number of its batch to a clip's key, and reads back the first of equal keys. A long file can be in
-    several batches: here its first embedding is used.
+    X-ARES appends the batch number to each clip's key, and of equal keys reads only the first. A long file can be in
+    several batches, with an embedding in each: our probes use the first, X-ARES' probes all.
     """
     clips, rows, bad, digest, clustered = list[Clip](), list[Floats](), list[BadRow](), hashlib.sha256(), True
     for part, glob in task.parts.items():

@@ -45,7 +45,7 @@ class Encoded:
     hop
         Milliseconds between frames; 0 without frames.
     device
-        Device for training probes with layers.
+        Device on which probes of speech recognition and retrieval are trained; other probes use the CPU.
     probes
         Label probes to use instead of ours, by setting.
     """
@@ -140,7 +140,7 @@ def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integ
 def standard_splits(
     task: EncoderTask, clips: Sequence[Clip], targets: Integers, say: Callable[[str], None]
 ) -> tuple[list[str], list[Split]]:
-    """Return the part of each clip, and the splits of the corrected probes; no cluster is on both sides of a split.
+    """Return the part of each clip, and the splits of the standard probes; no cluster is on both sides of a split.
 
     If the task has folds, each is tested in turn and the next fold validates. Other parts stay as they are; without a
     validation part, 15 % of train are held out, in whole clusters. If parts share clusters, or none is left to validate
@@ -150,7 +150,7 @@ def standard_splits(
     tested = {(clip.cluster, clip.part if task.folds else clip.part == "test") for clip in clips}
     why = "share clusters" if len(tested) > len({*clusters}) else ""
     if (task.folds and len(task.parts) < _FEWEST) or not (task.folds or "train" in parts):
-        why = f"are only {len(task.parts)}, so none is left to validate on"
+        why = f"({len(task.parts)}) are too few, so none is left to validate on"
     if why:
         say(f"{task.name}: its parts {why}; the standard probes use {_FOLDS} new folds of whole clusters instead")
         parts = grouped(clusters, _FOLDS)

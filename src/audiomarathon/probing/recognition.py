@@ -50,7 +50,7 @@ def spelled(text: str) -> list[int]:
 
 
 def read_off(classes: Sequence[int]) -> str:
-    """Return the text of CTC's best path: repeats of a class are one letter, and blanks are dropped."""
+    """Return the text of a best CTC path: merge repeats of a class, then drop blanks."""
     before = [0, *classes]
     text = "".join(LETTERS[one - 1] for was, one in zip(before, classes, strict=False) if one not in (was, 0))
     return " ".join(text.split())
@@ -149,14 +149,14 @@ class Adapter(nn.Module):
 class Writer:
     """A frozen causal LM that writes text after adapted frames and a separator.
 
-    The separator is Qwen's `<|vision_end|>`; for a model without that token, it is the model's end mark.
+    The separator is Qwen's `<|vision_end|>`; for a model without that token, it is the model's EOS token.
     """
 
     model: Any
     tokenizer: Any
 
     def joined(self, audio: torch.Tensor, counts: torch.Tensor, texts: Sequence[str | None]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs and labels: audio, separator, text and end mark; without text, audio and separator.
+        """Return the model's inputs and labels: audio, separator, text, EOS token; only the first two if a text is None.
 
         Parameters
         ----------

@@ -126,7 +126,7 @@ def embed(
     for one in good:
         lie_in.setdefault(one.audio, set()).add(one.clip.part)
     twice = sum(len(lie_in[one.audio]) > 1 for one in good)
-    items_of: dict[str, dict[Member, list[Heard]]] = {}  # by part and audio hash; a user's file can yield several clips
+    items_of: dict[str, dict[Member, list[Heard]]] = {}  # by part and audio file; a user's file can yield several clips
     for one in good:
         items_of.setdefault(one.clip.part, {}).setdefault(one.clip.audio, []).append(one)
 

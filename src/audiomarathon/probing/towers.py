@@ -2,8 +2,8 @@
 
 One prefill reads a clip at all points; their pooled embeddings are stored side by side, as columns. One command
 (`encoder layers`) compares the points, the point that is best on validation, and learned mixes of layers. The other
-(`encoder prune`) measures what a probe loses when audio tokens are dropped, compared with
-`random` and with the positions kept in other clips.
+(`encoder prune`) measures what a probe loses when a method drops audio tokens, and compares this with two controls:
+random tokens, and the positions that the method kept in another clip.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Points:
     kept
         For methods that drop tokens: which tokens of a clip were kept, shape (N, 1), by the hash of its audio.
     made
-        Hash of everything that decides a point's embeddings; which other points are stored does not.
+        Hash of everything that decides a point's embeddings. It does not depend on which other points are stored.
     """
 
     encoded: Encoded
@@ -117,7 +117,8 @@ def read_points(
     points
         Points to store; by default all.
     like
-        For the control of `method`: the tokens to keep, taken from another clip, by the hash of a clip's audio.
+        For the control `shuffled_METHOD`: the tokens to keep in each clip (they were kept in another clip), by the
+        hash of the clip's audio.
     """
     assert isinstance(encoder.module, TowerEncoder)
     tower = encoder.module.tower
