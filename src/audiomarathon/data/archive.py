@@ -193,13 +193,13 @@ class ZipSource(ArchiveSource):
                 kind = stat.S_IFDIR if info.is_dir() else stat.S_IFMT(info.external_attr >> 16) or stat.S_IFREG
                 headers = len(info.extra) + len(info.comment)
                 yield Member(info.filename, kind, info.file_size, headers, partial(opened.open, info))
-            if type(raw) is io.FileIO:  # other streams need a request or a pass for each file; `fetch` checks it too
-                for info in opened.infolist():  # opening compares names: no checksum covers the directory
+            if type(raw) is io.FileIO:  # other streams need a request or pass per file; `fetch` checks too
+                for info in opened.infolist():  # compares its names with the file headers: it has no checksum
                     opened.open(info).close()
 
     @contextmanager
     def opened(self, path: str) -> Iterator[IO[bytes]]:
-        """Open a file; to seek back in a compressed file decompresses it from its start again."""
+        """Open a file. Seeking back in a compressed file decompresses it again from its start."""
         with self.read() as found, next(one for one in found if normal(one.name) == path).open() as stream:
             yield stream
 

@@ -18,7 +18,7 @@ MAX_HEADER = 1 << 16
 """Limit on the bytes of one member's extended header (long name, pax)."""
 
 MAX_HEADERS = 32 << 20
-"""Limit on the bytes of all members' names and headers: 335 for each of the most members allowed."""
+"""Limit on the bytes of all members' names and headers: 335 bytes per member if there are `MAX_MEMBERS`."""
 
 MAX_PATH = 1_000
 

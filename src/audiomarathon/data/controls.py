@@ -145,7 +145,10 @@ def _write_task(task: Task, loaded: Loaded, root: Path, variant: _Variant, jobs:
     kept = {one.id: one for one in loaded.samples if all((one.id, clip) in of for clip in one.clips)}
     plan = [one for one in plan if any(sample.id in kept for sample in one.samples)]
     if not kept:
-        raise DataError(f"{task.key}: a transcript cannot be cut with its clip, and none is as short as {variant.name}")
+        raise DataError(
+            f"{task.key}: all clips are longer than {variant.name}, and transcripts cannot be cut; "
+            "choose longer --durations"
+        )
     folder, rows = root / task.key, []
     with (
         ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool,

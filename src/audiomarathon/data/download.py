@@ -97,8 +97,7 @@ def download(
     ------
     DataError
         A task is not in the source, or is in another folder of the root; the disk is too small; a hash is wrong; the
-        network fails. Finished
-        files stay, and the same call continues.
+        network fails. Finished files stay, and the same call continues.
     """
     stage = root / STAGE
     with holding(stage / "lock", "another download is running there"), tempfile.TemporaryDirectory() as scratch:

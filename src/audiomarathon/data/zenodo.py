@@ -104,7 +104,8 @@ def plan(task: EncoderTask) -> Record:
     """
     if not task.zenodo:
         why = "its data is private" if task.private else "it has no zenodo_id"
-        raise DataError(f"{task.name} cannot be downloaded: {why}")
+        advice = f"if you have its tars: audiomarathon encoder download {task.name} --from FOLDER"
+        raise DataError(f"{task.name} cannot be downloaded: {why}; {advice}")
     return Record(task.zenodo)
 
 
@@ -120,7 +121,7 @@ def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _li
     folder = root / task.name
     with holding(folder / ".lock", _BUSY):
         if (folder / READY).is_file() and not task.missing(folder):
-            say(f"{folder}is complete; nothing to download")
+            say(f"{folder} is complete; nothing to download")
             return
         (folder / READY).unlink(missing_ok=True)
         found = plan(task)
@@ -153,7 +154,7 @@ def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
 
 
 def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
-    """Copy a task's tars from a source; return how many it has."""
+    """Copy a task's tars from a source; return how many tars the source has."""
     names = (*task.globs.values(), *task.mini.values())
     wanted = [one for one in source.entries() if any(fnmatch(Path(one.path).name, name) for name in names)]
     (stage := folder / ".unpack").mkdir(exist_ok=True)

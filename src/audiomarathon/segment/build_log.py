@@ -92,7 +92,7 @@ class BuildLog:
         return [self._logged[path] for path in sorted(self._built)]
 
     def finish(self, title: str, made_of: str) -> str:
-        """Delete clips that are no longer built, sort the manifest and the list of unused sources; return a summary.
+        """Delete clips that only earlier builds made, sort the logs of clips and unused sources; return a summary.
 
         Raises
         ------

@@ -127,7 +127,7 @@ class _Builder:
             index, path = 0, self.corpus.place(group, 0)
             if len(sources) == 1 and self.log.finished(path, lambda row: _is_alone_in(row, group, sources[0])):
                 self.advance(1)
-                yield path  # known from the log alone: its audio may have to be spoken by a command first
+                yield path  # the log suffices: to get the audio, a slow speech command may have to run
                 return
             rest: Iterator[_Ready] = self._pieces(sources, Path(scratch))
             while not self.stopped:
@@ -213,7 +213,7 @@ class _Builder:
         """Log sources that are too long for a clip, or too short even when joined."""
         for source, piece in taken:
             reason = TOO_LONG if piece.frames > span.high and not self.corpus.cut else TAIL
-            self.log.leave_out(source.name, reason, source.path, fixed=self.corpus.spoken)  # do not speak it again
+            self.log.leave_out(source.name, reason, source.path, fixed=self.corpus.spoken)  # do not synthesise it again
 
     def _broken(self, source: Source, reason: str) -> None:
         """Log and report a source that cannot be read."""

@@ -92,7 +92,7 @@ class Corpus(ABC):
     metadata_file
         Name of the task's metadata file (JSON), or "".
     clip
-        Path of a joined clip in the task's folder, made of the group's `name` and facts and the clip's `index`.
+        Format of a joined clip's path in the task's folder; its fields are the group's `name` and facts, and `index`.
     """
 
     task: ClassVar[str]
@@ -167,7 +167,7 @@ class Corpus(ABC):
         return relative if len(self.roots) == 1 else f"{self.roots.index(root)}/{relative}"
 
     def tables(self, columns: Sequence[str], *, only: bool = False) -> list[Path]:
-        """Return the tab-separated tables of the corpus that have these columns; with `only`, no others."""
+        """Return the corpus's tab-separated tables with these columns; if `only`, with exactly these, in this order."""
         found = []
         for file in (file for root in self.roots for file in below(root, [".tsv"])):
             with file.open(encoding="utf-8-sig", errors="replace") as opened:

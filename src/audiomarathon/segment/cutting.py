@@ -155,7 +155,7 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
 
 
 def _write(recording: Path, found: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
-    """Write those clips of a recording that are missing; clips follow each other from its start."""
+    """Write the missing clips of a recording. `found` covers it from its start, without gaps."""
     stem = facts["source"].rpartition(".")[0] or facts["source"]
     missing = {}
     for number, stretch in enumerate(found):

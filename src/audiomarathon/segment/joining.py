@@ -113,7 +113,7 @@ class Span:
     target
         Joining stops at this length.
     cut
-        Whether to shorten the last clip if with all of it the joined clip exceeds `high`, and without it is too short.
+        Whether to shorten the last part if the joined clip would exceed `high` with it and be below `low` without it.
     gap
         Silence between two parts.
     crossfade
@@ -136,7 +136,7 @@ def plan(pieces: Iterable[Piece], span: Span) -> tuple[Plan | None, int]:
     Plan or None
         None if the pieces taken are too short or too long for a clip.
     int
-        Number of pieces taken: those of the plan, or without a plan those to leave out.
+        Number of pieces taken. Without a plan, the caller leaves them out.
     """
     parts: list[Part] = []
     end = 0
@@ -148,10 +148,10 @@ def plan(pieces: Iterable[Piece], span: Span) -> tuple[Plan | None, int]:
             if end >= span.low:
                 break
             if not span.cut:
-                # Leave out one piece that is too long for any clip, or the pieces before one that exceeds `high`.
+                # Leave out this piece if it alone exceeds `high`, else the pieces before it: they are too short.
                 return None, max(1, len(parts))
             if part.offset >= span.target:
-                return Plan(tuple(parts), span.target), len(parts)  # only part of the gap is missing
+                return Plan(tuple(parts), span.target), len(parts)  # end within the gap before this piece
             part = Part(piece, part.offset, span.target - part.offset, part.overlap)
         parts.append(part)
         end = part.offset + part.frames

@@ -62,7 +62,7 @@ class VoxCorpus(_VoxCeleb):
     layout = f"""\
   vox2_meta.csv (or vox1_meta.csv)       id and gender of each speaker; here, above, or named with --meta
   dev/aac/id00012/<video>/00001.wav      one folder per speaker (VoxCeleb1: wav/id10001/…)
-VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip beside itself:
+VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip, into the same folder:
   {_CONVERT}"""
     example = "vox2/dev/aac --meta vox2/vox2_meta.csv -o data/Vox"
     metadata_file = Vox.metadata_file
