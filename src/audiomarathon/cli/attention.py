@@ -53,7 +53,7 @@ def plot(
     layer: Annotated[
         int,
         option(
-            "K: test how well the attention of layer K − 1 predicts later layers; 0 = 2, or the lowest possible K.",
+            "K: test how well the attention of layer K − 1 predicts later layers; 0 takes 2, or the lowest possible K.",
             min=0,
         ),
     ] = 0,

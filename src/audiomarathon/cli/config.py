@@ -27,8 +27,7 @@ def with_config(command: Command) -> Command:
     """Add `--config` and `--save-config`.
 
     The command also receives the settings in the file as `file` and the file's name as `where`, for
-    :func:`with_settings`. Click
-    fills the command's own arguments from its `default_map`, after flags and env vars.
+    :func:`with_settings`. Click fills the command's own arguments from its `default_map`, after flags and env vars.
     """
 
     def call(ctx: typer.Context, config: None, save_config: Path | None, **given: Any) -> Any:

@@ -84,11 +84,11 @@ def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
 
 def _lines(plan: MemoryPlan, most: int) -> list[str]:
     kib = plan.facts.kv_bytes / 1024
-    lines = [f"{plan.source}; a cached token takes {kib:.0f} KiB; the LM head sees one position."]
+    lines = [f"{plan.source}; a cached token takes {kib:.0f} KiB; the LM head computes one position's logits."]
     lines.append("An estimate, not a measurement. It leaves out the memory of the audio encoder before the LLM runs.")
     if plan.room is None:
         if card := plan.card(most):
-            lines.append(f"No GPU here. On one of {card} GB: up to {_length(plan.longest(card * 2**30 * 0.95))}.")
+            lines.append(f"No GPU here. On a GPU of {card} GB: up to {_length(plan.longest(card * 2**30 * 0.95))}.")
         return lines
     longest = plan.longest(plan.room)
     lines.append(f"{plan.room_name}: {plan.room / 1e9:.1f} GB free; the longest audio that fits: {_length(longest)}.")

@@ -393,10 +393,10 @@ def prune(
     audiomarathon encoder prune qwen2-audio --tasks long/desed --data DATA --points tower,llm.last
 
     A point's embedding is the mean over the audio tokens that are kept. Differences to base are paired, with 95 %
-    intervals. Controls: random drops as many tokens by chance; shuffled_METHOD keeps the positions that METHOD kept in
-    another clip; the point text is the prompt's last token. KV presses change nothing before decode and are refused.
-    If the results also hold the model's own runs on the same clips and settings, audiomarathon report shows what is
-    lost, and what the model does not use.
+    intervals. Controls: random drops the same number of tokens, at random; shuffled_METHOD keeps the positions that
+    METHOD kept in another clip; the point text is the prompt's last token. KV presses change nothing before decode and
+    are refused. If the results also hold the model's own runs on the same clips and settings, audiomarathon report
+    shows what is lost, and what the model does not use.
     """
     from audiomarathon.engine.sweep import grid, parse_ratios
     from audiomarathon.probing.towers import check_methods, probe_pruned

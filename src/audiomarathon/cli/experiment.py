@@ -112,7 +112,8 @@ def references(
     counts |= {f"{kind}s": len(found) for kind, found in same.items()}
     notes = [", ".join(f"{key.replace('_', '-')} {count:,}" for key, count in counts.items())]
     notes.append(
-        "far, close: outliers; people: each caption against the clip's other captions; word weights from all captions"
+        "far, close: outliers far from or close to their clip's other captions; people: each caption scored against "
+        "the clip's other captions; words are weighted by all captions"
     )
     render.show(render.Table.of(rows, title="Scores with all captions, and without the outliers", notes=notes))
     say(f"wrote {', '.join(name % kind for kind in columns)} and a summary to {output}")

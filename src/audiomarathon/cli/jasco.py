@@ -158,7 +158,7 @@ def evaluate(
 def table(
     runs: Runs, output: Annotated[Path | None, output_option("Also write exact values to this CSV file.")] = None
 ) -> None:
-    """Print the best-mean of each judge, and what replies depend on; one row per model and setting."""
+    """Print best-means by judge, and whether replies depend on sound, speech or both; one row per model and setting."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.report import render, tables
     from audiomarathon.scoring.judged import judges_of

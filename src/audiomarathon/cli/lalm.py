@@ -55,12 +55,12 @@ _ALL = ", ".join(_MODELS)
 _OUR_NAMES = {"qwen2_5-omni": "qwen2.5-omni"}
 _PREDICTIONS = {"clotho": "predictions.json", "mmau-pro": "predictions.parquet"}
 _SCORES, _DEBUG = "scores.json", "debug_info.json"
-_RESULTS = "_comprehensive_results.json"  # follows the name of the file of predictions
+_RESULTS = "_comprehensive_results.json"  # appended to the stem of the predictions file
 _SEED = 42  # seed of --sample_size, as published
 _TAIL = 50  # number of last lines of a log to show
 _FAITHFUL_TOKENS = 2048
 _TYPES = ("closed", "open", "following")
-#: Names in result_….txt of a summary's figures, by benchmark and whether they are as published.
+#: For (benchmark, figures as published?): each figure of summary.json, and its name in result_….txt.
 _FIGURES = {
     ("clotho", False): {"cider_d": "CIDEr-D", "fense": "FENSE"},
     ("clotho", True): {"cider_d_as_published": "CIDEr-D", "fense": "FENSE"},
@@ -127,7 +127,7 @@ def bench(
     model: Annotated[list[str] | None, option(f"Model; repeatable (default: {_ALL}).", "--model", "-m")] = None,
     output_root: Annotated[Path, option("Results folder, relative to LALM_Bench/.")] = Path("outputs"),
     data: Annotated[
-        str | None, option("Data root [env: AUDIOMARATHON_DATA]; for eval of a file, the option of `import lalm`.")
+        str | None, option("Data root [env: AUDIOMARATHON_DATA]; with eval FILE, as in `import lalm`.")
     ] = None,
     input_: Annotated[Path | None, option("MMAU-Pro: test.parquet; its folder data lies beside it.", "--input")] = None,
     split: Annotated[str, option("Clotho: evaluation, validation, development or all.")] = "",
@@ -461,7 +461,7 @@ def _phase(
 
 
 class _Both(io.TextIOBase):
-    """A stream that writes to several streams. It says it is no terminal, so progress bars stay out of the log."""
+    """A stream that writes to several streams. It reports that it is no terminal, which keeps progress bars out."""
 
     def __init__(self, *streams: TextIO) -> None:
         self._streams = streams
@@ -560,7 +560,7 @@ def _read(folder: Path) -> Run:
 
 
 def _place_of(run: Run, target: Path) -> Path:
-    """Return the folder for a run's files: for base and imported runs that of the original, else a subfolder."""
+    """Return the folder for a run's files: `target` for base and imported runs, else a subfolder of it."""
     from audiomarathon.compression.method import Base
     from audiomarathon.engine.run import IMPORTED
 
