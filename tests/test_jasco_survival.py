@@ -215,7 +215,7 @@ def test_position_controls_are_averaged_and_their_difference_is_told() -> None:
         assert both.figures[name].value == pytest.approx(np.mean(each))
     assert both.figures["position_effect"].value == pytest.approx(2, abs=0.1)
     (text,) = (text for text in shown.sentences(found) if text.startswith("fast_v"))
-    assert "speech first, not last, accounts for +" in text
+    assert "speech first instead of last changes speech − sound by +" in text
     assert [text.partition(" ")[0] for text in shown.sentences(found)] == ["fast_v-0.5", "random-0.5"]
     assert {one.order for one in found} == {"as is", "first", "last", "mean of both"}  # silence is none of them
 

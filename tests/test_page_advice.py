@@ -109,7 +109,7 @@ def test_every_checkpoint_has_its_line(root: Path) -> None:
     )
     lines = said(root)
     assert len(lines) == 2
-    assert any("these runs have no base of it" in line for line in lines)
+    assert any("these runs include no base of this checkpoint" in line for line in lines)
 
 
 def test_controls_alone_are_not_ranked(tmp_path: Path) -> None:

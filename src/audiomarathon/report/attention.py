@@ -44,7 +44,7 @@ _GREY = "#BBBBBB"
 
 @dataclass(frozen=True)
 class Seen:
-    """Captured attention of a run: N samples, R kinds of rows, L layers, H heads.
+    """Captured attention of a run: N samples, R kinds of query tokens (`ROWS`), L layers, H heads.
 
     K is the layer at which FastV drops tokens, by the attention of layer K − 1.
 
@@ -65,7 +65,7 @@ class Seen:
     blocks
         Mean of the block maps, shape (L, n, n).
     marks
-        Start and end of audio and question in the prompt, 0 to 1, mean over samples.
+        Start and end of audio and question as shares of the prompt's length, mean over samples.
     foresight
         Rank correlation (Spearman's ρ) of the attention to audio tokens in layer K − 1 with that in each layer, shape
         (N, L). Attention is of the prompt's last token, as in FastV (arXiv 2403.06764). In a pruned run, only kept
@@ -180,7 +180,8 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
     ----------
     layer
         K: show whether the attention in layer K − 1, by which FastV drops tokens at layer K, predicts later layers. 0
-        chooses K = 2, or the lowest possible K if layer 1 was not captured; skipped without two captured layers.
+        chooses K = 2, or the lowest possible K if layer 1 was not captured. This needs two captured layers, else it is
+        skipped.
     sample
         Draw this sample only; "" averages over all, and draws the first shared sample over time.
 
@@ -303,7 +304,7 @@ def _by_layer(panel: Any, layers: Sequence[int]) -> dict[str, Any]:
 
 
 def _heads(seen: Sequence[Seen]) -> Figure:
-    """Draw each head's attention to the audio, one panel per run and kind of row."""
+    """Draw each head's attention to the audio, one panel per run and kind of query token."""
     title = f"Attention to the audio, by layer and head ({_samples(seen)})"
     figure, grid = _figure(len(seen), len(ROWS), 11, 1 + 2.6 * len(seen), title)
     for row, one in enumerate(seen):
@@ -327,7 +328,7 @@ def _name_layers(panel: Any, layers: Sequence[int]) -> None:
 
 def _layers(seen: Sequence[Seen]) -> Figure:
     """Draw attention to the audio by layer, one line per run; below it, all targets of the first run's attention."""
-    title = f"Where attention goes, by layer ({_samples(seen)}; bands: 10 to 90 % of them)"
+    title = f"Where attention goes, by layer ({_samples(seen)}; bands: 10th to 90th percentile)"
     figure, grid = _figure(2, len(ROWS), 12, 7.4, title, sharey=True)
     for place, kind in enumerate(ROWS):
         above, below = grid[:, place]

@@ -30,7 +30,7 @@ _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _GREY = "#777777"
 _PALE = 0.35  # opacity of a bar
 _LETTERS = 11.0  # font size of a label, in pixels
-_SUBTITLE_LETTER = 7.0  # average pixels: browsers' sans-serif is wider than the layout's
+_SUBTITLE_LETTER = 7.0  # average width in pixels in browsers, whose sans-serif is wider than Vega's estimate
 STAGES = {
     "load": "#999933",
     "preprocess": "#44AA99",
@@ -367,7 +367,7 @@ def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", not
     for place, chart in enumerate(charts):
         text = json.dumps({name: value for name, value in chart.spec.items() if name != "$schema"})
         text = text.replace('"data": {"name": "', f'"data": {{"name": "{place}-')
-        # In a combination, Vega's `width` is not the chart's.
+        # In a combined chart, Vega's signal `width` is not the width of this part, so insert the number.
         for gap in (7, 9):
             text = text.replace(f'{{"expr": "width + {gap}"}}', str(chart.spec["width"] + gap))
         parts.append(json.loads(text))

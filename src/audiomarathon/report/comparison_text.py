@@ -12,7 +12,7 @@ from audiomarathon.results.compare import Compared, Comparison, LeftOut, is_clea
 from audiomarathon.results.pairs import ACROSS, AS_BASE, Pairs
 from audiomarathon.text import counted
 
-FEW_CLUSTERS = 10  # below it, accuracy's 95 % interval covered 91 to 94 % in simulation (docs/report.md)
+FEW_CLUSTERS = 10  # with fewer, accuracy's 95 % intervals covered 91 to 94 % in simulation (docs/report.md)
 MOST_NAMED = 12  # differences named in one line
 
 
@@ -82,7 +82,7 @@ def _remarks(pairs: Pairs) -> list[str]:
 
 
 def _undefined(verdict: PairedResult) -> str:
-    """Return the note on an undefined score, or on random draws with an undefined score; "" if there are none."""
+    """Return the note on a score undefined on all samples, or in some resamples or swaps; "" if there is none."""
     if verdict.difference is None:
         return "the score has no value on these samples"
     draws = {"resamples": verdict.undefined_resamples, "swaps": verdict.undefined_swaps}

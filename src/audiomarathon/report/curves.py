@@ -158,7 +158,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the settings, each LLM prefill time as base's ÷ the speed-up (see `series.PAIRED`)."""
+    """Set each setting's LLM prefill time to base's time ÷ the setting's speed-up (see `series.PAIRED`)."""
     bases = {one.conditions: one.figures.get("prefill_ms") for one in settings if one.method == "base"}
     found = list(settings)
     for place, one in enumerate(settings):

@@ -94,8 +94,8 @@ def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table
         stated, own = STATED[table][place][ENCODERS.index(encoder)], published_mean(table, encoder, place)
         alike = published_mean(table, encoder, place, weighted=False)
         notes.append(
-            f"{name} of all public tasks: X-ARES states {stated:.3f}; its rows give {own:.3f}, "
-            f"and {alike:.3f} if every task counts alike"
+            f"{name}, mean of all public tasks: X-ARES states {stated:.3f}; its published scores give {own:.3f} "
+            f"weighted, {alike:.3f} unweighted"
         )
     rows.sort(key=lambda row: "mean of these" in str(row["task"]))  # stable
     kinds = {

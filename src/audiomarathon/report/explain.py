@@ -71,8 +71,8 @@ class Strip:
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
     """Return, for each audio token of a batch of one, the share of (layer, head) pairs whose cache keeps it.
 
-    Token pruning counts from the layer at which it drops: a token has 0 or 1, or its share of the state that it was
-    merged into. For a press joined to it, the share is averaged over all layers.
+    With a pruner, a token has 1 (kept) or 0 (dropped), or its share of the state that it was merged into; layers before
+    the drop do not count. With a pruner and a press, the share is averaged over all layers.
 
     Parameters
     ----------

@@ -91,7 +91,7 @@ class Runs:
             row: dict[str, Any] = {"checkpoint": run.checkpoint, "setting": setting.name, "task": run.key}
             row |= {"method": setting.method, "ratio": setting.ratio, "n": len(run.records), "expected": run.expected}
             own = {"error": "not finished"} if run.summary is None else tables.result_row(_result(run))
-            named = {"checkpoint", "setting", "task"}  # as the page names them
+            named = {"checkpoint", "setting", "task"}  # set above, with the names of the page
             rows.append(row | {name: own[name] for name in own if name not in named} | {"folder": str(run.folder)})
         table = tables.results([_result(run) for _, run in found if run.summary is not None])
         shown = replace(table, frame=Table.of(rows).frame, shown=[*table.shown, "error"])

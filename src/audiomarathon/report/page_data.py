@@ -148,7 +148,7 @@ class PageData:
     def scopes(self) -> dict[str, list[str]]:
         """The tasks of each mean: groups, all tasks, and the tasks that every setting has, if not all.
 
-        Control runs do not count, unless there are no others.
+        Runs on control variants of the data do not count, unless there are no other runs.
         """
         counted = [(task, place) for task, place in self._runs if place in self.charted]
         tasks = list(dict.fromkeys(task for task, _ in counted))
@@ -166,7 +166,7 @@ class PageData:
 
     @cached_property
     def widest(self) -> str:
-        """The widest scope: the mean that most systems have, or the commonest task if less than half have a mean.
+        """The widest scope: the mean that most systems have, or the commonest task if no mean covers half the systems.
 
         "" without any score.
         """
@@ -215,7 +215,7 @@ class PageData:
 
     @cached_property
     def beside_base(self) -> tuple[dict[Place, Comparison], dict[Place, str], dict[int, Compared]]:
-        """Comparisons with base by task or mean and setting; reasons for missing ones; and all results by base."""
+        """By place: comparisons with base, and reasons for missing comparisons. By base: all comparisons with it."""
         rows: dict[Place, Comparison] = {}
         why: dict[Place, str] = {}
         found: dict[int, Compared] = {}
@@ -288,7 +288,7 @@ class PageData:
             bases = [one.place for one in self.settings if one.system.is_base and one.system.checkpoint == checkpoint]
             bases = [place for place in bases if place in self.charted]
             if not bases:
-                found.append(Advice(checkpoint, None, why="these runs have no base of it"))
+                found.append(Advice(checkpoint, None, why="these runs include no base of this checkpoint"))
             for base in bases:
                 name = checkpoint if len(bases) == 1 else self.systems[base].name(with_checkpoint=True)
                 found.append(self._advice(name, base))

@@ -94,7 +94,8 @@ def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart 
 def _point(one: Setting, quantity: str, panel: Panel) -> charts.Row:
     figure = one.figures[quantity]
     if quantity == "prefill_ms" and one.method == "base" and _is_paired(panel):
-        figure = replace(figure, interval=(figure.value, figure.value))  # bands show the ratio to base
+        # Bands are intervals of the ratio to base, which for base itself is exactly 1.
+        figure = replace(figure, interval=(figure.value, figure.value))
     busy = one.busy and quantity in ("prefill_ms", "speed_up")
     return charts.point(one.ratio, figure, what=one.label, method=one.method, busy=busy)
 

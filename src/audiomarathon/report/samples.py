@@ -29,11 +29,11 @@ from audiomarathon.runs.record_line import unpack
 
 STRIP = 160  # columns of a strip, and of a spectrogram
 BANDS = 32
-_LONGEST = 4_000  # characters of a prompt or a reply
+_LONGEST = 4_000  # characters shown of a prompt or a reply
 _ALL_REPLIES = 700_000  # characters of all replies, so that the page stays under 5 MB
-_LEVELS = 16  # of a spectrogram, and of a strip: two pixels a byte
+_LEVELS = 16  # of grey in a spectrogram or strip: a byte holds two pixels
 _RATE = 16_000
-_FRAME = 1024  # samples of a spectrum
+_FRAME = 1024  # audio samples per spectrum
 _RANGE_DB = 80.0
 _JOBS = min(4, os.cpu_count() or 1)  # each holds a clip or two in memory
 

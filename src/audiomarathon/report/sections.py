@@ -261,7 +261,7 @@ def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
     """Yield (name of a setting or checkpoint, note on its figures)."""
     for name, task, answered, expected in data.unfinished:
         count = f"{answered} of {expected} samples"
-        yield name, f"no figures for {task}: not finished ({count}; audiomarathon score summarises them)"
+        yield name, f"no figures for {task}: not finished ({count}; audiomarathon score summarises these samples)"
     for place, setting in enumerate(data.settings):
         row = data.figures.get((scope, place))
         if row and not _comparable(row) and (why := row.get("why") or row.get("untimed")):

@@ -78,7 +78,8 @@ def sentences(found: Sequence[Survival]) -> list[str]:
         one = own[(len(own) - 1) // 2]
         text = sentence(one.system.name(with_checkpoint=bool(name)).partition(" [")[0], one.figures)
         if one.order == BOTH_ORDERS and one.measurable:
-            text += f"; speech first, not last, accounts for {_points(one.figures['position_effect'])} points of that"
+            effect = _points(one.figures["position_effect"])
+            text += f"; speech first instead of last changes speech − sound by {effect} points"
         said.append(text)
     return said
 
@@ -99,7 +100,7 @@ def panels(found: Sequence[Survival]) -> list[Chart]:
 
 
 def _methods(found: Sequence[Survival]) -> list[tuple[str, str, list[Survival]]]:
-    """Return (checkpoint, "" if there is only one; method; its headline rows by rising ratio)."""
+    """Return each method's checkpoint ("" if there is only one), its name, and its headline rows by rising ratio."""
     methods: dict[tuple[str, str], list[Survival]] = {}
     for one in found:
         if one.headline and not one.system.is_base:

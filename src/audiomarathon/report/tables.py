@@ -223,7 +223,7 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
     """Return two tables of a sweep's settings: scores and times, and savings against base on the same samples.
 
     A speed-up is the median over samples of base ÷ setting, with its 95 % interval; `ideal` is computed from FLOPs.
-    Decode is measured only in forced runs (`DECODE_TOKENS`).
+    Decode is measured only in runs with a forced number of tokens (`DECODE_TOKENS`).
     """
     rows = [result_row(one.result, one.savings, one) for one in settings]
     title = f"Scores and times (medians){of}"
@@ -417,7 +417,7 @@ def running(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
             {
                 "task": task,
                 "answered": f"{answered:,} of {expected:,}",
-                # Settings take turns on each sample, so every setting's rate is the rate of samples.
+                # Settings take turns on each sample, so each has the rate of the whole task: do not add the rates.
                 "samples/min": max(one.samples_per_minute or 0 for one in runs) or None,
                 "audio s/s": max(one.audio_s_per_s or 0 for one in runs) or None,
                 "last record": f"{min(quiet):.0f} s ago" if quiet else None,

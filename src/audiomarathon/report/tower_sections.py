@@ -50,7 +50,7 @@ def layer_table(runs: Sequence[Run]) -> Table:
         row = rows.setdefault((model, point_of(run)), {"model": model, "point": point_of(run)})
         row |= estimated(task, run.headline)
     notes = (
-        "best: in each split the point with the best validation score; mix: layers weighed as learned on train",
+        "best: in each split the point with the best validation score; mix: mean of layers by weights learned on train",
         "text: the last token of the prompt",
     )
     tasks = list(dict.fromkeys(name for row in rows.values() for name in row if not name.endswith(("_low", "_high"))))
@@ -91,7 +91,7 @@ def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
 
 
 def fourfold_table(found: Sequence[Fourfold]) -> Table:
-    """Show for each setting the shares of clips that probe and reply get right, and that the probe lost to pruning."""
+    """Show each setting's shares of clips that probe, reply, both or neither get right, and that the probe lost."""
     rows = []
     for one in found:
         row = {"task": one.reply.key, "point": one.probe.checkpoint, "setting": one.probe.method, "n": one.n}
