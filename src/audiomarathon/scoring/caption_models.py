@@ -144,7 +144,8 @@ class SentenceEncoder:
         # The pooler and position ids are unused, so a checkpoint may have or lack them.
         absent = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
         if absent or info["mismatched_keys"]:
-            raise ModelError(f"{path}: not the weights of this encoder: {', '.join(map(str, absent[:5])) or 'shapes'}")
+            lacking = ", ".join(map(str, absent[:5])) or "none, but shapes differ"
+            raise ModelError(f"{path}: the weights do not fit config.json; missing weights: {lacking}")
         check_finite(path, model)
         return model.eval(), tokenizer
 

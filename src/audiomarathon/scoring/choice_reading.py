@@ -2,7 +2,7 @@
 
 1. Only visible text is read: no thinking, special tokens, markup, LaTeX or JSON quotes. A reply that is one letter,
    wrapped or punctuated, or one option's text word for word, is that option.
-2. Every other reply is a row of *mentions*: letters that stand alone, and option texts by whole words, the longest
+2. Every other reply is read as *mentions*: letters that stand alone, and option texts by whole words, the longest
    first. "A" and "I" before a word are an article and a pronoun. Initials are not letters. A lower-case letter counts
    only with a cue or a bracket. Either half of "Senior (51-70)" names it if no other option has that half. Numbers are
    read whole: 2.7, 10-12 and "between 7 and 12" are not 7.
@@ -130,7 +130,8 @@ class _Mention:
 def _forms(options: dict[str, str]) -> list[tuple[list[str], list[bool], frozenset[str]]]:
     """Return the word sequences that can name an option, the longest first.
 
-    Each comes with flags of words joined by a plain space: punctuation must not separate these in a reply.
+    Each comes with one flag per pair of neighbouring words: True if only white space separates them in the option. Then
+    no punctuation may separate them in a reply.
     """
     named: dict[tuple[str, ...], tuple[list[bool], set[str]]] = {}
     halves: dict[tuple[str, ...], tuple[list[bool], set[str]]] = {}

@@ -65,6 +65,6 @@ class Graded(Scorer):
         return max(0.0, 1 - abs(float(verdict.values["errors"][0])))
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the predicted and the right first grade."""
+        """Return the first grade, as predicted and as in the reference."""
         reference = verdict.record.reference
         return f"{reference['grades'][0]} {verdict.values['predicted'][0]:.1f}, true {reference['values'][0]:g}"

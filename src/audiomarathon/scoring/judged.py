@@ -22,10 +22,10 @@ _MOST_MISSING = 0.02  # above this share of missing judgements tables show a mar
 class Judged(Scorer):
     """A scorer whose verdicts are judges' readings; a subclass computes figures from them.
 
-    A verdict has these values, the first three by judge: `readings` (the protocol's values), `missing` (why there is no
-    reading: `absent`, `failed`, `unreadable`), `anchors` (each anchor's kind, and whether the judge read it correctly;
-    from the first protocol with answered anchors), `fixed` (True if no judge is asked, so that the reading is the same
-    for all), `shielded` (changes made in the reply before judges saw it).
+    A verdict has five values. Three are by judge: `readings` (the protocol's values), `missing` (why there is no
+    reading: `absent`, `failed`, `unreadable`) and `anchors` (the kind of each anchor, an artificial reply with a known
+    reading, and whether the judge read it correctly; from the first protocol with answered anchors). `fixed` is True if
+    the protocol asks no judge about the reply. `shielded` lists the changes made in the reply before judges saw it.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Judged(Scorer):
         return found or ([] if judges_of(verdicts) else [_UNJUDGED])
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
-        """Return why a judge's reading is incomplete: `absent`, `failed`, `unreadable` (or a value's name); else ""."""
+        """Return why a judge's reading is missing or incomplete: `absent`, `failed` or `unreadable`; else ""."""
         reading = verdict.values["readings"].get(judge)
         if reading is None:
             return str(verdict.values["missing"].get(judge, "absent"))

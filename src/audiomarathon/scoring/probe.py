@@ -20,7 +20,8 @@ from audiomarathon.scoring.scorer import Scorer, clusters_of, means
 if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Floats, Sums
 
-#: Keys of a record's groups: the release whose probe made the reply, and the clip's part (the release averages parts).
+#: Keys of `Record.groups`: the release whose probe made the reply, and the clip's part (a split or fold). The release
+#: averages over parts.
 PROTOCOL, PART = "protocol", "part"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Recognised(Transcript):
-    """1 − WER over all clips, at least 0. For X-ARES' own probe also as X-ARES counts words."""
+    """1 − WER over all clips, at least 0. For X-ARES' own probe, `published` counts word errors as X-ARES does."""
 
     key = "words"
 

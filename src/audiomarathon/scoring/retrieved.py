@@ -25,10 +25,10 @@ def places_to_reply(seeds: Iterable[Places]) -> str:
 
 
 class Retrieved(Probed):
-    """The mean of recall at 1 from clip to captions and from caption to clip; also recall at 1, 5 and 10 each way.
+    """The mean of recall at 1 from clip to captions and from caption to clip.
 
-    Mean average precision counts the first 10 ranks. Recall from clip to captions looks at the best-ranked caption of
-    the clip, average precision at all of them.
+    Each direction also has recall at 1, 5 and 10, and mean average precision at 10. From clip to captions, recall uses
+    the clip's best-ranked caption only, average precision uses all its captions.
     """
 
     key = "places"
@@ -43,7 +43,7 @@ class Retrieved(Probed):
         seeds = [json.loads(line) for line in record.text.split("\n")]
         most = {name: record.reference[name] for name in ("clips", "captions")}
         if any(not one[name] or not all(1 <= at <= most[name] for at in one[name]) for one in seeds for name in most):
-            raise ValueError("lacks ranks of captions and of clips, from 1")
+            raise ValueError("lacks ranks of captions and of clips; allowed: 1 to their number")
         asked = [
             {"clip_to_caption": [one["captions"]], "caption_to_clip": [[at] for at in one["clips"]]} for one in seeds
         ]

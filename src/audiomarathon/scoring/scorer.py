@@ -67,7 +67,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over samples (or clips), each with its cluster, for intervals and tests."""
+        """Return the figures as sums over samples (or clips), whose clusters intervals and tests resample."""
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
@@ -114,7 +114,7 @@ class Scorer(ABC):
         return self.figure.chance
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
-        """Return the score as the benchmark's release computed it, as the first figure; None if it has none."""
+        """Return the score as the benchmark's release computes it, as the first figure; None without such a rule."""
         return None
 
     def fits(self, record: Record) -> bool:
@@ -176,7 +176,7 @@ def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
 
 
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
-    """Return a scorer's sums. If these have no `ends`, the range of the headline figure becomes its ends."""
+    """Return a scorer's sums. If these set no :attr:`Sums.ends`, use the headline figure's `low` and `high`."""
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:
         return sums
