@@ -619,7 +619,7 @@ def test_judges_are_certified_on_replies_whose_score_is_known(
     assert code == 0, said
     own = json.loads((tmp_path / "scores.json").read_text())["judges"]["j"]
     assert {kind for kind, row in own["anchors"].items() if row["right"] == row["n"]} == right
-    assert ("weak, it misreads known answers" in said) is (len(right) < 3)
+    assert ("weak, since it misreads known answers" in said) is (len(right) < 3)
 
 
 def test_a_run_keeps_its_own_figures(judges: Callable[..., Scripted], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_WEAK, _UNKNOWN = "weak, it misreads known answers", "not certified: it has judged no anchors"
+_WEAK, _UNKNOWN = "weak, since it misreads known answers", "not certified: it has judged no anchors"
 #: Beginnings of the marks for judges whose scores should not be trusted alone.
 MARKS = (_WEAK, _UNKNOWN)
 WEAK = 0.8  # tables mark a judge that reads a smaller share of any kind of anchor correctly

@@ -13,7 +13,7 @@ from audiomarathon.errors import ModelError
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Request
 
-_GIVE_UP = 6  # requests in a row that fail after all attempts
+_GIVE_UP = 6  # failed requests in a row, besides those in flight, that end the judging
 _SEED = 42
 
 

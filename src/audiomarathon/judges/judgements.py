@@ -118,7 +118,7 @@ def request_of(protocol: Protocol, record: Record) -> Request | None:
 
 
 def second_of(protocol: Protocol, text: str, record: Record) -> Request | None:
-    """Return the second question after an answer; None if none is needed."""
+    """Return the second question that an answer (`text`) calls for; None if there is none."""
     messages = protocol.second(text, shielded(record, protocol.longest_reply))
     return Request(messages, protocol.max_new_tokens) if messages else None
 

@@ -92,7 +92,7 @@ class LocalJudge(Judge):
             yield from zip((request for request, _tokens in batch), self._answers(batch), strict=True)
 
     def _tokens(self, request: Request) -> list[int]:
-        """Return a request's prompt in the model's chat template.
+        """Return the token ids of a request's prompt, in the model's chat template.
 
         Special tokens in the request's text are broken up, since only the template may use them. If the template has no
         system turn (such as Gemma's), the user's turn begins with the system text.

@@ -62,7 +62,8 @@ class Protocol(ABC):
     name
         Written into each judgement: letters, digits, `-` and `_`.
     version
-        A hash of the texts and the reader, or a number. When it changes, stored judgements are read again.
+        A number, or a hash of the question's text and the code that reads answers. When it changes, stored judgements
+        are read again.
     max_new_tokens
         Token limit of a judgement.
     scales

@@ -81,7 +81,8 @@ def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
     Parameters
     ----------
     planned
-        Hashes of requests of the runs planned before; their answers will be in the cache. This run's are added.
+        Hashes of the requests of runs that were planned before, whose answers will then be in the cache. The hashes of
+        this run's requests are added.
     """
     pending, n_answered = _pending(case, read_judgements(case.folder).get(bench.name, {}))
     planned = set() if planned is None else planned
@@ -96,6 +97,8 @@ def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
 
 def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambda _more: None) -> int:
     """Ask a judge for every answer that a run's folder lacks; return the number of failed requests.
+
+    `step` is called with 1 after each request.
 
     Raises
     ------
