@@ -212,8 +212,8 @@ def _spoilt(**parts: object) -> TokenPruner:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"kept": torch.arange(2)}, r"kept of a merge has shape \(2,\)"),
-        ({"group": torch.zeros(2)}, "group of a merge has shape"),
+        ({"kept": torch.arange(2)}, r"merge.kept has shape \(2,\)"),
+        ({"group": torch.zeros(2)}, "merge.group has shape"),
         ({"weight": torch.ones(3)}, "weights of a merge .* floats"),
         ({"group": "-1"}, "an index is out of range"),
         ({"group": "k"}, "an index is out of range"),

@@ -114,7 +114,7 @@ def test_the_label_is_the_name_of_the_class(mine: Path, name: str, label: str) -
         ("pruner.py:Novelti:0.5", "there is no 'Novelti' (did you mean 'Novelty'?)"),
         ("pruner.py:Novelty", "pruner.py:Novelty:0.5"),
         ("pruner.py:first:0.5", "first is defined in chooser.py; name that file"),
-        ("presses.py", "defines none; allowed: a subclass of TokenPruner, KVPress or Method"),
+        ("presses.py", "defines nothing usable; allowed: a subclass of TokenPruner, KVPress or Method"),
         ("presses.py:Press", "such as presses.py:Press:0.5"),
         ("presses.py:bare:0.5", "takes no ratio"),
         ("presses.py:Nothing", "allowed: a subclass of TokenPruner"),

@@ -72,7 +72,7 @@ def check_writable(folder: Path) -> None:
     Raises
     ------
     RecordError
-        Quotes the system's reason.
+        The folder is not writable; the message quotes the system's reason.
     """
     with writing(folder):
         place = next(place for place in (folder, *folder.absolute().parents) if place.exists())

@@ -1,7 +1,7 @@
 """Fingerprints of large files: hashes of some of their parts, made by one of two rules.
 
-Rule 1 (versions up to 8983bac) writes a hash of 16 digits. Rule 2 reads more parts of the file, and writes `2:<hash by
-rule 1>:<hash by rule 2>`. It includes the hash by rule 1, so that it can be compared with an older fingerprint.
+Rule 1 (versions up to commit 8983bac) writes a hash of 16 digits. Rule 2 reads more parts of the file, and writes
+`2:<hash by rule 1>:<hash by rule 2>`: with the hash by rule 1, it can be compared with an older fingerprint.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def same(one: object, other: object) -> bool:
 
 
 def stronger(written: object, among: Iterable[object]) -> object:
-    """Return the one fingerprint of rule 2 that matches a fingerprint of rule 1; if none or several do, `written`."""
+    """Return the fingerprint of rule 2 in `among` that matches `written`, of rule 1; if not exactly one, `written`."""
     found = [other for other in among if not is_weak(other) and same(written, other)] if is_weak(written) else []
     return found[0] if len(found) == 1 else written
 

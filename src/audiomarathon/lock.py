@@ -71,7 +71,7 @@ def hold_run(folder: Path) -> IO[bytes]:
     RecordError
         When another process is writing this run, or the folder cannot be locked.
     """
-    busy, unusable = "another process is writing this run", "cannot be used as results folder: .lock"
+    busy, unusable = "another process is writing this run", "cannot lock .lock in this results folder"
     return _held(folder / ".lock", RecordError, f"{folder}: {busy}", f"{folder}: {unusable}")
 
 

@@ -79,7 +79,7 @@ def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed
     if not name:
         names = [key for key, value in objects.items() if fits(value) and _home(value) == module.__name__]
         if len(names) != 1:
-            found = f"several: {', '.join(names)}; name one, as {reference}:{names[0]}" if names else "none"
+            found = f"several: {', '.join(names)}; name one, as {reference}:{names[0]}" if names else "nothing usable"
             raise SettingsError(f"{where}: defines {found}; allowed: {allowed}")
         name = names[0]
     if name not in objects:
@@ -172,5 +172,5 @@ def _name(path: Path, text: bytes) -> str:
 
 
 def _home(value: object) -> str:
-    """Return the name of the module that defines an object, or its class."""
+    """Return the module name of a class or function, or of any other object's class."""
     return str((value if isinstance(value, type | FunctionType) else type(value)).__module__)

@@ -46,7 +46,7 @@ def plugins(
     built_in
         Built-in items; a plug-in with the key of one of them is left out.
     flaw_of
-        Looks for another fault of a plug-in and returns it, such as `has no usable 'scorer'`, or "".
+        Returns another fault of a plug-in, such as `has no usable 'scorer'`, or "" if there is none.
     """
     found: list[N] = []
     for entry in _entries(importlib.metadata.entry_points, group, tuple(sys.path)):

@@ -14,7 +14,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True)
 class Corpus:
-    """The references of a task's whole data. Scorers weigh words by them, even if only some samples were run.
+    """The references of a task's whole data, by which scorers weight words, even if only some samples were run.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Record:
     control
         Audio that replaced the clips (`silence`, …).
     prompt_tokens, audio_tokens, window_padding_tokens, kept_audio_tokens, new_tokens
-        Numbers of tokens. The audio tokens include those that pad a window, and those that were kept.
+        Numbers of tokens. `audio_tokens` includes `window_padding_tokens`, and counts tokens before any is dropped.
     kept_audio_bits
         Which audio tokens were kept; see :mod:`audiomarathon.runs.record_line`.
     kv_lengths, kv_bytes
@@ -78,14 +78,15 @@ class Record:
     latency
         `first_token` and `total` of a request to an endpoint, in seconds.
     session
-        Start time and process of the command that made this record. Its settings were measured side by side.
+        Start time and process of the command that made this record. A sample's records with the same session were
+        measured side by side.
     attempts, cost, key_masked
         Number of requests to an endpoint, their cost, and whether the key was masked in the reply.
     judgements
         Judges' replies about this sample, by judge and request hash; None for a failed request. They are stored in
         separate files (`judges/judgements.py`) and added when a run folder is read.
     corpus
-        The references of the whole data, if the task's scorer weighs words by them; added when a run folder is read.
+        The references of all samples, if the task's scorer weights words by them; added when a run folder is read.
     """
 
     id: str

@@ -239,7 +239,7 @@ class RunSettings:
         values: dict[str, Any] = {}
         paths = file.pop("data_paths", {})
         if flags.get("data") is None:  # --data also wins over the env vars of single tasks
-            paths = {} if env.get("AUDIOMARATHON_DATA", "").strip() else paths  # it wins over all paths of the file
+            paths = {} if env.get("AUDIOMARATHON_DATA", "").strip() else paths  # it wins over the file's paths
             paths = {**paths, **{name: text for name, text in env.items() if name.endswith(PATH_ENDING) and text}}
             values["data_paths"] = tuple(sorted(paths.items()))
         for setting in settings_fields():

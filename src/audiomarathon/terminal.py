@@ -19,7 +19,7 @@ from audiomarathon.text import counted
 
 LINE_EVERY_S = 30.0
 _WIDE = 200  # columns of tables in a pipe or a file
-_TEXT = 22  # columns of text that wraps
+_TEXT = 22  # a column of text is not wrapped narrower than this while columns can still be dropped
 
 
 class _Stream:
@@ -143,7 +143,7 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
     Parameters
     ----------
     least
-        Headings of the columns to drop, the least important first; the caption names the dropped columns.
+        Headings of columns that may be dropped, the least important first; the caption names the dropped columns.
     """
     gone = []
     for heading, figures, text in [*((one, True, _TEXT) for one in (*least, "")), ("", True, 0), ("", False, 0)]:
@@ -167,7 +167,7 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
 
 
 def _span(column: Column, line: int) -> tuple[int, int]:
-    """Return a column's least and greatest useful width. The least fits its longest word or `line` characters."""
+    """Return a column's least and greatest useful width. The least fits each word and `line` characters of text."""
     from rich.console import Console
     from rich.measure import measure_renderables
 

@@ -51,7 +51,7 @@ def hidden_instead_of_dropped(
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             hidden = args[0] if args else kwargs["hidden_states"]
             length = hidden.shape[-2]
-            # Ask layer 0, because some layers have no cache; it already holds this token.
+            # Layer 0's length, since some layers have no cache. For later layers it already counts this token.
             past = 0 if length > 1 else kwargs["past_key_values"].get_seq_length() - (index > 0)
             given = kwargs.get("attention_mask")
             queries = torch.arange(past, past + length)

@@ -140,7 +140,7 @@ class _Wrapper:
         return attend(module, query, key, value, *rest, **kwargs)
 
     def remove(self) -> None:
-        """Stop the callbacks. Restore the registry's entry from below this wrapper and other finished wrappers."""
+        """Stop the callbacks. Remove finished wrappers, such as this one, from the top of the registry's entry."""
         self.callbacks.clear()
         top = _WRAPPERS.get(self.implementation)
         while isinstance(top, _Wrapper) and not top.callbacks:

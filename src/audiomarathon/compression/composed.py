@@ -29,7 +29,7 @@ class Composed(Method):
     key: ClassVar[str] = "composed"
     title: ClassVar[str] = "token pruning, then a press"
     saves: ClassVar[str] = "what its two parts save"
-    note: ClassVar[str] = "a reply of one token comes from prefill: it is the pruner's alone by construction"
+    note: ClassVar[str] = "a reply of one token comes from prefill, before the press acts: it equals the pruner's"
     batches: ClassVar[bool] = False
 
     first: Method = field(default_factory=Base)

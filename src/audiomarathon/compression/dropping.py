@@ -74,8 +74,8 @@ class Drop:
     def keep(self, chosen: Sequence[torch.Tensor | Merge]) -> None:
         """Set which audio tokens each sample keeps: indices into its audio positions, or a merge.
 
-        An index out of range would crash a GPU process. So indices are clamped, and `inside` records, without waiting
-        for the GPU, whether that changed one.
+        An index out of range would crash a GPU process. So indices are clamped, and `inside` records whether all were
+        in range, to be read after the call: reading it here would wait for the GPU.
         """
         self.merges = tuple(choice if isinstance(choice, Merge) else None for choice in chosen)
         self.inside, rows = [], []

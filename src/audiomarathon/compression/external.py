@@ -35,9 +35,9 @@ class Foreign(Method):
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a press without a name of its own, and a name that cannot be a folder's."""
+        """Refuse a name that cannot name a folder, and an unnamed press whose repr shows a memory address."""
         if self.name and not _NAME.fullmatch(self.name):
-            start = "a letter, a digit or _, then also . = -"
+            start = "letters, digits and _, and after the first character also . = -"
             raise SettingsError(f"method name {self.name!r}: not allowed; allowed: {start}")
         if not self.name and " at 0x" in repr(self.press):
             raise SettingsError(

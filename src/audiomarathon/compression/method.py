@@ -87,8 +87,8 @@ class Method(ABC):
             raise LogitsError(f"{self.label}: {error}") from None
         if done.expected_lengths not in (None, done.kv_lengths):
             raise MethodError(
-                f"{self.label} broke its promise: the layers' caches have {done.kv_lengths} entries, "
-                f"not {done.expected_lengths}"
+                f"{self.label}: after prefill the layers' caches have {done.kv_lengths} entries, "
+                f"but the method predicted {done.expected_lengths}"
             )
         if any((row.diff() <= 0).any() for row in done.kept_positions or ()):
             raise MethodError(f"{self.label} kept a prompt position twice, or not in order")

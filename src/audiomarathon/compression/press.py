@@ -65,7 +65,7 @@ class Cached:
 
 #: Caveats for readers of a press's scores.
 ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks: it is base's by construction"
-BY_HEAD = "the ratio holds on average over a layer's heads; each decode step spreads them out to the longest"
+BY_HEAD = "the ratio holds on average over a layer's heads; each decode step pads every head to the longest"
 #: When the heads of a layer share a budget, each head keeps at least this share of k: kvpress' default for Ada-KV.
 SAFEGUARD = 0.2
 
@@ -104,7 +104,7 @@ class KVPress(Method):
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Also refuse flash attention for a press whose heads differ in length: it takes no mask for each head."""
+        """Also refuse flash attention, which takes no mask per head, for a press whose heads differ in length."""
         super().check(lm)
         if self.by_head and "flash" in lm.attn_implementation:
             raise MethodError(

@@ -132,7 +132,7 @@ class TokenPruner(Method):
         return super().label if self.at == "layer" or not self.ratio else f"{self.key}-{plain(self.ratio)}-input"
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field but one: at the input without `layer`, which has no meaning there; else without `at`."""
+        """Return every field but one: `layer` if tokens are dropped at the input (no layer is used there), else `at`."""
         omitted = "at" if self.at == "layer" else "layer"
         return {name: value for name, value in super().parameters().items() if name != omitted}
 
@@ -250,16 +250,16 @@ class TokenPruner(Method):
             return torch.arange(evidence.n_keep)
         chosen, total = self.select(evidence), len(evidence.positions)
         if isinstance(chosen, Merge):
-            parts = [("kept of a merge", chosen.kept, evidence.n_keep), ("group of a merge", chosen.group, total)]
+            parts = [("merge.kept", chosen.kept, evidence.n_keep), ("merge.group", chosen.group, total)]
             if chosen.weight.shape != (total,) or not chosen.weight.is_floating_point():
                 raise MethodError(f"{self.label}: the weights of a merge must be {total} floats, one per audio token")
         else:
-            parts = [("choice", chosen, evidence.n_keep)]
+            parts = [("the result of select", chosen, evidence.n_keep)]
         for name, indices, count in parts:
             if indices.shape != (count,):
                 raise MethodError(f"{self.key}: {name} has shape {tuple(indices.shape)}; it must be exactly ({count},)")
             if indices.dtype not in (torch.int64, torch.int32):
-                raise MethodError(f"{self.label} gave a {name} of {indices.dtype}; allowed: indices of torch.int64")
+                raise MethodError(f"{self.label}: {name} is of {indices.dtype}; allowed: torch.int64 or torch.int32")
         return chosen
 
 

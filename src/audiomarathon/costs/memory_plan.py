@@ -71,7 +71,7 @@ class MemoryPlan:
         return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), most))
 
     def card(self, seconds: float) -> int | None:
-        """Return the memory, in GiB, of the smallest common GPU into which `seconds` of audio fit; None if no GPU."""
+        """Return the memory, in GiB, of the smallest common GPU into which `seconds` of audio fit, or None."""
         need = sum(self.need(seconds)[1].values())
         return next((size for size in _GPU_GIB if need <= size * 2**30 * _USABLE), None)
 

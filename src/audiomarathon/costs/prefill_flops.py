@@ -78,7 +78,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Drops:
-    """How a method drops audio tokens in prefill: the fraction `ratio`, before `layer` (None if it drops none)."""
+    """Audio tokens dropped in prefill: the fraction `ratio`, before layer `layer` (None: nothing is dropped)."""
 
     layer: int | None = None
     ratio: float = 0.0

@@ -43,7 +43,7 @@ class AudioLM:
     text_only: ClassVar[bool] = True
     """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If it does not, a run with such
     samples is refused before the model is loaded."""
-    other_kinds: ClassVar[str] = "a checkpoint of another model; `audiomarathon list models` names them"
+    other_kinds: ClassVar[str] = "name the model that fits; `audiomarathon list models` shows all"
     """Advice in the error about a checkpoint with another model type."""
     template: ClassVar[str | None] = None
     """Chat template for checkpoints without a template file; None uses the tokenizer's template."""
@@ -104,7 +104,7 @@ class AudioLM:
 
     @classmethod
     def refuse_other_kinds(cls, path: Path) -> None:
-        """Refuse a checkpoint of another model. Otherwise the config class would fill its gaps with wrong defaults."""
+        """Refuse another model's checkpoint: the config class would set its missing fields to wrong defaults."""
         kind = cls.architecture.config_class.get_config_dict(path)[0].get("model_type")
         if kind not in cls.model_types:
             raise ModelError(

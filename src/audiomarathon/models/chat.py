@@ -34,7 +34,8 @@ def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) 
     text = render(tokenizer, conversation(prompt), **options)
     if prompt.clips and placeholder not in text:
         raise TemplateError(
-            f"{template_file(tokenizer)}: the chat template writes no {placeholder} for audio; use this model's own"
+            f"{template_file(tokenizer)}: the chat template writes no {placeholder} for audio; "
+            "use the template published with this model"
         )
     return text
 

@@ -76,7 +76,7 @@ class Checkpoint:
                 # The length of the header, with the 8 bytes that state it.
                 stated = 8 + int.from_bytes(stream.read(8), "little") if file.suffix == ".safetensors" else 0
                 header = min(size, stated)
-                # Rule 1 must stay as it was: by a fault, it never read tensor by tensor, but always even blocks.
+                # Rule 1 keeps its bug, to match older hashes: evenly spaced blocks instead of blocks of each tensor.
                 read_1 = [(0, header), *_even_blocks(size)]
                 read_2 = (size > _SMALL_BYTES and _tensor_blocks(stream, size, header)) or _even_blocks(size)
                 for digest, spans in ((rule_1, read_1), (rule_2, read_2)):

@@ -60,7 +60,7 @@ class Voxtral(AudioLM):
         if not known or self._request(Prompt("?", (_SILENCE,))).count(self.audio_token) != per_window:
             raise ModelError(
                 f"the weights need {per_window} audio tokens with id {self.audio_token} per window, but tekken.json "
-                "makes others; tokenizer and weights do not belong together"
+                "makes different ones; tokenizer and weights do not belong together"
             )
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:

@@ -50,8 +50,8 @@ class Attention:
         `meta["groups"]` names the groups: first token, template before (the audio), each clip, question, rest of the
         template, generated.
     profile
-        Attention to each audio token, mean over heads, times A, shape (R, L, A), float16. If every audio token had 1,
-        they would share all attention evenly.
+        Attention to each audio token, mean over heads, times A, shape (R, L, A), float16: 1 is an even share of all
+        attention.
     top_index, top_mass
         The 16 audio tokens with the most attention (all, if there are fewer), and their attention; shape (R, L, H, 16
         or A), int32 and float16.

@@ -215,7 +215,7 @@ def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lam
     Parameters
     ----------
     beside
-        Maps a run's folder to that of another run to read too, or to None.
+        Given a run's folder, returns the folder of another run to read too, or None.
 
     Raises
     ------

@@ -104,7 +104,7 @@ def _fits(kind: str, name: str, value: Any) -> bool:
 
 
 def _is_reference(value: object) -> bool:
-    """Check a reference: `options` and `labels` must be lists of texts, and with both, `answer` an option's letter."""
+    """Check `options` and `labels`: lists of texts; if both exist, equally long, and `answer` is an option's letter."""
     if not isinstance(value, dict):
         return False
     lists: list[Any] = [value[name] for name in ("options", "labels") if name in value]

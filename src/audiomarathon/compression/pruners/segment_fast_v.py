@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class SegmentFastV(TokenPruner):
     """Cut the audio into equal time segments; in each, keep the tokens with FastV's highest scores.
 
-    Compare arXiv 2511.14293. The numbers of tokens to keep are rounded by the largest remainder (of equal ones, the
-    earlier segment's), so that they sum to k.
+    Compare arXiv 2511.14293. The numbers of tokens to keep are rounded by the largest remainder, so that they sum to k;
+    ties go to the earlier segment.
     """
 
     key: ClassVar[str] = "segment_fast_v"
