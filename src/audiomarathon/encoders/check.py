@@ -150,7 +150,7 @@ def hop_off(encoder: Encoder) -> str:
 
 
 def _apart(first: torch.Tensor, second: torch.Tensor, limit: float) -> str:
-    """Return a line if features differ by more than a limit, relative to the first's norm; else ""."""
+    """Return a line if two features differ by more than `limit`, relative to the norm of `first`; else ""."""
     if first.shape != second.shape:
         return f"shapes differ: {list(first.shape)} and {list(second.shape)}"
     difference = float((first - second).norm() / first.norm().clamp_min(1e-12))

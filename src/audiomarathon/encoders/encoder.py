@@ -38,7 +38,7 @@ class Encoder:
     Attributes
     ----------
     name
-        For tables and folders: class name, last part of a hub id, "logmel".
+        Name for tables and folders, such as the class name, the last part of a hub id, or "logmel".
     module
         The network, in eval mode, with frozen parameters.
     identity
@@ -46,7 +46,7 @@ class Encoder:
     max_seconds
         The longest clip that it accepts, in seconds; None for any length.
     takes_lengths
-        Whether `forward` takes `lengths` and ignores the zeros after them.
+        Whether `forward` takes `lengths` and ignores the zeros after each clip's end.
     was_training
         Whether its constructor left layers in training mode.
     """
@@ -70,7 +70,7 @@ class Encoder:
         audio
             float32 `[B, T]`, zero-padded.
         lengths
-            Samples in each row; None means that every row is whole.
+            Number of samples in each row without padding; None to treat whole rows as audio.
 
         Raises
         ------
@@ -146,7 +146,7 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
         `FILE.py[:CLASS]`, `PACKAGE.MODULE:CLASS`, `hf:ID_OR_FOLDER`, `tower:MODEL[@point]`, the key of a built-in
         (`baseline:whisper`, `control:logmel`) or a plug-in.
     arguments
-        Keyword arguments of its constructor; a text that is an int, a float or a bool becomes that.
+        Keyword arguments of the encoder's constructor; texts that spell an int, a float or a bool are converted.
 
     Raises
     ------

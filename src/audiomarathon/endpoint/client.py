@@ -59,7 +59,7 @@ class Answer:
     Attributes
     ----------
     text
-        The reply, or a refusal from its own field. `***` replaces the key and parts of it.
+        The reply; without one, the refusal that the server sent. `***` replaces the key and parts of it.
     finish
         The server's reason: `stop`, `length` at the token limit, `content_filter`, …
     first_token, total
@@ -111,7 +111,7 @@ class Prices:
             if None not in prices[:2] and all(price is None or 0 <= price < inf for price in prices):
                 return cls(*prices)  # type: ignore[arg-type]
         shown = ", ".join(f"{name}={env.get(name, '')}" for name in _PRICES)
-        raise SettingsError(f"{shown}: set prices per million tokens, each 0 or more; the first two are both required")
+        raise SettingsError(f"{shown}: allowed: 0 or more per million tokens; set both {_PRICES[0]} and {_PRICES[1]}")
 
     def cost(self, prompt_tokens: int | None, audio_tokens: int | None, new_tokens: int | None) -> float | None:
         """Return the cost of a reply; None if a required count is unknown."""
@@ -504,14 +504,14 @@ async def _beginning(response: httpx2.Response) -> bytes:
 
 
 async def _bounded(response: httpx2.Response, most_bytes: int) -> AsyncIterator[bytes]:
-    """Yield a response's unpacked bytes; the limit applies to packed and to unpacked bytes.
+    """Yield a response's decompressed bytes; the limit applies to compressed and to decompressed bytes.
 
-    httpx2 could unpack too, but it accepts several codings at once, and does not count bytes that unpack to nothing.
+    httpx2 could decompress too, but it accepts nested encodings, and ignores bytes that decompress to nothing.
 
     Raises
     ------
     _BadReplyError
-        There are more bytes, or they cannot be unpacked.
+        There are more bytes than `most_bytes`, or they cannot be decompressed.
     """
     coding = response.headers.get("Content-Encoding", "").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip", "deflate"):

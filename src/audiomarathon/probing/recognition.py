@@ -156,7 +156,7 @@ class Writer:
     tokenizer: Any
 
     def joined(self, audio: torch.Tensor, counts: torch.Tensor, texts: Sequence[str | None]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs and labels: audio, separator, text, EOS token; only the first two if a text is None.
+        """Return the model's inputs and labels: audio, separator, text, EOS token; without text, only the first two.
 
         Parameters
         ----------

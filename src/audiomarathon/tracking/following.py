@@ -36,7 +36,7 @@ class _Curve:
         self.sent = time.monotonic()
 
     def points(self) -> list[Point]:
-        """Return a point for each answered sample not sent yet. Only some points and the last have a running score."""
+        """Return a point for each answered sample not sent yet; the last point and some others have a running score."""
         records, self.fresh = [record for record in self.fresh if record.answered], []
         scorer, found = self._task.scorer, []
         stride = max(1, -(-len(records) // _SCORES))
@@ -73,7 +73,7 @@ def following(
     trackers
         A tracker that fails is removed from this list, so that it does not slow later tasks.
     jobs
-        Their folders must be entered.
+        The runs, whose folders must already be open (inside their `with` block).
     clips
         Hash of each selected sample's clips.
     say
