@@ -349,7 +349,7 @@ class TestRefusals:
     def test_another_question(self, tmp_path: Path, field: str) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, **{field: "other"})
-        with pytest.raises(RecordError, match=f"not asked the same .{field}"):
+        with pytest.raises(RecordError, match=f"not asked the same questions .{field}"):
             rows_of(tmp_path)
 
     def test_no_task_in_common(self, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Decode a clip to mono float32 at a model's rate, or raise an error that names the damage.
 
 libsndfile decodes (WAV, AIFF, AU, FLAC, OGG, MP3), soxr resamples. The result is bit-identical to `librosa.load`,
-without librosa. It is made in blocks, so that memory grows with the mono output only. containers.py finds damage that
-libsndfile does not report: a clip is never shorter than its header promises.
+without librosa. Clips are read in blocks, so that memory grows with the mono output only. containers.py finds damage
+that libsndfile does not report: a clip is never shorter than its header promises.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ClipInfo:
     channels
         Native number of channels.
     frames
-        Samples per channel. Exact, except for an MP3 without a Xing/Info header: then count the stream's frames, which
-        include the encoder's padding (a few thousand samples, under 0.2 s) and damaged frames.
+        Samples per channel. Exact, except for an MP3 without a Xing/Info header: this count then includes the encoder's
+        padding (a few thousand samples, under 0.2 s) and damaged frames.
     format
         libsndfile's name for the container: `WAV`, `FLAC`, `OGG`, `MP3`, …
     """

@@ -311,7 +311,7 @@ def mean_over(tasks: Sequence[Estimate], weights: Sequence[float] | None = None)
     Parameters
     ----------
     weights
-        Weights of the tasks, 1 on average; None for equal weights.
+        Weights of the tasks, whose mean is 1; None for equal weights.
     """
     if len(tasks) == 1:
         return tasks[0]

@@ -75,7 +75,7 @@ class Ranking:
         score
             Return the fastest system with at least this share of the reference's score.
         points
-            Return the fastest system whose score is at most this much below the reference's.
+            Return the fastest system whose score is at most this much, in the unit of the score, below the reference's.
         random
             Whether the control `random` may win.
         among

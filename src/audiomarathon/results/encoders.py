@@ -114,7 +114,10 @@ def _mean(
     encoder: str, name: str, members: Sequence[Score], weights: dict[str, int] | None = None,
     neighbours: Collection[str] = ()
 ) -> Score:  # fmt: skip
-    """Return the mean by probe, for probes with scores on all tasks (weighted: on all where X-ARES runs the probe)."""
+    """Return the mean by probe, for probes with a score on every task of `members`.
+
+    With `weights`, X-ARES' mean: kNN probes then need scores only on the tasks `neighbours`, where X-ARES runs kNN.
+    """
     by_probe = {}
     for probe in PROTOCOLS["both"]:
         have = [one for one in members if probe in one.by_probe and not math.isnan(one.by_probe[probe].value)]

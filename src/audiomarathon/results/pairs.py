@@ -113,7 +113,7 @@ class Pairs:
         if differing := [name for name in asked if own.get(name) != other.get(name)]:
             plain = [_SAID[name] for name in differing if name in _SAID][:1]
             shown = ", ".join(plain or (f"{name} {own.get(name)} and {other.get(name)}" for name in differing))
-            raise RecordError(f"the two runs were not asked the same ({shown})")
+            raise RecordError(f"the two runs were not asked the same questions ({shown})")
         both, lost = _paired(run, base, same_clips=same_audio)
         if not both:
             why = f" ({'; '.join(f'{count} {what}' for what, count in lost.items())})" if lost else ""
@@ -286,7 +286,7 @@ def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdic
         if theirs is None:
             lost[f"of {counted(len(run.verdicts), 'sample')} not answered by the reference"] += 1
         elif same_clips and not same(theirs.record.clips, own.record.clips):
-            lost["samples heard other clips"] += 1
+            lost["samples had another clip in the reference"] += 1
         else:
             found.append((theirs, own))
     return sorted(found, key=lambda pair: pair[1].record.id), dict(lost)

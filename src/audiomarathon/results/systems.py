@@ -25,7 +25,7 @@ class System:
     Attributes
     ----------
     checkpoint
-        Its name, with part of its content's hash if several checkpoints have this name.
+        The checkpoint's name, with part of its content's hash if several checkpoints have this name.
     method
         The method's label.
     control
@@ -133,7 +133,7 @@ def control_of(label: str) -> str:
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the ratio of each `random` run that is missing beside a pruner's run, by the missing system's name."""
+    """Return the `random` runs missing beside runs of pruners: the ratio of each, by the missing system's name."""
     several = len({system.checkpoint for system in systems}) > 1
     have = {system.name(with_checkpoint=several) for system in systems}
     wanted = [replace(system, method=control_of(system.method)) for system in systems if not system.control]

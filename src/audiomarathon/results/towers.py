@@ -19,8 +19,8 @@ from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over, mea
 from audiomarathon.runs.read import Run
 
 CELLS = ("both", "unused", "reply_only", "neither")
-"""Right are: probe and reply; only the probe; only the reply; neither."""
-_SEED = 42  # seed of the methods under which a tower's probe reads the kept tokens
+"""Cells of a fourfold table, by what is right: probe and reply; only the probe; only the reply; neither."""
+_SEED = 42  # seed of the methods that drop tokens before a tower's probe
 _PREFERRED = ("tower", "best")  # points that represent a tower: the first of these that was probed
 
 
@@ -51,7 +51,7 @@ def point_of(run: Run) -> str:
 
 
 def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
-    """Return each setting for which a probe on a long task and the model's own replies were run."""
+    """Return a fourfold for each probe of a tower and run of its model with the same task and setting."""
     found = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
     probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
