@@ -102,7 +102,7 @@ def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table
         "ours": Kind("ours [95 %]", ".3f"),
         "theirs": Kind("published", ".3f"),
         "apart": Kind("difference", "+.3f"),
-        "inside": Kind("published within", left=True),
+        "inside": Kind("published in interval", left=True),
     }
     said = "ours: X-ARES' protocol on the weights and clips found here; published: X-ARES' scores on all clips"
     return Table.of(rows, title=f"{encoder}: ours and published", kinds=kinds, notes=(said, *notes))

@@ -56,8 +56,8 @@ def tables(found: Sequence[Survival]) -> list[Table]:
     percent = {f"{name}_kept": Kind(f"{name} kept, %", _PERCENT, 100) for name in MODALITIES}
     percent["difference"] = Kind("speech − sound, points", "+.0f", 100)
     percent |= {"preference": Kind("E", ".2f"), "kept_tokens": Kind("tokens kept", ".0f")}
-    percent["padding_tokens"] = Kind("of padding", ".0f")
-    percent["speech_stands"] = Kind("speech stands", left=True)
+    percent["padding_tokens"] = Kind("padding tokens", ".0f")
+    percent["speech_stands"] = Kind("speech position", left=True)
     notes = [_PREFERENCE if any(one.preference for one in found) else _NO_PREFERENCE]
     notes += [] if any(one.order == BOTH_ORDERS for one in found) else [_LATE]
     shown = (*model, "setting", "speech_stands", "kept_tokens", "padding_tokens", *percent, "p_holm")
@@ -65,7 +65,7 @@ def tables(found: Sequence[Survival]) -> list[Table]:
     title = "What the unpruned model reports, above chance"
     reported = Table.of(bases, (*model, "speech_stands", *MODALITIES), title=title, kinds=names | percent)
     of_that = Table.of(
-        kept, tuple(dict.fromkeys(shown)), title="What settings keep of that", kinds=percent, least=least,
+        kept, tuple(dict.fromkeys(shown)), title="What settings keep of what base reports", kinds=percent, least=least,
         notes=notes if kept else (), group="setting",
     )  # fmt: skip
     return [reported, of_that.without_empty("difference")]

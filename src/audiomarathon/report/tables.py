@@ -331,7 +331,7 @@ def reproduction(rows: Sequence[Mapping[str, Any]], title: str, notes: Sequence[
     shown = ("scope", "samples", "unparsed", "mine", "weighted", "published", "difference", "agrees")
     hundredths = {"mine": "mine × 100 [95 %]", "weighted": "weighted F1", "published": "published"}
     kinds = {name: Kind(heading, ".1f", 100) for name, heading in hundredths.items()}
-    kinds |= {"scope": Kind("task", left=True), "samples": Kind("n", "d"), "agrees": Kind("published within")}
+    kinds |= {"scope": Kind("task", left=True), "samples": Kind("n", "d"), "agrees": Kind("published in interval")}
     kinds["difference"] = Kind("difference", "+.1f", 100)
     return Table.of(found, shown, title=title, least=("weighted", "agrees"), kinds=kinds, notes=notes)
 
