@@ -224,7 +224,7 @@ class Task(ABC):
     probed
         Whether the task probes encoders instead of asking models.
     group_fields
-        Fields of `Sample.meta` that go into every record, for figures by group without the data.
+        Fields of `Sample.meta` that every record stores, so that figures by group need no data.
     version
         Version of the data, and the published scoring rule if there is one. Runs of different versions are not mixed.
     source
@@ -277,7 +277,7 @@ class Task(ABC):
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:  # noqa: ARG002
-        """Return the reference texts of each item of the whole data, for scorers that weigh words; else nothing."""
+        """Return the reference texts of each item of the whole data, for scorers that weigh words by rarity; else ()."""
         return ()
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
@@ -285,7 +285,7 @@ class Task(ABC):
         return {name: str(sample.meta.get(name, "")) for name in self.group_fields} or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return tables for the task's section of the page, by title: the scorer's, and the score by group.
+        """Return tables for the task's section of the report, by title: the scorer's tables, and the score by group.
 
         Parameters
         ----------

@@ -199,7 +199,7 @@ class Tagged(Probed):
         return "no labels" if ranked is None else f"labels ranked with precision {ranked:.2f}: {labels}"
 
     def _by_seed(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each seed's mean over labels; for a published probe, a label without clips counts 0."""
+        """Return each seed's mean average precision; for a published probe, a label without clips counts 0."""
         from audiomarathon.metrics.average_precision import average_precisions
 
         scores, targets = _scores_and_targets(verdicts)

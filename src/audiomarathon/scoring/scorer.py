@@ -100,7 +100,7 @@ class Scorer(ABC):
         return []
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:  # noqa: ARG002
-        """Return tables for the task's section of the page, by title; `report/render.py` describes the columns.
+        """Return tables for the task's section of the report, by title; `report/render.py` describes the columns.
 
         Parameters
         ----------

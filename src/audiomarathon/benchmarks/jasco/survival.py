@@ -64,7 +64,7 @@ def reports(records: Iterable[Record]) -> Reports:
     """Return the shares that each reply reports of its clip's speech, sound and keywords, and of other clips' by
     chance.
 
-    Every reply counts as an answer. Only replies to prompts that ask for speech and sound count as reports of these.
+    Keywords count in every reply; speech and sound only in replies to prompts that ask for both.
     """
     records = list(records)
     names = ("spoken_text", "audio_sound", "target_keywords")

@@ -126,7 +126,7 @@ def _clip(row: Row) -> Sample:
     if not re.fullmatch(r"[\w.-]+", id_):
         raise RowError(f"{_ID} {shown(id_)} holds more than letters, digits, . _ and -")
     here = replace(row, fields={**row.fields, _CLIP: row.optional(_CLIP) or f"{id_}.wav"})
-    meta = {name: row.text(column) and row.fields[column] for name, column in COLUMNS.items()}  # unchanged
+    meta = {name: row.text(column) and row.fields[column] for name, column in COLUMNS.items()}  # not stripped
     text = row.optional(_TOLD) and row.fields[_TOLD]
     clips = () if text else (here.clip(_CLIP),)
     return Sample(id_, clips, "", meta["tgt_text"], id_, meta=meta | ({_TOLD: text} if text else {}), bundle=id_)

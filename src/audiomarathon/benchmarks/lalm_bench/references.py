@@ -105,8 +105,8 @@ def scores_without(
 ) -> dict[str, dict[str, Estimate]]:
     """Score people and replies against all captions, and against captions that are not outliers.
 
-    For people, each caption is scored against the clip's other captions. Both columns weigh words by all captions, so
-    that only the references differ.
+    For people, each caption is scored against the clip's other captions. Both ways weigh words by all captions, so that
+    only the references differ.
 
     Parameters
     ----------

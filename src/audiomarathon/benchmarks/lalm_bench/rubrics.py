@@ -2,7 +2,7 @@
 
 The idea comes from an experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark); the questions are ours.
 Every answer is one JSON object. Only code fences and trailing commas are tolerated; after any other answer the judge is
-asked once more, then the value is missing.
+asked once more; if that fails too, the value is missing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _InJson(Protocol):
 
 
 class WriteRubric(_InJson):
-    """Ask for criteria, each with words quoted from a caption. The record's reply is its references, one per line.
+    """Ask for criteria, each with words quoted from a caption. The record's reply holds the captions, one per line.
 
     Values: `criteria`, and `dropped`: the number of criteria whose quote is in no reference.
     """

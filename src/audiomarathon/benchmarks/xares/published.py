@@ -89,7 +89,7 @@ def published(table: str, encoder: str, task: str) -> tuple[float | None, float 
 
 
 def weight(table: str, task: str) -> int:
-    """Return a task's weight in a table's means: set by hand, or the number of test batches in the first table."""
+    """Return a task's weight in a table's means: for "first" the number of test batches, for "readme" set by hand."""
     found = next(one for one in TASKS if one.name == task)
     if table == "first":
         return _FIRST_BATCHES.get(task, -(-found.n_test // found.recipe.batch))

@@ -158,7 +158,7 @@ class EncoderTask(Task):
 
     @property
     def one_label(self) -> bool:
-        """Whether each clip has exactly one label, so that neighbours can vote."""
+        """Whether each clip has exactly one label, as a kNN probe's vote needs."""
         return bool(self.label) and not self.multi_label
 
     @property
