@@ -208,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clips", type=int, default=300, help="clips a format (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each side (default: %(default)s)")
-    parser.add_argument("--growth", default="100,500,2000", help="clips, by commas (default: %(default)s)")
+    parser.add_argument("--growth", default="100,500,2000", help="numbers of clips, by commas (default: %(default)s)")
     parser.add_argument("--gigabytes", type=float, default=2, help="corpus for peak memory (default: %(default)s)")
     flags = parser.parse_args()
     try:

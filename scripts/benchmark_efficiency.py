@@ -115,7 +115,7 @@ def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--decode-tokens", type=at_least(2), default=64, help="length of the forced decode [%(default)s]"
     )
     parser.add_argument("--threads", type=at_least(1), help="CPU threads [torch's own choice; 1 with --cpu-time]")
-    parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds of one thread: on a shared machine")
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds of one thread, for a shared machine")
     parser.add_argument("--no-control", action="store_true")
     parser.add_argument("--no-overhead", action="store_true")
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmark_efficiency.json"))

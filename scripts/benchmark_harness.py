@@ -126,13 +126,13 @@ def report_on(runs: int, records: int) -> None:
 
 
 def main() -> None:
-    """Run them."""
+    """Run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=10, help="samples of the first and third benchmark (default 10)")
-    parser.add_argument("--runs", type=int, default=50, help="runs of the second (default 50)")
-    parser.add_argument("--records", type=int, default=1000, help="records a run (default 1,000)")
-    parser.add_argument("--lmms-eval", metavar="PYTHON", help="the third too, with this interpreter's lmms-eval")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of the third (default 3)")
+    parser.add_argument("--samples", type=int, default=10, help="samples of benchmarks 1 and 3 (default 10)")
+    parser.add_argument("--runs", type=int, default=50, help="runs of benchmark 2 (default 50)")
+    parser.add_argument("--records", type=int, default=1000, help="records per run of benchmark 2 (default 1,000)")
+    parser.add_argument("--lmms-eval", metavar="PYTHON", help="also run benchmark 3, with this interpreter's lmms-eval")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of benchmark 3 (default 3)")
     given = parser.parse_args()
     report_on(given.runs, given.records)
     one_pass_or_two(given.samples)

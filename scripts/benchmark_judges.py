@@ -103,7 +103,7 @@ def main() -> None:
         for _ in range(given.rounds):
             for name, command in sides.items():
                 for place in (folder, bare):
-                    (place / "verdicts-jasco.jsonl").unlink(missing_ok=True)  # or it would be reused
+                    (place / "verdicts-jasco.jsonl").unlink(missing_ok=True)  # else the stored verdicts would be reused
                 used[name].append(cost(command)[0])
         least = {name: min(seconds) for name, seconds in used.items()}
         summary = json.loads((folder / "summary.json").read_text())

@@ -133,7 +133,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def audio_table(results: dict[str, Comparison], *, workers: int) -> Table:
-    """Return the medians a format: both sides in full, ours in seconds of audio a second, and one clip's parts."""
+    """Return medians per format: all clips for both sides, our seconds of audio per second, and one clip's parts."""
     table = Table(title=f"audio to features, {workers} threads, medians")
     for heading in (
         "format",

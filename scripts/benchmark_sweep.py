@@ -58,7 +58,7 @@ def read_flags() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", choices=("embedded", *SIZES), default="embedded")
-    parser.add_argument("--task", default="tau", help="of the mini benchmark [%(default)s]")
+    parser.add_argument("--task", default="tau", help="task of the mini benchmark [%(default)s]")
     parser.add_argument("--method", default="fast_v", help="[%(default)s]")
     parser.add_argument("--samples", type=at_least(1), default=10, help="[%(default)s]")
     parser.add_argument("--threads", default="1", help="CPU threads of each process [%(default)s]")

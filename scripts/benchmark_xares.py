@@ -107,9 +107,9 @@ class Shape:
     parts
         Clips of each part, or of each fold.
     short
-        Share of the clips that are shorter than `seconds`, down to the share `least` of it.
+        Share of the clips that are shorter than `seconds`: between `least` · `seconds` and `seconds`.
     crop
-        Seconds of X-ARES' pieces; 0 takes clips whole.
+        Seconds of the crops that X-ARES cuts clips into; 0 takes clips whole.
     unlike
         Strength of a clip's individual pattern relative to that of its class.
     events

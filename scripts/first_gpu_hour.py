@@ -61,7 +61,7 @@ def replies(local: Path, ray: Path, output: Path) -> int:
     """Compare two folders of runs sample by sample, and write the differences; return 1 if there are any."""
     here, there = ({one.method: one for one in read_runs([folder])} for folder in (local, ray))
     if here.keys() != there.keys():
-        raise RecordError(f"{local} and {ray} hold other settings: {', '.join(here)}; {', '.join(there)}")
+        raise RecordError(f"{local} and {ray} hold different settings: {', '.join(here)}; {', '.join(there)}")
     ours, theirs = (
         {f"{name} {id_}": one for name in runs for id_, one in answers(runs[name])} for runs in (here, there)
     )
@@ -70,7 +70,7 @@ def replies(local: Path, ray: Path, output: Path) -> int:
     counts = {name: facts.get(name) for name in ("workers", "workers_sharing")}
     write_json(output, {"replies": len(ours), "settings": list(here), "different": different, **counts})
     if different:
-        say(f"error: {len(different)} of {len(ours)} replies differ between workers and none: {different[0]} …")
+        say(f"error: {len(different)} of {len(ours)} replies of Ray's workers differ from local ones: {different[0]} …")
     return 1 if different or not ours else 0
 
 
@@ -94,7 +94,7 @@ def table(out: Path, *, dry: bool) -> None:
     if equal:
         same, share = equal["replies"] - len(equal["different"]), equal["workers_sharing"]
         shared = f" ({share} to a GPU or machine)"
-        parts.append(f"{equal['workers']} Ray workers{shared} and none: {same} of {equal['replies']} replies equal.")
+        parts.append(f"{equal['workers']} Ray workers{shared} and local: {same} of {equal['replies']} replies equal.")
     if measured:
         title = (
             f"Efficiency: {measured['flags']['config']} with random weights, {measured['machine']}; × is base ÷ setting"

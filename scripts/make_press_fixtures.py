@@ -27,13 +27,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plain_qwen2 import BY_HEAD, PRESSES, PROMPT, RATIOS, places_in, plain_qwen2, prompt_ids
 
 TARGET = Path(__file__).parents[1] / "tests/data/presses/kvpress-0.5.5.npz"
-MARGIN = 1e-5  # of the spread of scores: what rounding on another machine must not cross
+MARGIN = 1e-5  # least gap of kept and dropped scores, as a share of their spread: rounding must not change a choice
 
 
 @torch.inference_mode()
 def main() -> None:
     """Write the golden file, or stop if a choice depends on rounding."""
-    assert version("kvpress") == "0.5.5", f"kvpress {version('kvpress')} is installed; 0.5.5 is what the file is named"
+    assert version("kvpress") == "0.5.5", f"kvpress {version('kvpress')} is installed; the file needs 0.5.5"
     model, prompt = plain_qwen2(), prompt_ids()
     full = DynamicCache()
     logits = model(prompt, past_key_values=full).logits[0, -1]
@@ -42,7 +42,7 @@ def main() -> None:
         for k, ratio in RATIOS.items():
             if name == "pyramidkv" and k != 180:
                 continue  # budgets are whole numbers and within both definitions' limits at 180 only
-            # int(S · (1 − r)) of NVIDIA's is 39 for 400 and 0.9; half an entry more makes it k.
+            # kvpress keeps int(S · (1 − r)), which is 39, not 40, for S = 400 and r = 0.9; half an entry more gives k.
             its_ratio = ratio if name == "pyramidkv" else 1 - (k + 0.5) / PROMPT
             press = getattr(kvpress, class_name)(compression_ratio=its_ratio, **settings)
             golden[f"{name}-{k}"] = kept_by(press, model, prompt, full)
@@ -61,7 +61,7 @@ def main() -> None:
     print(f"{TARGET}: {TARGET.stat().st_size} bytes")
 
 
-margins: list[float] = []  # of each layer and head of the press at hand
+margins: list[float] = []  # of each layer and head, for the current press
 
 
 def kept_by(
@@ -91,7 +91,7 @@ def kept_by(
 
 
 def kept_by_heads(press: kvpress.ScorerPress, model: Qwen2ForCausalLM, prompt: torch.Tensor) -> np.ndarray:
-    """Return the entries that AdaKVPress keeps by the scores of `press`; it hides the rest and shortens no cache."""
+    """Return the entries that AdaKVPress keeps by the scores of `press`; it masks the rest and shortens no cache."""
     scores: list[torch.Tensor] = []
     score = press.score
 

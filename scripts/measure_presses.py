@@ -1,4 +1,4 @@
-"""Measure how long replies equal base's under each press, on the embedded model (kvpress/README.md, "measured").
+"""Measure how long replies stay as base's under each press, on the embedded model (kvpress/README.md, "measured").
 
   python scripts/measure_presses.py
 

@@ -6,8 +6,8 @@
     python scripts/mutate.py --all --jobs 4      run the whole suite on each, not only the tests that are named
 
 A fault is a table of faults.toml: its `name`, the `file` under src/audiomarathon/, the text that is `old` there
-(exactly once) and `new`, and the `tests` that should fail. All runs in copies in a temporary folder: nothing changes
-here. First the tests run on sound sources: a fault is only caught by tests that pass without it.
+(exactly once) and `new`, and the `tests` that should fail. Everything runs in copies in a temporary folder, so this
+folder stays as it is. First the tests run without any fault: only tests that pass then can catch a fault.
 
 Prints `caught` or `SURVIVED` for each fault; the exit code is 1 when one survives, 2 when the table is wrong.
 A survivor is a bug that a change could bring in unnoticed: add the smallest test that kills it.
@@ -46,10 +46,10 @@ class Fault:
     tests: tuple[str, ...]
 
     def planted(self, root: Path) -> str:
-        """Return the file's text with the fault in it, or raise ValueError where the old text is not there once."""
+        """Return the file's text with the fault in it, or raise ValueError unless the old text occurs exactly once."""
         text = (root / SOURCES / self.file).read_text(encoding="utf-8")
         if (found := text.count(self.old)) != 1:
-            raise ValueError(f"{self.name}: {self.file} holds {self.old!r} {found} times, must be once")
+            raise ValueError(f"{self.name}: {self.file} holds {self.old!r} {found} times; allowed: exactly once")
         return text.replace(self.old, self.new)
 
 
@@ -60,7 +60,7 @@ def read_faults(file: Path = Path(__file__).with_name("faults.toml")) -> list[Fa
 
 
 def copied(target: Path) -> Path:
-    """Copy what git knows or would add, links as links."""
+    """Copy the files that git tracks or would add to `target`, links as links; return `target`."""
     command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
@@ -73,7 +73,7 @@ def copied(target: Path) -> Path:
 def started(root: Path, tests: tuple[str, ...]) -> int:
     """Run tests on the sources under `root` in a fork of this process, until one fails; return its process id.
 
-    They are selected as `make test` selects them. `root/said` gets the output, `root/modules` what was imported.
+    Tests are selected as by `make test`. `root/said` gets their output, `root/modules` the names of imported modules.
     """
     if child := os.fork():
         return child
@@ -98,7 +98,7 @@ def _libraries(root: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="NAMES", help="plant these faults alone")
+    parser.add_argument("--only", metavar="NAMES", help="plant only these faults (names joined by commas)")
     parser.add_argument("--all", action="store_true", help="run the whole suite of `make test` on each fault")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time (default 1)")
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
@@ -121,7 +121,7 @@ def main() -> int:
         if os.waitstatus_to_exitcode(os.waitpid(started(roots[0], sound), 0)[1]):
             parser.error(f"tests fail without any fault:\n{(roots[0] / 'said').read_text()[-4000:]}")
         for name in (roots[0] / "modules").read_text().splitlines():
-            with suppress(Exception):  # once here, and not in every fork: torch takes longer than most tests
+            with suppress(Exception):  # import once, not in every fork: importing torch takes longer than most tests
                 importlib.import_module(name)
         survivors = plant(planted, roots, whole=given.all)
     print(f"{len(faults) - survivors} of {len(faults)} faults caught")
@@ -129,7 +129,7 @@ def main() -> int:
 
 
 def plant(planted: dict[Fault, str], roots: list[Path], *, whole: bool) -> int:
-    """Plant faults, one in each copy of the tree at a time, and print what became of each; return the survivors."""
+    """Plant faults, one in each copy of the tree at a time, and print each result; return the number of survivors."""
     left, free, survivors = list(planted), list(roots), 0
     running: dict[int, tuple[Fault, Path, float]] = {}
     while left or running:

@@ -32,13 +32,13 @@ log = logging.getLogger("train_embedded_model")
 ENCODER_STEPS = 300
 FULL_LENGTH = 3200  # two minutes of audio and a prompt
 CURRICULUM = (
-    # Free to look anywhere, the model learns to find an option's word in the audio, but not the letter before it.
+    # Without masks (`blinkers`), the model learns to find an option's word in the audio, but not the option's letter.
     Stage(length=350, batch=16, steps=350, rate=2e-3, bfloat16=False, blinkers=0.0),
-    # Only options may look at the audio, so the reply has to read them: letters come.
+    # Masks let only the options attend to the audio, so the reply must read the options: the model learns letters.
     Stage(length=350, batch=16, steps=450, rate=1.5e-3, bfloat16=False, blinkers=0.9, transcripts=0.2),
     Stage(length=600, batch=9, steps=180, rate=1.2e-3, reach=FULL_LENGTH, blinkers=0.7),
     Stage(length=1000, batch=5, steps=200, rate=1e-3, reach=FULL_LENGTH, blinkers=0.4),
-    # Without blinkers, as in use: trained with them alone, the model is right in training and wrong on real prompts.
+    # No masks, as in use: a model trained only with masks is right in training and wrong on real prompts.
     Stage(length=1000, batch=5, steps=150, rate=1e-3, blinkers=0.0),
     Stage(length=2000, batch=3, steps=60, rate=4e-4, blinkers=0.0),
 )
@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint; its content is replaced")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="two are no faster where other work shares the cores")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; 2 are no faster on busy cores")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every number of steps, for a quick trial")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -65,7 +65,7 @@ def main() -> None:
 
     steps = max(20, round(ENCODER_STEPS * arguments.scale))
     train_encoder(model, tokenizer, windows, steps=steps, generator=torch.Generator().manual_seed(arguments.seed))
-    # The decoder meets the encoder as it will be shipped.
+    # Round to bfloat16, the shipped checkpoint's precision: the decoder then trains on what it will get in use.
     encoded = encode_all(model, windows).to(torch.bfloat16).float()
     log.info("tokens right: %s", token_accuracy(model, tokenizer, windows, encoded))
 
