@@ -162,11 +162,11 @@ class TestBesideARun:
         self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
-        assert "came out differently" not in call(*one)[1]
+        assert "differ from the recorded" not in call(*one)[1]
         record = next(iter(read_records(tmp_path / RUN).values()))
         (tmp_path / RUN / "samples.jsonl").write_bytes(to_line(replace(record, reply="another")))
         shutil.rmtree(tmp_path / RUN / "attention")
-        assert "1 replies came out differently than in the run" in call(*one)[1]
+        assert "differ from the recorded replies: 1" in call(*one)[1]
 
     def test_a_full_disk_ends_it(self, asked: Asked, tmp_path: Path) -> None:
         (tmp_path / RUN).mkdir(parents=True)

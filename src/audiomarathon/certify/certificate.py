@@ -47,7 +47,7 @@ class Certificate:
     Attributes
     ----------
     about
-        The certified checkpoint, device, precision, attention and versions. A run must have the same.
+        The certified checkpoint, device, precision, attention and versions; valid for runs with exactly these.
     rows
         Each check and its result, in order.
     """

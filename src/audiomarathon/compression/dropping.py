@@ -94,7 +94,7 @@ class Drop:
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:
                 spots = audio[merge.kept.to(audio.device).clamp(0, len(audio) - 1)]
-                places = torch.searchsorted(self.index[row], spots, right=True) - 1  # fillers hold position 0 too
+                places = torch.searchsorted(self.index[row], spots, right=True) - 1  # the last: fillers hold 0 too
                 summed = merge.of(hidden[..., row, :, :].index_select(-2, audio.to(hidden.device)))
                 kept[..., row, :, :] = kept[..., row, :, :].index_copy(-2, places.to(hidden.device), summed)
         return kept

@@ -63,7 +63,7 @@ class Cached:
     seed: int
 
 
-#: Caveats for readers of a press's scores.
+#: Caveats for readers of a press's results.
 ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks: it is base's by construction"
 BY_HEAD = "the ratio holds on average over a layer's heads; each decode step pads every head to the longest"
 #: When the heads of a layer share a budget, each head keeps at least this share of k: kvpress' default for Ada-KV.

@@ -66,7 +66,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tensor:
     """Choose the entries to keep when a layer's heads share one budget: boolean, shape (Hkv, S), True if kept.
 
-    The entries of all heads are ranked together. Of equal scores, the earlier head, then the earlier position is kept.
+    The entries of all heads are ranked together. Ties go to the earlier head, then to the earlier position.
 
     Parameters
     ----------

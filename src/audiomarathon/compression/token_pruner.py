@@ -132,7 +132,7 @@ class TokenPruner(Method):
         return super().label if self.at == "layer" or not self.ratio else f"{self.key}-{plain(self.ratio)}-input"
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field but one: `layer` if tokens are dropped at the input (no layer is used there), else `at`."""
+        """Return every field but one: `layer` if tokens are dropped at the input (no layer matters), else `at`."""
         omitted = "at" if self.at == "layer" else "layer"
         return {name: value for name, value in super().parameters().items() if name != omitted}
 

@@ -1,1 +1,1 @@
-"""What turns samples into run folders: engines, the loop, identities, sweeps and plans."""
+"""Turn samples into run folders: engines, the evaluation loop, identities of runs, sweeps and their plans."""

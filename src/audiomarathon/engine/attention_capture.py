@@ -356,8 +356,8 @@ def capture_missing(
                 say(f"error: {plan.task.key}: attention of {sample.id}: {told(error)}")
         step(1)
     if different:
-        again = f"{different} replies came out differently than in the run"
-        say(f"{plan.task.key}: {again} when they were made again to capture attention")
+        again = "replies that were generated again to capture attention, and differ from the recorded replies"
+        say(f"{plan.task.key}: {again}: {different}")
 
 
 def _capture_one(

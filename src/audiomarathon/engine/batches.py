@@ -135,7 +135,7 @@ def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[R
 
 
 def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
-    """Decode samples, word their prompts, and turn them into tensors. Samples that fail alone are in `failed`.
+    """Decode samples, word their prompts, and turn them into tensors. A sample that fails goes to `failed`.
 
     If the batch as a whole cannot become tensors, `inputs` is None, and the caller prepares its samples one by one.
     """

@@ -51,7 +51,7 @@ class Engine(ABC):
         Parameters
         ----------
         jobs
-            The settings with their folders, which must be entered. Samples with an error are tried again.
+            The settings with their run folders, inside their `with` blocks. Samples with an error are tried again.
         say, progress
             See :func:`~audiomarathon.engine.progress_view.watching`.
 
@@ -87,7 +87,7 @@ class Engine(ABC):
 
     @abstractmethod
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """Yield the record of each sample in `pending` under each of its settings, as soon as it is made."""
+        """Answer each sample under the settings that `pending` has for its id; yield each record when it is made."""
 
     def certificate(self) -> dict[str, Any] | None:
         """Return the certificate's stamp (see :mod:`.stamp`) for this checkpoint and machine; None without one."""
@@ -126,7 +126,7 @@ class LocalEngine(Engine):
 
 
 _COSTS: dict[tuple[str, str, str, str], Cost] = {}
-"""Costs by model, checkpoint, precision and attention; kept, because to count them runs the audio tower."""
+"""Costs by model, checkpoint, precision and attention; cached, because counting runs the audio tower."""
 
 
 def open_local(

@@ -30,7 +30,7 @@ _GPU_FIELDS = (
 
 
 def device_name(device: str, device_map: str = "") -> str:
-    """Return the hardware's name, on which times depend: of the GPU, of all GPUs with a device map, or of the CPU."""
+    """Return the name of the hardware that times depend on: the GPU, all GPUs of a device map, or the CPU."""
     if device_map:
         names = sorted(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         return f"{device_map} over {', '.join(names)}"

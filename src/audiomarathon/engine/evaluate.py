@@ -81,7 +81,7 @@ class _Loop:
         if not batch.samples:
             return
         methods, finished, size = list(pending[batch.samples[0].id]), list[Method](), 1
-        # Run samples one by one if the batch cannot be prepared, or if after a resume they lack different settings.
+        # Run samples one by one if the batch cannot be prepared, or if its samples have different settings to run.
         if batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples):
             finished, size = yield from self._run_settings(batch, batch.inputs, methods, turn)
         for start in range(0, len(batch.samples) if size else 0, size or 1):
@@ -100,7 +100,7 @@ class _Loop:
         Returns
         -------
         tuple of list and int
-            The settings that are finished. If the batch failed, how many samples to try at a time, else 0.
+            The finished settings; then how many samples to try at a time if the batch failed, else 0.
         """
         plan, finished, first = self.plan, list[Method](), turn % len(methods)
         self.tower.turn_to(batch.samples)
@@ -205,7 +205,7 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
 
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
-    """Return the peak memory that a call would have if it had run the audio tower, which ran in the call `tower`."""
+    """Return a call's peak memory as if it had run the audio tower itself; the tower ran in the call `tower`."""
     peaks = generation.peak_memory_bytes, tower.encoder_peak_memory_bytes
     return max((peak for peak in peaks if peak is not None), default=None)
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
     from audiomarathon.runs.folder import Job
 
-#: Limit the cost of updates. Each sample since the last update allows the next update so many seconds, or this share of
-#: the sample's own time if that is more. An update waits until it is allowed as many seconds as the last one took.
+#: Budget for updates. Each finished sample adds this many seconds to it, or this share of the sample's own time if that
+#: is more. An update waits until the budget covers the time that the previous update took.
 COST_A_SAMPLE_S = 0.0005
 COST_SHARE = 0.001
 
@@ -215,7 +215,7 @@ def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None
     Parameters
     ----------
     jobs
-        Their folders must be entered.
+        The settings with their run folders, inside their `with` blocks.
     say
         Receives the lines.
     progress

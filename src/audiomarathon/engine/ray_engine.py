@@ -78,7 +78,7 @@ class Worker:
 
     @cached_property
     def loaded(self) -> tuple[LocalEngine, Opened]:
-        """Load the model. An error in the constructor would reach the caller wrapped in an error of Ray's."""
+        """Load the model. It is not loaded in the constructor, whose errors Ray would wrap in an error of its own."""
         said: list[str] = []
         with warnings.catch_warnings(record=True) as caught:
             engine = open_local(self.model, self.settings, self.methods, say=said.append)
@@ -101,7 +101,7 @@ class Worker:
         return opened
 
     def state(self) -> dict[str, Any]:
-        """Return the machine's state now. The load does not count this machine's workers: they have one parent."""
+        """Return the machine's state now. Its load leaves out all workers here, which share a parent process."""
         return {**self.loaded[0].state(), "load": load(os.getppid())}
 
     def work(
@@ -111,7 +111,7 @@ class Worker:
         pending: Mapping[str, Sequence[str]],
         first_turn: int,
     ) -> list[Labelled]:
-        """Answer samples under their pending settings; `pending` names settings by label, because labels are small."""
+        """Answer samples under their pending settings; `pending` has the settings' labels, which are cheap to send."""
         first, plan = shared
         self.open(first)  # Ray may have restarted this process without notice
         engine, _opened = self.loaded

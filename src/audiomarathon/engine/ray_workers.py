@@ -34,7 +34,7 @@ KEPT = "Results so far are saved; run the same command to continue"
 _PATIENCE_S = 10  # seconds to wait for a connection, and for Ray to stop
 LIVES = 3  # after so many workers died with the same part of the work, give it up (or split it, when encoding clips)
 _LOOK_S = 5  # seconds between two checks of the cluster while no call ends
-_QUIET_S = 60  # seconds without an answer until a line names the busy workers (then twice as long); limit of bad starts
+_QUIET_S = 60  # seconds until a line names silent workers (again at 120, 240, …); also the limit of failed starts
 _TOKEN = (
     "but a program answers at this address: if the cluster needs a token, set RAY_AUTH_MODE=token and "
     "RAY_AUTH_TOKEN=…; else install the cluster's version of Ray"
@@ -73,7 +73,7 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
         raise SettingsError(f"DEVICE={settings.device}: Ray chooses each worker's GPU; allowed here: auto, cuda, cpu")
     if settings.device == "cpu" and wanted.gpus_per_worker:
         raise SettingsError(
-            f"--gpus-per-worker={wanted.gpus_per_worker:g}: DEVICE=cpu uses no GPU; leave out one of them"
+            f"--gpus-per-worker={wanted.gpus_per_worker:g}: DEVICE=cpu uses no GPU; leave out one of the two"
         )
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)

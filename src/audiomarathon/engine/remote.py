@@ -64,7 +64,7 @@ class EndpointEngine(Engine):
                         say(f"{self.endpoint.host}: {last_trouble}; retrying")
                     for future in finished:
                         yield method.label, future.result()
-                        running.discard(future)  # after it is stored: an interrupt before that hands it over again
+                        running.discard(future)  # not before the yield: after an interrupt, the handler yields the rest
                     if self.endpoint.given_up >= _GIVE_UP + 2 * at_once:
                         advice = "see the last sample's 'error'; run the same command again when it works"
                         raise ModelError(f"{self.endpoint.host} stopped responding: {advice}")

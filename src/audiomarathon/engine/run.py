@@ -139,7 +139,7 @@ def opened(
     """
     check_writable(settings.results)
     if settings.save_attn and (ray is not None or get_model(model).remote):
-        raise SettingsError("SAVE_ATTN=1: attention is captured in this process only; allowed: local models, no Ray")
+        raise SettingsError("SAVE_ATTN=1: attention is captured in this process only; allowed: a local model, no Ray")
     if get_model(model).remote:
         from audiomarathon.engine.remote import open_endpoint
 
@@ -277,7 +277,8 @@ def run_task(
         control=(read_manifest(data.folder).control or {}).get("kind"),
     )
     if 0 < settings.limit < len(samples):
-        say(f"{task.key}: {len(samples)} samples for SAMPLE_LIMIT={settings.limit}: some samples belong together")
+        why = "samples that belong together are all run or all left out"
+        say(f"{task.key}: {len(samples)} samples for SAMPLE_LIMIT={settings.limit}: {why}")
     torch.manual_seed(settings.seed)
     with ExitStack() as stack:
         jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
@@ -346,7 +347,7 @@ def score(path: Path) -> Result:
     except (KeyError, TypeError) as error:
         raise RecordError(f"{path / 'run.json'}: lacks a field ({error})") from None
     with RunFolder(path, identity, task.scorer.fits) as folder:
-        folder.run = run_facts  # entering a folder without records does not read it
+        folder.run = run_facts  # entering a folder without records does not read run.json
         return Result(path, label, _score(task, folder))
 
 

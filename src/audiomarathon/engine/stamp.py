@@ -1,4 +1,4 @@
-"""The stamp of a certificate, for `run.json`: the verdicts of the checks of a checkpoint on this machine."""
+"""The stamp in `run.json`: what `audiomarathon certify` found for the run's checkpoint on this machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
         return None
     if found["verdict"] != PASS:
         failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
-        warn(f"{setup.spec.key} FAILED its certificate ({failed}); see {path}")
+        warn(f"{setup.spec.key} FAILED checks of `audiomarathon certify` ({failed}); see {path}")
     if weak:
         old = f"its certificate of {found['date']} has a weak fingerprint of the checkpoint, which misses most changes"
         warn(f"{setup.spec.key}: {old}; run `audiomarathon certify` again")

@@ -60,8 +60,8 @@ class Todo:
 class _Part:
     """One task of the plan: its line, and what it adds to the totals.
 
-    `seconds` is the estimated time, or None. `by_flops` tells whether FLOPs gave it. `runs` is False if an error would
-    stop the task. `longest` is its longest clip in seconds.
+    `seconds` is the estimated time, or None. `by_flops` tells whether it was computed from FLOPs. `runs` is False
+    if an error would stop the task. `longest` is its longest clip in seconds.
     """
 
     line: str
@@ -134,7 +134,7 @@ def plan_sweep(
             "Run a few base samples first for better estimates."
         )
     if why_not:
-        lines.append(f"no estimate of memory, or of time without records: {why_not}")
+        lines.append(f"no estimate of memory, nor of the time of tasks without records: {why_not}")
     lines.append("Other requirements of a method are checked when the model is loaded, before any sample.")
     return lines, all(part.runs for part in parts)
 

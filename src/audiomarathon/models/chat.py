@@ -56,7 +56,7 @@ def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
     """
     for token in special:
         if token in text:
-            raise ModelError(f"a question contains {token}, which this model reads as a control token")
+            raise ModelError(f"a question contains {token}, which this model reads as a control token; reword it")
 
 
 def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str:

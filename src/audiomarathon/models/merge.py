@@ -46,7 +46,7 @@ class Merge:
 
         group = (
             self.group.to(states.device).long().clamp(0, len(self.kept) - 1)
-        )  # out of range: reported after the call
+        )  # an index out of range is reported after the call
         sizes = group.new_zeros(len(self.kept)).index_add_(0, group, torch.ones_like(group))
         weighted = states.float() * self.weight.to(states.device)[:, None]
         rows = weighted.index_select(-2, group.sort(stable=True).indices).movedim(-2, 0).contiguous()

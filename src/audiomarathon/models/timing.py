@@ -68,7 +68,7 @@ class Clock:
             torch.cuda.synchronize(device)
 
     def reset_peak_memory(self) -> None:
-        """Start to measure the peak of memory anew."""
+        """Forget the peak of GPU memory so far."""
         for device in self.devices:
             torch.cuda.reset_peak_memory_stats(device)
 

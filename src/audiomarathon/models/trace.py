@@ -37,7 +37,7 @@ class Trace:
     prompt
         The new length of a prompt that was shortened at the input; None otherwise.
     expected_lengths
-        The cache length of each layer after prefill that the method predicts. It is compared with the real cache.
+        Cache length of each layer after prefill, as the method predicts it. It is compared with the real cache.
     kept_entries
         A list that the caller sets, and to which a press adds what it keeps: for each layer a boolean tensor over the
         entries before the press, shape (Hkv, entries). None collects nothing.
