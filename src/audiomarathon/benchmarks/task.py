@@ -277,7 +277,7 @@ class Task(ABC):
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:  # noqa: ARG002
-        """Return the reference texts of each item of the whole data, for scorers that weigh words by rarity; else ()."""
+        """Return the reference texts of each item of the whole data, if the scorer weighs words by rarity; else ()."""
         return ()
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
