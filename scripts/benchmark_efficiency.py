@@ -5,8 +5,8 @@
 
 Every setting is measured next to base, --repeats times, in rotating order. Speed-ups are medians over repeats of
 base ÷ setting. Each is compared with two yardsticks: the speed-up that counted FLOPs promise (`ideal`), and a control:
-the same model, nothing dropped, on a prompt that really is as short as the pruned one, counted for the layers from K
-on. A loss against the ideal but not against the control is due to the hardware, the rest to this project.
+the same model, nothing dropped, on a prompt that really is as short as the pruned one, counted for the layers after
+the drop. A loss against the ideal but not against the control is due to the hardware, the rest to this project.
 
 `overhead` is the cost of our code at the longest duration: the time of choosing and gathering (as share of base
 prefill), and decode after one dropped audio token against the control, in pairs. benchmark_sweep.py measures what a

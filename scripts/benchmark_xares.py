@@ -6,11 +6,11 @@ PYTHON is the interpreter of an environment with X-ARES (docs/benchmarks.md says
 `*_task.py` and one `*_encoder.py`, alternating, each in a separate process. X-ARES has another seed each round.
 
 The tars hold synthetic clips of 16 kHz: the pattern of their class, or of each event while it lasts, a pattern for each
-clip, and noise. `desed` and `maestro` are the released tasks: names, records, epochs and labels. torchaudio is not
+clip, and noise. `desed` and `maestro` have the released tasks' names, records, epochs and labels. torchaudio is not
 built for our torch, so X-ARES gets a replacement (`load` uses soundfile; nothing is resampled). The encoder is a linear
 map of framed audio, so that encoding costs little.
 
-Exit code 1: the sides' kNN scores differ, or X-ARES' score of frames and ours of its checkpoint by more than 1e-8.
+Exit code 1: the sides' kNN scores differ, or X-ARES' frame score and our score of its checkpoint by more than 1e-8.
 Times are printed, never judged.
 """
 

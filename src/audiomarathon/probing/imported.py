@@ -70,7 +70,7 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
                 items = [*task.items(original, meta)]
                 row = frames.astype(np.float64).mean(axis=0)
                 if row.ndim != 1 or (rows and row.shape != rows[0].shape):
-                    raise ValueError(f"an embedding has the shape {frames.shape}")
+                    raise ValueError(f"an embedding has the shape {frames.shape}; allowed: (frames, dim), equal dims")
             except (ValueError, LookupError, TypeError, OSError) as error:
                 bad.append(BadRow(tar, 0, f"{key!r}: {told(error)}"))
                 continue

@@ -115,7 +115,8 @@ def embed(
     failed |= encode_own(encoder, [one for one in heard if not one.error], store, step)
     if len(failed) > MOST_FAILED * len(data.clips):
         first = next(f"{id_}: {why}" for id_, why in failed.items())
-        raise DataError(f"{task.key}: {len(failed)} of {counted(len(data.clips), 'clip')} failed ({first}): no score")
+        many = f"{len(failed)} of {counted(len(data.clips), 'clip')} failed ({first})"
+        raise DataError(f"{task.key}: {many}: no score; at most {MOST_FAILED:.0%} may fail")
     content = [
         # If a clip has no facts, the last entry is omitted, so that its hash equals that of earlier records.
         [one.clip.id, one.audio, one.clip.labels, one.clip.cluster, *([one.clip.facts] if one.clip.facts else [])]
