@@ -71,7 +71,8 @@ def hold_run(folder: Path) -> IO[bytes]:
     RecordError
         When another process is writing this run, or the folder cannot be locked.
     """
-    busy, unusable = "another process is writing this run", "cannot lock .lock in this results folder"
+    busy = "another process is writing this run"
+    unusable = "cannot be used as results folder, since its .lock cannot be locked"
     return _held(folder / ".lock", RecordError, f"{folder}: {busy}", f"{folder}: {unusable}")
 
 
