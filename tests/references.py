@@ -7,6 +7,7 @@ rotated by arithmetic of our own; attention is what the model itself returns und
 from __future__ import annotations
 
 import cmath
+import functools
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,9 +22,9 @@ import torch
 THETA = 10000.0  # the tiny checkpoint's
 
 
-@dataclass
+@dataclass(eq=False)
 class Layer:
-    """What one layer works on.
+    """What one layer works on; scores are remembered by object.
 
     entering (S, D), and normed: the same through the decoder's final norm; queries before rotation (H, S, d), keys
     after it and values (Hkv, S, d); attention (H, S, S) is the model's own.
@@ -84,6 +85,7 @@ def heads(x: np.ndarray, projection: Any, size: int = 8) -> np.ndarray:
     return y.reshape(len(x), -1, size).transpose(1, 0, 2)
 
 
+@functools.cache
 def rotation(position: int, size: int) -> np.ndarray:
     """The rotary embedding of one position as a matrix."""
     turn, half = np.zeros((size, size)), size // 2
@@ -164,6 +166,11 @@ def tova(layer: Layer, **_: Any) -> np.ndarray:
 
 
 def snapkv(layer: Layer, **_: Any) -> np.ndarray:
+    return _votes(layer).copy()
+
+
+@functools.lru_cache(16)  # every ratio asks again
+def _votes(layer: Layer) -> np.ndarray:
     length = layer.key.shape[1]
     window = min(64, length - 1)
     rows, outside = range(length - window, length), length - window
@@ -180,6 +187,11 @@ def snapkv(layer: Layer, **_: Any) -> np.ndarray:
 
 
 def expected_attention(layer: Layer, following: int, **_: Any) -> np.ndarray:
+    return _expected(layer, following).copy()
+
+
+@functools.lru_cache(16)
+def _expected(layer: Layer, following: int) -> np.ndarray:
     size = layer.key.shape[-1]
     turn = sum(rotation(following + step, size) for step in range(512)) / 512
     group = len(layer.raw_query) // len(layer.key)
@@ -205,11 +217,16 @@ def audio_kv(layer: Layer, candidates: list[int], **_: Any) -> np.ndarray:
         signal = [head[place] for place in places]
         low = np.zeros(count)
         for frequency in range(passed):
-            wave = [cmath.exp(-2j * math.pi * frequency * t / count) for t in range(count)]
+            wave = _wave(frequency, count)
             part = sum(value * turn for value, turn in zip(signal, wave, strict=True))
             low += [(1 if frequency == 0 else 2) * (part * turn.conjugate()).real / count for turn in wave]
         head[places] = low
     return scores
+
+
+@functools.cache
+def _wave(frequency: int, count: int) -> list[complex]:
+    return [cmath.exp(-2j * math.pi * frequency * t / count) for t in range(count)]
 
 
 def pyramid_line(total: int, k: int, layers: int, beta: int = 20) -> list[float]:

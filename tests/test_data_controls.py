@@ -192,7 +192,7 @@ def test_a_variant_is_not_written_over_and_half_a_one_is_not_kept(root: Path, tm
 
 def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:
     """Cut to 30 s around the event its score stays; on silence it falls to chance or below."""
-    root = generate(tmp_path / "mini", tasks=["desed"], progress=False, limit=6)
+    root = generate(tmp_path / "mini", tasks=["desed"], progress=False, limit=4)
     arguments = ["--durations", "30", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]
     assert call("data", "controls", "desed", *arguments)[0] == 0
     scores = {}

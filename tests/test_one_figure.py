@@ -115,7 +115,10 @@ class TestTheScoreOfARun:
             low_high = found[key]["score_low"], found[key]["score_high"]
             assert (found[key]["score"], low_high) == (near(value), pair(interval or (value, value)))
 
-    def test_in_papers_files(self, results: Path, golden: Figures, tmp_path: Path) -> None:
+    def test_in_papers_files(
+        self, results: Path, golden: Figures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("vl_convert.vegalite_to_pdf", lambda _spec: b"")  # test_report_page.py looks at a PDF
         write_paper(PageData(read_systems([results])), tmp_path)
         rows = {
             (file.stem, row["setting"]): row for file in tmp_path.glob("*.csv") for row in csv.DictReader(file.open())

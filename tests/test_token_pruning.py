@@ -28,7 +28,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
 
-STEPS = 24 if ALL else 8
+STEPS = 24 if ALL else 4
 DROPPERS = [
     Random(0.5, layer=0), Random(0.5, layer=2), Frame(0.7, layer=1), Frame(0.5, layer=3),
     FastV(0.5, layer=1), FastV(0.3, layer=2), FastV(0.9, layer=3),

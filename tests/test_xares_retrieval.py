@@ -175,7 +175,7 @@ def test_figures_of_both_directions() -> None:
 
 
 def test_standard_swaps_the_splits_back(tmp_path: Path, tokenizer: str) -> None:
-    task = task_of(tokenizer)
+    task = task_of(tokenizer, epochs=3)
     found = results_of(write_clotho(tmp_path), tmp_path / "results", from_module(BandsEncoder()), task, seeds=(42, 43))
     ours, released = found["linear"], found[PUBLISHED[0]]
     assert {*found} == {"linear", PUBLISHED[0]}
