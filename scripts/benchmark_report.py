@@ -110,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1000, help="samples a run (default 1000)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, in which the sides take turns (default 3)")
-    parser.add_argument("--runs", type=int, default=0, help="measure how costs grow up to this many runs (100 or more)")
+    parser.add_argument("--runs", type=int, default=0, help="compare costs of this many runs with half as many")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)

@@ -33,7 +33,7 @@ MARGIN = 1e-5  # least gap of kept and dropped scores, as a share of their sprea
 @torch.inference_mode()
 def main() -> None:
     """Write the golden file, or stop if a choice depends on rounding."""
-    assert version("kvpress") == "0.5.5", f"kvpress {version('kvpress')} is installed; the file needs 0.5.5"
+    assert version("kvpress") == "0.5.5", f"kvpress {version('kvpress')} is installed; {TARGET.name} needs 0.5.5"
     model, prompt = plain_qwen2(), prompt_ids()
     full = DynamicCache()
     logits = model(prompt, past_key_values=full).logits[0, -1]

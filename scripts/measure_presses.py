@@ -1,4 +1,6 @@
-"""Measure how long replies stay as base's under each press, on the embedded model (kvpress/README.md, "measured").
+"""Count for how many tokens replies equal base's under each press, on the embedded model.
+
+The counts are the column "measured" of kvpress/README.md.
 
   python scripts/measure_presses.py
 

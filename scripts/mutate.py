@@ -60,7 +60,7 @@ def read_faults(file: Path = Path(__file__).with_name("faults.toml")) -> list[Fa
 
 
 def copied(target: Path) -> Path:
-    """Copy the files that git tracks or would add to `target`, links as links; return `target`."""
+    """Copy to `target` the files that git tracks or would add, links as links; return `target`."""
     command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     for name in filter(None, os.fsdecode(listed.stdout).split("\0")):

@@ -86,7 +86,7 @@ class Record:
         Judges' replies about this sample, by judge and request hash; None for a failed request. They are stored in
         separate files (`judges/judgements.py`) and added when a run folder is read.
     corpus
-        The references of all samples, if the task's scorer weights words by them; added when a run folder is read.
+        The references of the whole data, if the scorer weights words by them; added when a run folder is read.
     """
 
     id: str

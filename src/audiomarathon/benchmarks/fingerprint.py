@@ -38,10 +38,10 @@ def fingerprint(loaded: Loaded) -> str:
 
 
 def clip_hashes(samples: Iterable[Sample]) -> dict[str, str]:
-    """Return a fingerprint of each sample's clips, by id: sizes, first and last bytes, and evenly spaced blocks.
+    """Return a fingerprint of each sample's clips, by id: of sizes, both ends (4,096 bytes) and evenly spaced blocks.
 
     Only these parts are read, so 60 GB of clips take seconds. A fingerprint joins two hashes: by rule 1 of older
-    versions (size, first and last bytes), and by rule 2 (all of these parts).
+    versions (sizes and ends), and by rule 2 (all of these parts).
 
     Raises
     ------

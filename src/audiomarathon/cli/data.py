@@ -219,7 +219,7 @@ def controls(
             root, left_out = build_controls(loaded, output, seconds=length, kind=kind, seed=seed, jobs=jobs)
             for key, count in left_out.items():
                 if count:
-                    say(f"{key}: {counted(count, 'sample')} left out: their transcripts cannot be cut with the clip")
+                    say(f"{key}: {counted(count, 'sample')} left out: their answers are unknown for a part of a clip")
             say(f"wrote {root}; run it with: --data {root} --results results/{root.name}")
 
 

@@ -194,7 +194,7 @@ class ZipSource(ArchiveSource):
                 headers = len(info.extra) + len(info.comment)
                 yield Member(info.filename, kind, info.file_size, headers, partial(opened.open, info))
             if type(raw) is io.FileIO:  # other streams need a request or pass per file; `fetch` checks too
-                for info in opened.infolist():  # opening checks the directory (no checksum) against file headers
+                for info in opened.infolist():  # opening compares names: the directory has no checksum
                     opened.open(info).close()
 
     @contextmanager

@@ -113,8 +113,8 @@ def build_controls(
     Returns
     -------
     (Path, dict)
-        The variant's root; and for each task the number of samples left out, since a transcript cannot be cut with its
-        clip.
+        The variant's root; and for each task the number of samples left out, since their clips must be cut, and the
+        answers for a part of a clip are unknown (:attr:`Task.cuttable`).
 
     Raises
     ------
@@ -146,7 +146,7 @@ def _write_task(task: Task, loaded: Loaded, root: Path, variant: _Variant, jobs:
     plan = [one for one in plan if any(sample.id in kept for sample in one.samples)]
     if not kept:
         raise DataError(
-            f"{task.key}: all clips are longer than {variant.name}, and transcripts cannot be cut; "
+            f"{task.key}: all clips are longer than {variant.name}, and its answers are unknown for a part of a clip; "
             "choose longer --durations"
         )
     folder, rows = root / task.key, []

@@ -104,7 +104,7 @@ def plan(task: EncoderTask) -> Record:
     """
     if not task.zenodo:
         why = "its data is private" if task.private else "it has no zenodo_id"
-        advice = f"if you have its tars: audiomarathon encoder download {task.name} --from FOLDER"
+        advice = "if you have its tars, name only this task and add --from FOLDER"
         raise DataError(f"{task.name} cannot be downloaded: {why}; {advice}")
     return Record(task.zenodo)
 

@@ -506,7 +506,7 @@ async def _beginning(response: httpx2.Response) -> bytes:
 async def _bounded(response: httpx2.Response, most_bytes: int) -> AsyncIterator[bytes]:
     """Yield a response's decompressed bytes; the limit applies to compressed and to decompressed bytes.
 
-    httpx2 could decompress too, but it accepts nested encodings, and ignores bytes that decompress to nothing.
+    httpx2 could decompress too, but it accepts nested encodings, and does not count bytes that decompress to nothing.
 
     Raises
     ------

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
     from audiomarathon.runs.folder import Job
 
-#: Budget for updates. Each finished sample adds this many seconds to it, or this share of the sample's own time if that
-#: is more. An update waits until the budget covers the time that the previous update took.
+#: Budget for updates, 0 after each update. Each finished sample adds this many seconds to it, or this share of the
+#: sample's own time if that is more. An update waits until the budget covers the time that the previous update took.
 COST_A_SAMPLE_S = 0.0005
 COST_SHARE = 0.001
 

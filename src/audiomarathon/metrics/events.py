@@ -55,7 +55,7 @@ def counts_of(predicted: npt.NDArray[np.bool_], true: npt.NDArray[np.bool_]) -> 
 
 
 def onset_counts(predicted: Sequence[float], true: Sequence[float], tolerance: float) -> tuple[int, int, int]:
-    """Match sorted onsets (seconds) of one label, each at most once; return true and false positives, false negatives.
+    """Match sorted onsets (seconds) of one label, each at most once; return TP, FP and FN as :func:`counts_of`.
 
     Matching the earliest fitting pair first gives the most pairs, because all pairs have the same tolerance.
     """

@@ -32,7 +32,7 @@ class Merge:
 
     @classmethod
     def average_from(cls, starts: torch.Tensor, total: int) -> Merge:
-        """Average runs of neighbours. `starts` (from 0) has each run's first token, whose position the run keeps."""
+        """Average runs of neighbours. `starts`, beginning with 0, has each run's first token; its position stays."""
         import torch
 
         begins = torch.zeros(total, dtype=torch.long, device=starts.device).index_fill_(0, starts, 1)

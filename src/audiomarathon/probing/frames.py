@@ -77,8 +77,8 @@ def activity(
     """Return which labels are active in each frame, shape (frames, labels); events of other labels are left out.
 
     An event covers the frames from the first at or after its start to the last before its end, so a short event may
-    cover none. Nothing is active from `until` seconds on, unless `until` is 0. With `released`, rows go on to the end
-    of the last event, even beyond the clip's frames, since X-ARES' released code cuts labels to the padded batch only.
+    cover none. Nothing is active from `until` seconds on, unless `until` is 0. With `released`, there are more rows
+    for events that outlast the clip's frames: X-ARES' released code cuts labels to the padded batch, not to the clip.
     """
     places = {label: place for place, label in enumerate(labels)}
     if released:
@@ -127,7 +127,7 @@ def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, A
 
 
 def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
-    """Return true positives, false positives and false negatives at each threshold, shape (thresholds, labels, 3)."""
+    """Count segments at each threshold: true positives, false positives, false negatives; (thresholds, labels, 3)."""
     bins = np.searchsorted(THRESHOLDS, scores)  # number of thresholds that a score exceeds
     place = bins * scores.shape[1] + np.arange(scores.shape[1])
     shape = (len(THRESHOLDS) + 1, scores.shape[1])

@@ -117,7 +117,7 @@ def _solutions(covariance: Floats, right: Floats, penalties: Sequence[float]) ->
 def linear_probe(clips: Clips, splits: Sequence[Split]) -> Predictions:
     """Fit LDA (multi-label: ridge) on train, choose the penalty on valid, refit on both, score test.
 
-    If penalties have the same score, the largest wins. Each part is read once; splits add the moments of their parts.
+    If penalties have the same score, the largest wins. Each part's moments are computed once, and added for each split.
     """
     fit, grid = (ridge, RIDGE_PENALTIES) if clips.multi_label else (lda, LDA_PENALTIES)
     _refuse_leaks(splits)

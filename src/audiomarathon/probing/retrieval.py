@@ -117,7 +117,7 @@ def trained_towers(
 def _places(
     towers: Towers, embeddings: torch.Tensor, captions: Sequence[Sequence[torch.Tensor]], rows: Sequence[int]
 ) -> list[Places]:
-    """Return each clip's captions' ranks among all captions, and the clip's rank among all clips for each caption."""
+    """Rank by cosine: each clip's captions among all captions, and for each caption its clip among all clips."""
     clips = towers.of_clips(embeddings[[*rows]])
     texts = towers.of_captions([one for row in rows for one in captions[row]])
     unit = [functional.normalize(each.double(), dim=1).cpu().numpy() for each in (clips, texts)]

@@ -27,7 +27,7 @@ class Vox(MultipleChoice):
 
 
 def speaker(row: Row, clip: str) -> str:
-    """Return the speaker stated in the row, else in the clip's path (`wav/id10270/…`); "" means neither."""
+    """Return the row's speaker, else the one in the clip's path (`wav/id10270/…`), else "" (the clip is a cluster)."""
     if named := row.optional("speaker_id_original"):
         return named
     folders = [part for part in PurePosixPath(clip).parts[:-1] if re.fullmatch(r"id[0-9]+", part)]

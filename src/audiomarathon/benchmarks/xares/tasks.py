@@ -26,7 +26,7 @@ def _task(
     batch: int = 32, epochs: int = 10, crop: float | None = None, encode_batch: int = 16, knn: bool = True,
     kind: type[EncoderTask] = EncoderTask, **own: Any
 ) -> EncoderTask:  # fmt: skip
-    """Return a task; `splits` are train, valid and test, `tars` a pattern per fold, `file` X-ARES' task file."""
+    """Return a task; `splits` are train, valid and test, `tars` a pattern per fold, `file` the name of X-ARES' file."""
     by_split = dict(zip(("train", "valid", "test"), (f"{one}*.tar" for one in splits.split()), strict=False))
     return kind(
         key=f"xares/{name}",

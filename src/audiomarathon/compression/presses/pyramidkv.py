@@ -16,7 +16,8 @@ class PyramidKV(SnapKV):
     """SnapKV's scores, with budgets that fall linearly from layer to layer. The mean budget is k.
 
     Z. Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv
-    2406.02069, section 3: the last layer keeps k/β entries and the first 2k − k/β (closer to k if there are too few).
+    2406.02069, section 3: the last layer keeps k/β entries and the first 2k − k/β. Both move towards k if k/β is below
+    1 or 2k − k/β above the number of entries.
     """
 
     key: ClassVar[str] = "pyramidkv"
