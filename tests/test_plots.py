@@ -200,6 +200,9 @@ class TestCurves:
         lines = panel_of(results, "tau").lines()
         speed_ups = [lines[name][1].figures["speed_up"].value for name in ("frame", f"frame {said}")]
         assert speed_ups == pytest.approx([4 / 3, 3])  # each over its own base
+        for name, speed_up in zip(("frame", f"frame {said}"), speed_ups, strict=True):
+            base, pruned = (one.figures["prefill_ms"].value for one in lines[name][:2])
+            assert pruned == pytest.approx(base / speed_up)
         scores = {name: [one.figures["score"].value for one in line] for name, line in lines.items()}
         assert scores == {"frame": pytest.approx([0.8, 0.7, 0.7]), f"frame {said}": [0.1, 0.1]}
         assert panel_of(results, "tau").bases[said].line == f"base {said}"
