@@ -256,6 +256,30 @@ def test_a_bad_file_ends_the_command_itself_too(no_env, monkeypatch: pytest.Monk
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["frobnicate"], "error: no such command 'frobnicate'; see audiomarathon --help"),
+        (["compare", "x", "--at-latency", "fast"], "error: invalid value for '--at-latency'"),
+        (["run", "--layr", "2"], "see audiomarathon run --help"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["audiomarathon", *given])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.count("\n"), told in err) == (2, 1, True)
+
+
+@pytest.mark.parametrize("group", [[], ["experiment"]])
+def test_a_group_without_a_command_shows_its_help(group: list[str], monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["audiomarathon", *group])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err[:7]) == (2, "Usage: ")
+
+
 def test_every_command_line_is_typers() -> None:
     folders = ("src", "kvpress", "Segment", "analyse_audio_duration", "Qwen_2.5_Omni")
     sources = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]

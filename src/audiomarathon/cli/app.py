@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from audiomarathon.cli.attention import attention_app
 from audiomarathon.cli.certify import certify
-from audiomarathon.cli.command import Command, Grouped, group
+from audiomarathon.cli.command import Command, Grouped, group, run_app
 from audiomarathon.cli.compare import compare
 from audiomarathon.cli.data import data_app
 from audiomarathon.cli.demo import demo
@@ -157,10 +157,11 @@ for _commands in COMMANDS.values():
 def main() -> None:
     """Entry point of the `audiomarathon` command."""
 
-    def command() -> None:  # also covers typer's own output, such as help and version
-        app()
+    def command() -> int:  # also covers typer's own output, such as help and version
+        return run_app(app, sys.argv[1:], "audiomarathon")
 
     reporting_errors(command)()
+    sys.exit(0)
 
 
 def durations_script(*tasks: str) -> None:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from audiomarathon.cli.options import complete_methods, option
-from audiomarathon.cli.output import reporting_errors
+from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.engine.ray_options import EXECUTORS, Ray, read_executor
 from audiomarathon.errors import SettingsError
 from audiomarathon.settings import RunSettings, described, flag_of, settings_fields
@@ -132,15 +132,30 @@ def run_script(command: Command, arguments: Sequence[str] | None = None, *, name
     app.command(cls=Grouped, context_settings=settings, **how)(reporting_errors(command))
 
     def run() -> int:
-        try:
-            with contextlib.redirect_stdout(sys.stderr if no_arguments else sys.stdout):
-                app(["--help"] if no_arguments else arguments, prog_name=name, standalone_mode=False)
-        except typer.TyperException as error:
-            text = error.format_message().rstrip(".")
-            raise SettingsError(f"{text[:1].lower()}{text[1:]}; see {name} --help") from None
-        return 2 if no_arguments else 0
+        with contextlib.redirect_stdout(sys.stderr if no_arguments else sys.stdout):
+            code = run_app(app, ["--help"] if no_arguments else arguments, name)
+        return 2 if no_arguments else code
 
     reporting_errors(run)()
+
+
+def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
+    """Run an app's command and return its exit code.
+
+    Raises
+    ------
+    SettingsError
+        The command line is wrong; one line, instead of typer's usage text.
+    """
+    try:
+        return app(arguments, prog_name=name, standalone_mode=False) or 0
+    except typer.TyperException as error:
+        text, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
+        if text.startswith("Usage: "):  # a group without a command: its help
+            say(error.format_message())
+            return error.exit_code
+        path = command.command_path if command else name
+        raise SettingsError(f"{text[:1].lower()}{text[1:]}; see {path} --help") from None
 
 
 def _option(setting: dataclasses.Field[Any]) -> Parameter:
