@@ -314,6 +314,13 @@ class TestSplits:
         assert len({(part, cluster) for part, (_, cluster) in zip(parts, given, strict=True)}) == 11
         assert "share clusters" in said[0]
 
+    def test_classes_that_no_probe_can_learn_are_told(self) -> None:
+        clips = [type("Clip", (), {"part": "1", "cluster": f"{i}", "id": f"{i}"})() for i in range(10)]
+        for label, told in ((lambda i: i // 2, []), (lambda i: max(i - 1, 0), ["8 of 9 classes"])):
+            said = list[str]()
+            standard_splits(task_of(globs={"1": "1"}), clips, np.array([label(i) for i in range(10)]), said.append)
+            assert [line.partition(": ")[2][:14] for line in said[1:]] == told
+
 
 class TestStore:
     def test_parts_are_read_back_and_a_damaged_one_is_not(self, tmp_path: Path) -> None:
@@ -383,7 +390,7 @@ def test_two_folds_are_scored_as_published_and_drawn_anew(tmp_path: Path) -> Non
     task = task_of(globs={str(fold): f"{fold}.tar" for fold in (1, 2)})
     found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task, say=said.append)
     assert {name: one.summary["n"] for name, one in found.items()} == dict.fromkeys((*STANDARD, *PUBLISHED), 24)
-    assert any("none is left to validate on" in line for line in said)
+    assert any("leave none to train or to validate on" in line for line in said)
 
 
 def tags_of(root: Path, fold: int, labels: Sequence[str]) -> None:

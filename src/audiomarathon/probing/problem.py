@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,9 +151,16 @@ def standard_splits(
     tested = {(clip.cluster, clip.part if task.folds else clip.part == "test") for clip in clips}
     why = "share clusters" if len(tested) > len({*clusters}) else ""
     if (task.folds and len(task.parts) < _FEWEST) or not (task.folds or "train" in parts):
-        why = f"({len(task.parts)}) are too few, so none is left to validate on"
+        why = f"({len(task.parts)}) leave none to train or to validate on"
     if why:
         say(f"{task.name}: its parts {why}; the standard probes use {_FOLDS} new folds of whole clusters instead")
+        pairs = {*zip(targets.tolist(), clusters, strict=True)} if task.one_label else set()
+        found = Counter(label for label, _cluster in pairs)
+        if len(found) > 1 and (alone := sum(count == 1 for count in found.values())):
+            say(
+                f"{task.name}: {alone} of {len(found)} classes have one cluster of clips each: every probe misses "
+                "them, because no other clip of such a class is there to learn from"
+            )
         parts = grouped(clusters, _FOLDS)
         return parts, rotated(sorted({*parts}))
     if task.folds:
