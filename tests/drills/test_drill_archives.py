@@ -81,7 +81,7 @@ BOMBS: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
     "a pax header of 2 GB": (lambda: headers(tarfile.XHDTYPE, 2**31, 1), "65,536 bytes in one header"),
     "pax headers of 60 kB": (lambda: headers(tarfile.XHDTYPE, 60_000, 20_000), "33,554,432 bytes of headers"),
     "a header that all share": (shared_header, "33,554,432 bytes of headers"),
-    "an end of 2 GB": (lambda: (b"\0" * 2**20 for _ in range(2**11)), "33,554,432 bytes after its last member"),
+    "an end of 2 GB": (lambda: (b"\0" * 2**20 for _ in range(2**11)), "33,554,432 bytes after the last member"),
 }
 
 

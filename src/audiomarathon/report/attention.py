@@ -435,7 +435,7 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
             panel.imshow(columns(bits, bins), aspect="auto", vmin=0, vmax=1, cmap="Greens", extent=extent)
             panel.set_yticks([])
             panel.set_ylabel("kept", rotation=0, ha="right", va="center", fontsize=8)
-    bar = figure.colorbar(image, ax=grid[1:, 0], label="attention relative to an even share, within a layer")
+    bar = figure.colorbar(image, ax=grid[1:, 0], label="attention ÷ even share, by layer")
     bar.set_ticks(range(-3, 4), labels=["⅛ ×", "¼ ×", "½ ×", "1 ×", "2 ×", "4 ×", "8 ×"])
     grid[-1, 0].set_xlabel("time, s", fontsize=9)
     if clip is not None:
