@@ -104,7 +104,7 @@ def run_sweep(
             typer.echo(line)
         return 0 if complete else 1
     trackers = open_trackers(track)
-    outcome = read_outcome(settings.results, seed=settings.seed)
+    outcome = read_outcome(settings.results, seed=settings.seed, tasks=[task.key for task in chosen])
 
     def write(swept: Swept) -> None:
         outcome.add(swept)

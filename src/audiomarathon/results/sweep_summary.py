@@ -53,11 +53,14 @@ class Outcome:
         Settings by checkpoint and task, base first, then by name.
     swept
         The sweep's results and failures.
+    tasks
+        Tasks that come first in `groups`, in this order.
     """
 
     seed: int = 42
     groups: dict[Key, list[Finished]] = field(default_factory=dict)
     swept: Swept = field(default_factory=Swept)
+    tasks: Sequence[str] = ()
 
     @property
     def checkpoints(self) -> dict[str, list[Finished]]:
@@ -71,18 +74,26 @@ class Outcome:
         """Add the sweep's new results."""
         fresh = swept.results[len(self.swept.results) :]
         for folder in dict.fromkeys(result.folder.parent for result in fresh):
-            self.groups |= _groups([folder], self.seed)
+            self.catch_up(folder, swept)
         self.swept = Swept(list(swept.results), dict(swept.failures))
 
     def catch_up(self, results: Path, swept: Swept) -> None:
         """Read all runs again: another sweep into this folder may have finished some meanwhile."""
-        self.groups |= _groups([results], self.seed)
+
+        def place(key: Key) -> tuple[int, str, str]:
+            checkpoint, task = key
+            return [*self.tasks, task].index(task), task, checkpoint
+
+        found = self.groups | _groups([results], self.seed)
+        self.groups = {key: found[key] for key in sorted(found, key=place)}
         self.swept = Swept(list(swept.results), dict(swept.failures))
 
 
-def read_outcome(results: Path, *, seed: int) -> Outcome:
-    """Return the finished runs of a results folder; skip everything else."""
-    return Outcome(seed, _groups([results], seed))
+def read_outcome(results: Path, *, seed: int, tasks: Sequence[str] = ()) -> Outcome:
+    """Return the finished runs of a results folder, those of `tasks` first; skip everything else."""
+    outcome = Outcome(seed, tasks=tasks)
+    outcome.catch_up(results, Swept())
+    return outcome
 
 
 def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
@@ -95,8 +106,7 @@ def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
     for run in runs:
         if not (run.task and run.task.probed):
             groups.setdefault((run.checkpoint, run.key), []).append(run)
-    ordered = sorted(groups.items(), key=lambda item: item[0][::-1])
-    return {key: finished for key, group in ordered if (finished := _beside_base(group, seed))}
+    return {key: finished for key, group in groups.items() if (finished := _beside_base(group, seed))}
 
 
 def _beside_base(runs: Sequence[Run], seed: int) -> list[Finished]:
