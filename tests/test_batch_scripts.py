@@ -112,6 +112,15 @@ def test_a_door_runs_what_can_run_and_says_what_could_not(
     assert "Traceback" not in done.stderr
 
 
+def test_without_data_a_door_prints_an_error_and_no_tables(
+    door: Callable[..., subprocess.CompletedProcess[str]], data: Path, tmp_path: Path
+) -> None:
+    done = door("Qwen_2.5_Omni", "had", "-o", "out", cwd=tmp_path, AUDIOMARATHON_DATA=str(data), DEVICE="cpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert [line[:12] for line in done.stderr.splitlines()] == ["error: had: "]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["logs"]
+
+
 def test_env_vars_fill_what_options_leave_open(
     data: Path, tiny_checkpoint: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -244,11 +244,14 @@ class TestFailures:
         assert "FAILED gtzan frame-0.5-layer2: 1 sample" in out
         assert json.loads(Path("results/summary.json").read_text())["complete"] is False
 
-    def test_when_no_task_can_run_no_model_is_loaded(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_when_no_task_can_run_only_errors_are_printed(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+        command("gtzan", "--methods", "base")
+        before = [Path(f"results/summary.{kind}").read_bytes() for kind in ("txt", "csv", "json")]
         monkeypatch.setattr(Qwen2_5Omni, "load", None)
-        code, _out, _err = command("had", "--methods", "frame:0.5")
-        assert code == 1
-        assert list(json.loads(Path("results/summary.json").read_text())["failures"]) == ["had"]
+        code, out, err = command("had", "vesus", "--methods", "frame:0.5")
+        assert (code, out) == (1, "")
+        assert [line[:12] for line in err.splitlines()] == ["error: had: ", "error: vesus"]
+        assert [Path(f"results/summary.{kind}").read_bytes() for kind in ("txt", "csv", "json")] == before
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

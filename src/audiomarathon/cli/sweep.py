@@ -114,6 +114,8 @@ def run_sweep(
     swept = sweep_tasks(
         chosen, spec.key, settings, settings_to_run, ray=ray, say=say, logs=folder, finished=write, trackers=trackers
     )
+    if not (swept.results or outcome.swept.failures):  # no task could start; its error is already printed
+        return 1
     outcome.catch_up(settings.results, swept)
     write_outcome(outcome, settings.results, spec.key)
     with showing_records():
