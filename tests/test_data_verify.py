@@ -20,6 +20,7 @@ from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.rows import Row
 from audiomarathon.data.durations import Durations, durations
 from audiomarathon.data.verify import verify
+from audiomarathon.embedded import mini_benchmark as mini
 
 ROOT = Path(__file__).parent.parent
 
@@ -117,6 +118,14 @@ def test_a_data_flag_wins_over_a_tasks_own_variable(root: Path, monkeypatch: pyt
     monkeypatch.setenv("VESUS_DATA_PATH", str(root / "nowhere"))
     assert call("data", "verify", "vesus", "--data", root)[0] == 0
     assert call("data", "verify", "vesus")[0] == 1
+
+
+def test_mini_is_the_mini_benchmark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mini, "mini_benchmark", lambda: root)
+    assert call("data", "verify", "vesus", "--data", "mini")[0] == 0
+    assert call("data", "durations", "vesus", "--data", "mini")[0] == 0
+    monkeypatch.setenv("AUDIOMARATHON_DATA", "mini")
+    assert call("data", "verify", "vesus")[0] == 0
 
 
 # Durations -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from audiomarathon.cli.options import (
 )
 from audiomarathon.cli.output import say
 from audiomarathon.errors import MissingDataError, SettingsError
-from audiomarathon.files import write_json
+from audiomarathon.files import named_folder, write_json
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def download(
 
     if not tasks:
         raise SettingsError("name at least one task (smallest: vesus, under 1 GB) or 'all' (59 GB)")
-    root = places(data)[0] or Path(os.environ.get("AUDIOMARATHON_DATA", "").strip() or "data").expanduser()
+    root = named_folder(data or os.environ.get("AUDIOMARATHON_DATA", "").strip() or "data")  # mini too is a folder
     chosen = tasks_named(tasks)
     keys = sorted({benchmark_of(task.key) for task in chosen})
     if len(keys) > 1:

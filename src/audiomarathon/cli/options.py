@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audiomarathon.files import named_folder
 from audiomarathon.models.registry import BUILT_IN as MODELS
 
 if TYPE_CHECKING:
@@ -92,7 +91,10 @@ def listed(text: str) -> list[str]:
 
 def places(data: Path | None) -> tuple[Path | None, Mapping[str, str]]:
     """Return the data root and the env vars that locate tasks' data; --data overrides every env var."""
-    return (named_folder(data), {}) if data else (None, os.environ)
+    from audiomarathon.embedded.without_data import data_root
+
+    named = str(data or os.environ.get("AUDIOMARATHON_DATA", "").strip())
+    return data_root(named), {} if data else os.environ
 
 
 def tasks_named(names: list[str] | None) -> list[Task]:
