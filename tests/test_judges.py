@@ -561,7 +561,17 @@ def test_a_run_that_no_model_judges_is_told(tmp_path: Path) -> None:
     folder = replies_to(tmp_path, ["A"], task="tau")
     code, said = call("judge", folder, "--with", "org/model")
     assert code == 2
-    assert "the task 'tau' are not judged" in said
+    assert "left out: 1 run of tau: " in said
+
+
+def test_runs_that_no_model_judges_are_counted_in_one_line(tmp_path: Path) -> None:
+    for name, task in (("a", "tau"), ("b", "gtzan"), ("c", "tau")):
+        replies_to(tmp_path / name, ["A"], task=task)
+    code, said = call("judge", tmp_path, "--with", "org/model")
+    left_out, error = said.splitlines()
+    assert code == 2
+    assert left_out.startswith("left out: 3 runs of gtzan, tau: ")
+    assert error.startswith(f"error: {tmp_path}: no run of a task that is judged")
 
 
 TURN = "<|im_start|>{{ one['role'] }}\n{{ one['content'] }}<|im_end|>\n"

@@ -19,6 +19,7 @@ from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.judges.judgements import judgements_file, lines_in
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
+from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     from audiomarathon.judges.judge import Judge
@@ -139,21 +140,27 @@ def _confirmed(calls: int) -> bool:
 
 
 def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[Case]:
-    """Return the runs whose tasks are judged, with their protocols; print a line for each run left out."""
+    """Return the runs whose tasks are judged, with their protocols; say how many runs are left out."""
     from audiomarathon.judges.room import Case
     from audiomarathon.runs.read import Run, run_folders
     from audiomarathon.scoring.judged import Judged
 
-    def case_of(folder: Path) -> Case:
+    unjudged: list[str] = []  # task of each run
+
+    def case_of(folder: Path) -> Case | None:
         run = Run.read(folder)
         if run.task is None or not isinstance(run.task.scorer, Judged):
-            raise SettingsError(f"{folder}: replies of the task {run.key!r} are not judged by models")
+            unjudged.append(run.key)
+            return None
         protocols = {one.name: one for one in run.task.scorer.protocols}
         if (name := protocol or next(iter(protocols))) not in protocols:
             raise SettingsError(f"{run.key}: unknown protocol {name!r}; allowed: {', '.join(protocols)}")
         return Case(folder, list(run.records.values()), protocols[name], anchors_only)
 
-    found = one_by_one(run_folders(paths), case_of, "left out")
+    found = [case for case in one_by_one(run_folders(paths), case_of, "left out") if case]
+    if unjudged:
+        tasks = ", ".join(sorted(set(unjudged)))
+        say(f"left out: {counted(len(unjudged), 'run')} of {tasks}: models do not judge these replies")
     if not found:
         raise SettingsError(f"{', '.join(map(str, paths))}: no run of a task that is judged by models, such as jasco")
     return found
