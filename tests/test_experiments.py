@@ -315,7 +315,7 @@ def test_calculate_similarity_with_a_real_encoder(
     assert script(monkeypatch, "rubrics/make_rubrics/judge.py", *vllm, "--output_json_path", "x") == 2
     assert "start vllm serve" in capsys.readouterr().err
     assert script(monkeypatch, SIMILARITY, "--noise-file", tmp_path / "none.parquet", "--output", tmp_path / "x") == 2
-    assert "none.parquet: cannot be read" in capsys.readouterr().err
+    assert "none.parquet: no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("path", "told"), [

@@ -157,6 +157,8 @@ def test_faults_of_parquet_files_are_told_by_row(tmp_path: Path) -> None:
     assert "row 2: model_output of c1 is not a text" in told(good)
     assert "lacks the column 'replies'" in told(good, "--column", "replies")
     assert "cannot be read as parquet" in told(written(tmp_path / "c.parquet", "{}"))
+    for file in (tmp_path / "none.parquet", tmp_path / "none.json"):
+        assert told(file) == f"error: {file}: no such file\n"
     assert "expected predictions.json or predictions.parquet" in told(written(tmp_path / "a.csv", "id"))
 
 

@@ -184,7 +184,10 @@ def read_text(file: Path) -> str:
 
 
 def _check_plain(file: Path, *, of_any_size: bool = False) -> None:
-    status = file.stat()
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        raise DataError(f"{file}: no such file") from None
     if not stat.S_ISREG(status.st_mode):
         raise DataError(f"{file}: is not a plain file")
     if status.st_size > MAX_METADATA_BYTES and not of_any_size:
