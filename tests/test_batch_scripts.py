@@ -256,5 +256,5 @@ class TestDefaults:
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
 
     def test_of_a_folder_that_no_model_has(self) -> None:
-        with pytest.raises(SettingsError, match=r"no model .*folder"):
+        with pytest.raises(SettingsError, match=r"the folder of no model"):
             cli_batch._model_of("Elsewhere")

@@ -208,7 +208,7 @@ def _ogg_checksum(page: bytes) -> bytes:
 
 
 def _mp3_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
-    """Return the samples, and whether decoding must yield them all: only if the Xing/Info header states their number.
+    """Return the number of samples, and whether decoding must yield exactly these (if a header states it).
 
     libsndfile stops decoding at the header's count, or at an estimate that is far off for a variable bit rate. Refuse a
     clip that this would shorten.

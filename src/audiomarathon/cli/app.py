@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def durations_script(*tasks: str) -> None:
-    """Measure tasks for the scripts in `analyse_audio_duration/`; the default output folder is `durations/`."""
+    """Measure clips' durations, for the scripts in `analyse_audio_duration/`; default output folder: `durations/`."""
     app(["data", "durations", *tasks, "-o", "durations", *sys.argv[1:]], prog_name=Path(sys.argv[0]).name)
 
 

@@ -159,7 +159,7 @@ def _config(word: str, encoder: Encoder | None) -> TaskConfig:
 
 @contextmanager
 def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError], ...] = ()) -> Iterator[None]:
-    """Print an error of the block as one line and continue; unless `left_out` has its type, add `word` to `failed`."""
+    """Print an error of the `with` block as one line, go on; add `word` to `failed` unless `left_out` has its type."""
     try:
         yield
     except left_out as error:

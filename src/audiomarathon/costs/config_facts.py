@@ -57,7 +57,7 @@ class ModelFacts:
 
 
 def published_config(source: str) -> Path | None:
-    """Return this package's folder with the sizes of a hub checkpoint's config, for estimates before the download."""
+    """Return this package's folder with the sizes in a hub checkpoint's config: estimates need no download."""
     folder = Path(models.__file__).parent / "configs" / source.partition("@")[0].partition("/")[2]
     return folder if source in {spec.checkpoint for spec in all_models()} and folder.is_dir() else None
 

@@ -161,7 +161,7 @@ def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> 
 
 
 def completed(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Fill an answer's missing values from a second answer; None if neither was read."""
+    """Fill an answer's missing values from a second answer; None if neither answer could be parsed."""
     if first is None or second is None:
         return dict(first or second or {}) or None
     return {name: value if value is not None else second[name] for name, value in first.items()}

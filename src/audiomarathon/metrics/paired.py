@@ -271,7 +271,7 @@ def _weights(rng: np.random.Generator, rows: int, count: int) -> Drawing:
 
 @lru_cache(maxsize=32)  # up to _BLOCK bytes each
 def _drawn(state: str, rows: int, count: int) -> tuple[Drawing, str]:
-    """Return the draws of a generator in this state, and its next state. Cached: each setting makes the same draws."""
+    """Return the draws of a generator in this state, and its next state. Cached: all comparisons use the same draws."""
     rng = np.random.default_rng()
     rng.bit_generator.state = json.loads(state)
     drawn = rng.integers(0, count, (rows, count)) + count * np.arange(rows)[:, None]

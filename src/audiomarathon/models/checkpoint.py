@@ -1,6 +1,6 @@
 """Find a checkpoint's files, and fingerprint them.
 
-A checkpoint is a local folder, a hub id (downloaded once into the hub's cache), or the embedded checkpoint.
+A checkpoint is a local folder, a hub id (downloaded once into the hub's cache), or this package's own tiny one.
 """
 
 from __future__ import annotations

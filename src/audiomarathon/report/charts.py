@@ -249,7 +249,7 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
 
 
 def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: Any) -> dict[str, Any]:
-    """Return a spec of a list of layers, or of a single layer, without data and config."""
+    """Return the Vega-Lite spec of a chart made of these layers (or this one), without data and config."""
     own = {"layer": content} if isinstance(content, list) else content
     return {"$schema": _SCHEMA, **own, "width": width, "height": height}
 

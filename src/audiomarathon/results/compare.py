@@ -165,7 +165,7 @@ def compare(
 
 
 def compare_with(systems: Sequence[System], name: str | None, *, seed: int = 42) -> Compared:
-    """Compare all systems with the one called `name`; without a name, with base, or else with the first system.
+    """Compare all systems with the one called `name`; without a name, with the unpruned `base`, or else with the first.
 
     Raises
     ------

@@ -52,7 +52,7 @@ class System:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identity of its first run."""
+        """The identity of the system's first run."""
         return dict(next(iter(self.runs.values())).identity)
 
     def name(self, *, with_checkpoint: bool) -> str:

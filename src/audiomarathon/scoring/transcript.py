@@ -48,7 +48,7 @@ class Transcript(Scorer):
         return transcript_details([one.values for one in verdicts])
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return 1 − the mean of the samples' own rates."""
+        """Return 1 − the mean over samples of each sample's word error rate."""
         from audiomarathon.metrics.wer import mean_of_samples_sums
 
         return mean_of_samples_sums([one.values for one in verdicts], clusters_of(verdicts))

@@ -172,7 +172,7 @@ class Declared(Task):
         return dict(sample.meta["groups"]) or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """See :meth:`Task.frames`; the groups come from the records, since the file may have changed."""
+        """See :meth:`Task.frames`; the groups' names come from the records: the task's file may have changed."""
         groups = dict.fromkeys(name for own in verdicts.values() for one in own for name in one.record.groups or ())
         return super(Declared, replace(self, group_fields=tuple(groups))).frames(verdicts)
 

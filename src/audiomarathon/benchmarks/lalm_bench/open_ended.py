@@ -41,7 +41,7 @@ def template() -> str:
 
 
 class _OpenEnded(Protocol):
-    """The original's question; a subclass reads the answer."""
+    """Ask a judge MMAU-Pro's own question; a subclass reads its answer."""
 
     version = "1"
     max_new_tokens = 512
