@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -127,16 +126,9 @@ def run_script(command: Command, arguments: Sequence[str] | None = None, *, name
     """
     arguments, name = sys.argv[1:] if arguments is None else arguments, name or Path(sys.argv[0]).name
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    no_arguments = how.pop("no_args_is_help", False) and not arguments
     settings = {"help_option_names": ["-h", "--help"]}
     app.command(cls=Grouped, context_settings=settings, **how)(reporting_errors(command))
-
-    def run() -> int:
-        with contextlib.redirect_stdout(sys.stderr if no_arguments else sys.stdout):
-            code = run_app(app, ["--help"] if no_arguments else arguments, name)
-        return 2 if no_arguments else code
-
-    reporting_errors(run)()
+    reporting_errors(lambda: run_app(app, arguments, name))()
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
@@ -151,7 +143,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
         return app(arguments, prog_name=name, standalone_mode=False) or 0
     except typer.TyperException as error:
         text, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
-        if text.startswith("Usage: "):  # a group without a command: its help
+        if text.startswith("Usage: "):  # nothing was given: the help
             say(error.format_message())
             return error.exit_code
         path = command.command_path if command else name
