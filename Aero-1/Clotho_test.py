@@ -1,4 +1,4 @@
-"""Clotho, audio captioning, on Aero-1. Settings come from env vars (README, "Settings")."""
+"""Run Clotho (audio captioning) on Aero-1. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

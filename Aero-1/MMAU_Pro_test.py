@@ -1,4 +1,4 @@
-"""MMAU-Pro, audio understanding, on Aero-1. Settings come from env vars (README, "Settings")."""
+"""Run MMAU-Pro (audio understanding) on Aero-1. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

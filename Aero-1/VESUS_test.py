@@ -1,4 +1,4 @@
-"""VESUS emotions on Aero-1. Settings come from env vars (README, "Settings")."""
+"""Run VESUS (emotions) on Aero-1. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""Clotho and MMAU-Pro, called as the original: python cli.py run|inference|eval clotho|mmau-pro (see --help)."""
+"""Run Clotho and MMAU-Pro, called like the original: python cli.py run|inference|eval clotho|mmau-pro (see --help)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Clotho, audio captioning, on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+"""Run Clotho (audio captioning) on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""GTZAN music genres on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+"""Run GTZAN (music genres) on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

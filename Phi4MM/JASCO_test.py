@@ -1,4 +1,4 @@
-"""JASCO, joint reasoning about sound and speech, on Phi-4-multimodal. Settings are env vars (README, "Settings")."""
+"""Run JASCO (reasoning on sound and speech) on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""MMAU-Pro, audio understanding, on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+"""Run MMAU-Pro (audio understanding) on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

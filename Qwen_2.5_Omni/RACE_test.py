@@ -1,4 +1,4 @@
-"""RACE questions on passages read aloud on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+"""Run RACE (questions on passages read aloud) on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

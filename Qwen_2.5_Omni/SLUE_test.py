@@ -1,4 +1,4 @@
-"""SLUE named-entity questions on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+"""Run SLUE (questions on named entities) on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""DESED -> the task `desed`. Without arguments it says what it needs."""
+"""Build the task `desed` from DESED. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

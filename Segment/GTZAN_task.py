@@ -1,4 +1,4 @@
-"""GTZAN -> the task `gtzan`. Without arguments it says what it needs."""
+"""Build the task `gtzan` from GTZAN. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

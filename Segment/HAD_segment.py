@@ -1,4 +1,4 @@
-"""HAD, half-truth audio detection -> the task `had`. Without arguments it says what it needs."""
+"""Build the task `had` from HAD (half-truth audio detection). Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

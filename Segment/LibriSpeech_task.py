@@ -1,4 +1,4 @@
-"""LibriSpeech -> the task `librispeech`. Without arguments it says what it needs."""
+"""Build the task `librispeech` from LibriSpeech. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

@@ -1,4 +1,4 @@
-"""RACE and a speech synthesiser -> the task `race`. Without arguments it says what it needs."""
+"""Build the task `race` from RACE and a speech synthesiser. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

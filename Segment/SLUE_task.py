@@ -1,4 +1,4 @@
-"""SLUE-VoxPopuli -> the task `slue`. Without arguments it says what it needs."""
+"""Build the task `slue` from SLUE-VoxPopuli. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

@@ -1,4 +1,4 @@
-"""TAU Urban Acoustic Scenes -> the task `tau`. Without arguments it says what it needs."""
+"""Build the task `tau` from TAU Urban Acoustic Scenes. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

@@ -1,4 +1,4 @@
-"""VESUS -> the task `vesus`. Without arguments it says what it needs."""
+"""Build the task `vesus` from VESUS. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

@@ -1,4 +1,4 @@
-"""VoxCeleb 1 or 2 -> the task `vox`. Without arguments it says what it needs."""
+"""Build the task `vox` from VoxCeleb 1 or 2. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

@@ -1,4 +1,4 @@
-"""VoxCeleb 1 or 2 and a table of ages -> the task `vox_age`. Without arguments it says what it needs."""
+"""Build the task `vox_age` from VoxCeleb 1 or 2 and a table of ages. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import door
 

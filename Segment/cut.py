@@ -1,4 +1,4 @@
-"""Long recordings -> clips, cut at silences. Without arguments it says what it needs."""
+"""Cut long recordings into clips, at silences. Run it without arguments to see what it needs."""
 
 from audiomarathon.cli.segment import cut_door
 

@@ -1,4 +1,4 @@
-"""DESED domestic sound events on Voxtral. Settings come from env vars (README, "Settings")."""
+"""Run DESED (domestic sound events) on Voxtral. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""HAD real and half-truth speech on Voxtral. Settings come from env vars (README, "Settings")."""
+"""Run HAD (real and half-truth speech) on Voxtral. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""SLUE named-entity questions on Voxtral. Settings come from env vars (README, "Settings")."""
+"""Run SLUE (questions on named entities) on Voxtral. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""VoxCeleb speaker age groups on Voxtral. Settings come from env vars (README, "Settings")."""
+"""Run VoxCeleb (age group of the speaker) on Voxtral. Settings come from env vars (README, "Settings")."""
 
 from audiomarathon import run_task
 

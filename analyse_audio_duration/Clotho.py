@@ -1,4 +1,4 @@
-"""How long the clips of Clotho are: a table, and JSON, CSV and a picture in `durations/`. Options: --help."""
+"""Measure how long the clips of Clotho are: a table, and JSON, CSV and a picture in `durations/` (see --help)."""
 
 from audiomarathon.cli.app import durations_script
 

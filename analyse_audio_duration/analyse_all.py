@@ -1,4 +1,4 @@
-"""How long the clips of all tasks that are there are: tables, JSON, CSV, pictures in `durations/`. Options: --help."""
+"""Measure how long the clips of all downloaded tasks are: print tables; write files to `durations/` (see --help)."""
 
 from audiomarathon.cli.app import durations_script
 

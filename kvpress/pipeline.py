@@ -1,4 +1,4 @@
-"""Ask a model about your own audio, with part of the audio dropped, and see what that buys beside the whole."""
+"""Ask a model about your own audio, with part of the audio removed, and compare replies and times with `base`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from audiomarathon.settings import own_settings
 
 
 def timing_table(shown: Sequence[Answer]) -> Table:
-    """Return one row a method; `base` comes first, and prefill is set against it."""
+    """Return a table with a row per method; `base` comes first, and LLM prefill is compared with it."""
     first = shown[0]
     table = Table(
-        title=f"{first.audio_seconds:.1f} s of audio; times in ms, the encoder's one time shared by all",
+        title=f"{first.audio_seconds:.1f} s of audio; times in ms; the encoder runs once for all methods",
         box=box.SIMPLE_HEAD,
         title_justify="left",
     )
@@ -55,12 +55,12 @@ _SETTINGS = (
 def pipeline(
     settings: dict[str, Any],
     audio: Annotated[list[Path], argument("Audio files: WAV, FLAC, OGG, MP3, at any rate.")],
-    prompt: Annotated[str, option("What to ask; plain text, clips come before it.")],
+    prompt: Annotated[str, option("Question about the audio, in plain text; the clips come before it.")],
     press: Annotated[list[str], option("Method, or method:ratio; repeatable.", complete=complete_methods)] = [],  # noqa: B006
-    ratio: Annotated[str, option("Fraction of audio removed, for presses without their own.")] = "0.5",
+    ratio: Annotated[str, option("Fraction of audio removed, for methods given without a ratio.")] = "0.5",
     model: Model = "embedded",
 ) -> None:
-    """Ask a model about your own audio, with part of the audio dropped, and see what that buys beside the whole.
+    """Ask a model about your own audio, with part of the audio removed, and compare replies and times with `base`.
 
     Examples:
       python kvpress/pipeline.py talk.wav --prompt "What is it?" --model qwen2.5-omni-3b --press snapkv --ratio 0.5
@@ -68,9 +68,10 @@ def pipeline(
       python kvpress/pipeline.py talk.wav --prompt "Who speaks?" --press fast_v:0.5+snapkv:0.3 --decode-tokens 64
 
     --press takes any method of `audiomarathon list methods`: presses shrink the KV cache after prefill, token pruning
-    (fast_v, dart, frame, …) drops audio tokens inside the LLM. The ratio is the fraction of audio tokens removed. Every
-    press that is named is run, and `base` (nothing dropped) beside them; the audio is encoded once. Replies end at 256
-    tokens unless told otherwise. What no flag says, the env vars of a run do, but for PRUNE_METHOD and PRUNE_RATIO.
+    (fast_v, dart, frame, …) drops audio tokens inside the LLM. The ratio is the fraction of audio tokens removed.
+    `base` (nothing removed) runs first, then every named method; the audio is encoded once. Replies end at 256 tokens
+    unless --max-new-tokens says otherwise. Other settings come from a run's env vars, except PRUNE_METHOD and
+    PRUNE_RATIO.
     """
     read = own_settings(ratio=ratio, **settings)
     methods = ["base:0", *(one for one in press if one != "base")]

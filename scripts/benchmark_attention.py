@@ -1,4 +1,4 @@
-"""Measure the cost of capturing attention: CPU seconds against one prefill, and bytes a sample against whole maps.
+"""Measure what capturing attention costs: CPU seconds against one prefill, file size against whole attention maps.
 
   python scripts/benchmark_attention.py                                # a random model of 28 layers with 28 heads
   python scripts/benchmark_attention.py --model qwen2-audio --model-path FOLDER --seconds 30
@@ -49,7 +49,7 @@ def measured(lm: AudioLM, seconds: float, repeats: int) -> tuple[list[tuple[floa
 
 @reporting_errors
 def main() -> None:
-    """Measure and print."""
+    """Measure each length of audio, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="a model's name; default: a random model")
     parser.add_argument("--model-path", help="its checkpoint")

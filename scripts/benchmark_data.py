@@ -66,13 +66,13 @@ def corpus(folder: Path, form: tuple[str, int, int, str], clips: int) -> list[Pa
 
 
 def ours(folder: Path, out: Path) -> None:
-    """Build with the builder, one job."""
+    """Join the clips with this project's builder, in one job."""
     reader = TauCorpus([folder], 42)
     build(reader, Joining(JOINED_S, JOINED_S, 0, 0, RATE), out)
 
 
 def with_pydub(paths: Sequence[Path], out: Path) -> None:
-    """Append segments, like pydub's examples."""
+    """Join the clips with pydub, by appending segments as its examples do."""
     from pydub import AudioSegment
 
     out.mkdir()
@@ -84,7 +84,7 @@ def with_pydub(paths: Sequence[Path], out: Path) -> None:
 
 
 def with_librosa(paths: Sequence[Path], out: Path) -> None:
-    """Load, concatenate, write."""
+    """Join the clips with librosa: load, concatenate, write."""
     out.mkdir()
     for number in range(len(paths) // EACH):
         clips = [librosa.load(path, sr=RATE)[0] for path in paths[number * EACH : (number + 1) * EACH]]
@@ -120,7 +120,7 @@ def row(title: str, hours: float, seconds: dict[str, float]) -> list[str]:
 
 
 def joining_and_probing(clips: int, repeats: int) -> tuple[Table, Table]:
-    """Compare the three sides on each format."""
+    """Compare the three sides on each format; return a table for joining clips and one for reading their lengths."""
     tables = []
     for title in (f"joining {clips} clips of {CLIP_S} s to {JOINED_S} s", f"the length of {clips} clips of {CLIP_S} s"):
         tables.append(Table(title=f"{title}: audio-hours per CPU second"))
@@ -136,7 +136,7 @@ def joining_and_probing(clips: int, repeats: int) -> tuple[Table, Table]:
 
 
 def compared(root: Path, paths: Sequence[Path], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return each side's seconds of joining and of reading lengths."""
+    """Return the CPU seconds of each side, for joining clips and for reading their lengths."""
     from pydub import AudioSegment
 
     def fresh(work: Callable[[Path], object]) -> None:
@@ -157,7 +157,7 @@ def compared(root: Path, paths: Sequence[Path], repeats: int) -> tuple[dict[str,
 
 
 def growth(counts: Sequence[int], repeats: int) -> Table:
-    """Return CPU milliseconds a source clip of whole builds of several sizes."""
+    """Return a table of the CPU milliseconds per source clip, for whole builds of several sizes."""
     table = Table(title="growth: whole builds of TAU-like clips")
     for heading in ("clips", "CPU s", "ms a clip"):
         table.add_column(heading, justify="right")
@@ -190,7 +190,7 @@ def memory(gigabytes: float) -> str:
 
 
 def child(arguments: Sequence[str]) -> None:
-    """Build if there are arguments, then print this process's peak memory in kB.
+    """Run the builder if arguments are given, then print this process's peak memory in kB.
 
     Linux's `ru_maxrss` of a child begins at its parent's size, so the kernel's figure for this process is read.
     """
@@ -201,7 +201,7 @@ def child(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Read the flags, measure, print."""
+    """Read the flags, run the benchmarks, and print their tables."""
     if sys.argv[1:2] == ["--child"]:
         child(sys.argv[2:])
         return

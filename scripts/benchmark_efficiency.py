@@ -127,7 +127,7 @@ def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 @reporting_errors
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, write."""
+    """Measure every duration, print the table, and write the figures to `--output`."""
     flags = read_flags(arguments)
     transformers.logging.set_verbosity_error()
     threads = flags.threads or (1 if flags.cpu_time else None)

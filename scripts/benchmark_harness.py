@@ -40,7 +40,7 @@ TOKENS = 16
 
 
 def ours(lm: AudioLM, task: Task, sample: Sample) -> None:
-    """Answer one sample like a timed run."""
+    """Answer one sample as a timed run of this project does."""
     clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
     Base().generate(lm, lm.prepare([Prompt(task.prompt(sample), clips)]), max_new_tokens=TOKENS)
 
@@ -61,7 +61,7 @@ def published(lm: AudioLM, task: Task, sample: Sample) -> None:
 
 
 def one_pass_or_two(count: int) -> None:
-    """Print how long one pass takes as a share of the published protocol."""
+    """Print the time of one pass as a share of the published protocol's time."""
     family = get_model("embedded").load_family()
     lm = family.load(embedded_checkpoint(), device="cpu", dtype="float32", attn_implementation="sdpa")
     task = get_task("tau")
@@ -126,7 +126,7 @@ def report_on(runs: int, records: int) -> None:
 
 
 def main() -> None:
-    """Run the benchmarks."""
+    """Run the benchmarks, and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=10, help="samples of benchmarks 1 and 3 (default 10)")
     parser.add_argument("--runs", type=int, default=50, help="runs of benchmark 2 (default 50)")

@@ -41,22 +41,22 @@ for file in pathlib.Path(sys.argv[1]).glob("*.jsonl"):
 
 
 class AtOnce(Judge):
-    """Answers at once, at the usual length."""
+    """A judge that answers at once, with texts of the usual length."""
 
     key = "at-once"
 
     def identity(self) -> Mapping[str, Any]:
-        """Return nothing but its name."""
+        """Return the judge's name only."""
         return {"backend": self.key}
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """Answer one after the other."""
+        """Yield each request with its reply, in order."""
         for request in requests:
             yield request, Reply(ANSWER.format("It matches. " * 30, "It needs both. " * 30), "stop")
 
 
 def replies(clips: int) -> list[Record]:
-    """Return replies of 40 words to the eight prompts of this many clips."""
+    """Return records of replies (40 words each) to the eight prompts of `clips` clips."""
     found = []
     for clip in range(1, clips + 1):
         texts = {name: f"the {name} of clip {clip}" for name in COLUMNS}

@@ -43,16 +43,16 @@ Extract = Callable[[np.ndarray], Features]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Seconds for one format, one value a repeat.
+    """Seconds that both sides took for one audio format, one value per repeat.
 
     Attributes
     ----------
     ours, theirs
-        All clips to features.
+        From all clips to features.
     our_decoding, their_decoding
-        One clip to 16 kHz mono, in one thread.
+        From one clip to 16 kHz mono, in one thread.
     features
-        One clip's features, in one torch thread.
+        Extracting one clip's features, in one torch thread.
     """
 
     audio_seconds: float
@@ -172,7 +172,7 @@ def benchmark_audio(*, seconds: float, clips: int, repeats: int, workers: int) -
 
 
 def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
-    """Return the loop's wall seconds and the sum of the recorded stages, one pair a repeat."""
+    """Return the evaluation loop's wall seconds and the sum of its recorded stages, one pair per repeat."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.compression.method import Base
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
@@ -211,7 +211,7 @@ def overhead_table(pairs: Sequence[tuple[float, float]]) -> Table:
 
 
 def main() -> None:
-    """Read the flags, measure, print."""
+    """Read the flags, run the benchmarks, and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each side (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=300, help="length of a clip (default: %(default)s)")

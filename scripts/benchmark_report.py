@@ -1,11 +1,11 @@
 """Measure the cost of a report of many runs: `audiomarathon report` against reading and parsing the same records.
 
 `--runs 10000 --samples 6` measures `status`, `score`, `report` and `compare` instead, on this many runs and on half as
-many, and prints how costs grow when runs double, and compare ÷ report.
+many, and prints how costs grow when the number of runs doubles, and the cost of `compare` ÷ that of `report`.
 
 A real sweep of the embedded model runs first (five tasks, ten settings, a few samples). Its records are repeated under
 other names up to the wanted number of samples, so the commands accept every run folder. Each side is a process. CPU
-seconds are compared, child processes included, because wall seconds show how busy the machine was.
+seconds are compared, child processes included, because wall seconds depend on how busy the machine is.
 """
 
 from __future__ import annotations

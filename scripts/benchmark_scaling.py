@@ -5,7 +5,7 @@
 
 For each number of workers it prints the seconds until all workers have loaded their model, the seconds of the samples
 from then on, and samples a second as a ratio to the local run's. Rounds are interleaved, so that a machine that slows
-down does so for all; the median of the rounds is shown, with minimum and maximum. A differing reply ends the benchmark.
+down does so for all; the median of the rounds is shown, with minimum and maximum. If replies differ, it stops.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def wait_for_all(engine: Engine | None) -> None:
 
 
 def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[float, float, dict[str, str]]:
-    """Return a run's seconds to be ready, its seconds of samples, and its replies. 0 workers: one process."""
+    """Return the seconds until a run is ready, the seconds of its samples, and its replies. 0 workers: one process."""
     settings = RunSettings.read(
         {}, data=flags.data, results=results, limit=flags.samples, timing=False, device=flags.device, max_new_tokens=16
     )
@@ -77,7 +77,7 @@ def read_flags() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print."""
+    """Measure each number of workers in turn, and print a table."""
     flags = read_flags()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Measure a sweep of nine ratios against nine separate runs, as users start both: one process, and nine.
+"""Measure a sweep of nine ratios (one process) against nine separate runs (nine processes).
 
   python scripts/benchmark_sweep.py --samples 10                     # the embedded model
   python scripts/benchmark_sweep.py --samples 3 --config scaled      # random weights (benchmark_efficiency.py)
@@ -42,13 +42,13 @@ def measured(commands: Sequence[Sequence[str]], **env: str) -> tuple[float, floa
         line = [sys.executable, "-m", "audiomarathon", *command]
         done = subprocess.run(line, env=clean | env, capture_output=True, text=True, check=False)
         if done.returncode:
-            sys.exit(f"error: {' '.join(line)} gave {done.returncode}: {done.stderr.strip()}")
+            sys.exit(f"error: {' '.join(line)} ended with exit code {done.returncode}: {done.stderr.strip()}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.perf_counter() - wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def split(results: Path, sharing: int) -> dict[str, float]:
-    """Return the seconds of each stage over all records of a folder; `sharing` records share a tower's time."""
+    """Return the seconds of each stage over all records of a folder; `sharing` records share the work on the audio."""
     records = [json.loads(line) for file in results.rglob("samples.jsonl") for line in file.read_text().splitlines()]
     times = [record["time"] for record in records]
     return {stage: sum(one[stage] for one in times) / (sharing if stage in SHARED else 1) for stage in SHARED + OWN}
@@ -66,7 +66,7 @@ def read_flags() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print."""
+    """Measure both sides, and print a table."""
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
 
     flags = read_flags()
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def show(rows: dict[str, tuple[tuple[float, float], dict[str, float]]], title: str) -> None:
-    """Print both sides, and the sweep as share of the runs."""
+    """Print the seconds of both sides, and those of the sweep as a share of those of the separate runs."""
     table = Table(title=title)
     for heading in ("", "wall", "CPU", *SHARED, *OWN, "rest", "samples alone"):
         table.add_column(heading, justify="right")

@@ -10,8 +10,8 @@ clip, and noise. `desed` and `maestro` have the released tasks' names, records, 
 built for our torch, so X-ARES gets a replacement (`load` uses soundfile; nothing is resampled). The encoder is a linear
 map of framed audio, so that encoding costs little.
 
-Exit code 1: the sides' kNN scores differ, or X-ARES' frame score and our score of its checkpoint by more than 1e-8.
-Times are printed, never judged.
+The exit code is 1 if the sides' kNN scores differ, or if X-ARES' frame score and our score of its checkpoint differ by
+more than 1e-8. Times do not change the exit code.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from audiomarathon.benchmarks.xares.tasks import config_of, named
 SIDES = ("xares", "audiomarathon")
 RATE, FRAME, BANDS = 16_000, 640, 64  # Hz, samples a frame, values a pattern
 SEED = 42
-SAME = 1e-8  # of two F1
+SAME = 1e-8  # two F1 that differ by at most this are equal
 
 ENCODER = f'''"""A linear map of framed audio."""
 import torch
@@ -100,20 +100,20 @@ def made_config(encoder):
 
 @dataclass(frozen=True)
 class Shape:
-    """Size and form of a task.
+    """Size and form of a synthetic task.
 
     Attributes
     ----------
     parts
-        Clips of each part, or of each fold.
+        Number of clips of each part, or of each fold.
     short
-        Share of the clips that are shorter than `seconds`: between `least` · `seconds` and `seconds`.
+        Share of the clips that are shorter than `seconds`; they last from `least` × `seconds` to `seconds`.
     crop
         Seconds of the crops that X-ARES cuts clips into; 0 takes clips whole.
     unlike
         Strength of a clip's individual pattern relative to that of its class.
     events
-        Events a second, each as long as `lasts` allows (seconds); 0 for a clip with one class.
+        Number of events per second, which last as long as the range `lasts` says (seconds); 0 for clips of one class.
     epochs
         Training epochs; 0 for the task's default.
     """
@@ -168,7 +168,7 @@ _RELEASED = (
 
 
 def make_tars(shape: Shape, folder: Path) -> None:
-    """Write one tar a part, named as in X-ARES; the same shape gives the same bytes."""
+    """Write one tar per part, named as in X-ARES; the same shape gives the same bytes."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(SEED)
     patterns = random.standard_normal((shape.classes, BANDS))
@@ -274,7 +274,7 @@ def beside(shape: Shape, python: str, rounds: int) -> dict[str, list[dict[str, A
 
 
 def rows(shape: Shape, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    """Return one row a case: seconds or bytes of both sides, their ratio, and the scores."""
+    """Return one row per case: seconds or bytes of both sides, their ratio, and the scores."""
     theirs, ours = (found[side] for side in SIDES)
     seeds = [score for one in (ours if shape.task else ours[:1]) for score in one["MLP"]]
     scores = {"MLP": mlp_scores([one["MLP"][0] for one in theirs], seeds)}
@@ -297,7 +297,7 @@ def rows(shape: Shape, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list
 
 
 def mlp_scores(theirs: Sequence[float], ours: Sequence[float]) -> str:
-    """Return mean ± standard deviation of both sides, and Welch's t."""
+    """Return a cell: mean ± standard deviation of both sides' MLP scores, and Welch's t-test."""
     told = [
         f"{statistics.mean(each):.4f} ± {statistics.stdev(each) if len(each) > 1 else 0:.4f} ({len(each)})"
         for each in (theirs, ours)
@@ -309,7 +309,7 @@ def mlp_scores(theirs: Sequence[float], ours: Sequence[float]) -> str:
 
 
 def knn_scores(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return both sides' kNN scores, and whether they are equal."""
+    """Return a cell: both sides' kNN scores, and whether they are equal."""
     all_of = {side: sorted({round(one["kNN"], 9) for one in found[side]}) for side in SIDES}
     theirs, ours = (", ".join(f"{score:.4f}" for score in all_of[side]) for side in SIDES)
     equal = len({*all_of["xares"], *all_of["audiomarathon"]}) == 1
@@ -317,7 +317,7 @@ def knn_scores(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def checkpoint_scores(theirs: Sequence[Mapping[str, Any]]) -> str:
-    """Return X-ARES' frame scores, ours of its checkpoints, and the greatest difference."""
+    """Return a cell: X-ARES' frame scores, our scores of its checkpoints, and the greatest difference."""
     pairs = [(one["MLP"][0], one["checkpoint"]) for one in theirs]
     most = max(abs(them - us) for them, us in pairs)
     told = " · ".join(", ".join(f"{score:.4f}" for score in each) for each in zip(*pairs, strict=True))
@@ -325,7 +325,7 @@ def checkpoint_scores(theirs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Print the table."""
+    """Run the benchmark and print its table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xares", metavar="PYTHON", required=True, help="interpreter of X-ARES' environment")
     parser.add_argument("--quick", action="store_true", help="a tenth of the clips, 5 epochs, one round")

@@ -40,7 +40,7 @@ PLACES = {
 
 
 def find(name: str) -> Any:
-    """Return a class or function of the package from the module that has it in this version."""
+    """Return a class or function of the package, from whichever module has it in the imported version."""
     for place in PLACES[name]:
         with contextlib.suppress(ModuleNotFoundError):
             return getattr(importlib.import_module(f"audiomarathon.{place}"), name)
@@ -48,7 +48,7 @@ def find(name: str) -> Any:
 
 
 def trace(families: list[str]) -> dict[str, Any]:
-    """Return the facts of the importable version, by name: every family, attention and method."""
+    """Return the facts of the version that this process imports, by name, for every family, attention and method."""
     import torch
     from families import FAMILIES  # of the tests of this version
 
@@ -160,7 +160,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Compare, or with `--trace` (in the separate process) print the facts of the importable version."""
+    """Compare two versions, or with `--trace` (in a separate process) print the facts of one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", nargs="?", metavar="OLD")
     parser.add_argument("new", nargs="?", metavar="NEW")

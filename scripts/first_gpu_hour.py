@@ -116,7 +116,7 @@ def where(out: Path) -> str:
 
 
 def state(folder: Path) -> dict[str, str]:
-    """Return a step's arguments, and its seconds, or the last line of its log if it failed."""
+    """Return a step's arguments, and its duration in seconds or, if it failed, the last line of its log."""
     step = (folder / "inputs").read_text().partition("\n")[0]
     if (folder / "done").exists():
         return {"step": step, "state": "done", "s": (folder / "done").read_text().strip()}

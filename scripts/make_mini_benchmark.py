@@ -7,8 +7,8 @@ from audiomarathon.embedded.mini_benchmark import generate
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("root", type=Path, help="folder to write into, then AUDIOMARATHON_DATA of a run")
+    parser.add_argument("root", type=Path, help="folder to write into; for a run, set AUDIOMARATHON_DATA to it")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--workers", type=int, default=None, help="threads (default: one a core)")
+    parser.add_argument("--workers", type=int, default=None, help="number of threads (default: one per core)")
     arguments = parser.parse_args()
     generate(arguments.root, seed=arguments.seed, workers=arguments.workers)

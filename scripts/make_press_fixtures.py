@@ -7,8 +7,9 @@ kvpress pins transformers < 5.3, so it needs a separate environment, without aud
     /tmp/kvpress-env/bin/pip install kvpress==0.5.5
     /tmp/kvpress-env/bin/python scripts/make_press_fixtures.py
 
-The file holds, for each press and k, booleans of shape (layers, KV heads, prompt): True is kept. It also holds the last
-position's logits, so that a test can tell a different model from different choices. Every run makes the same file.
+The file holds, for each press and number k of entries to keep, booleans of shape (layers, KV heads, prompt): True is
+kept. It also holds the last position's logits, so that a test can tell a different model from different choices. Every
+run makes the same file.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def main() -> None:
     print(f"{TARGET}: {TARGET.stat().st_size} bytes")
 
 
-margins: list[float] = []  # of each layer and head, for the current press
+margins: list[float] = []  # for the current press: the margin of each layer and head
 
 
 def kept_by(

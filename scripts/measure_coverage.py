@@ -34,7 +34,7 @@ MEANS: dict[str, list[tuple[int, tuple[float, float]]]] = {
 def drawn(
     rng: np.random.Generator, clusters: int, skills: tuple[float, float] = USUAL
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return true classes, chosen classes and clusters."""
+    """Draw a synthetic task: return its samples' true classes, chosen classes and clusters."""
     names = np.repeat(np.arange(clusters), SIZE)
     truth = rng.integers(0, CLASSES, clusters * SIZE)
     harder = 0.15 if skills == USUAL else 0.0
@@ -45,7 +45,7 @@ def drawn(
 
 
 def figures(truth: np.ndarray, chosen: np.ndarray, names: np.ndarray) -> dict[str, Estimate]:
-    """Return accuracy and macro-F1 with their intervals."""
+    """Return accuracy and macro-F1 of the chosen classes, with their intervals."""
     clusters = [str(name) for name in names]
     sums = choice_sums([str(t) for t in truth], [str(c) for c in chosen], [False] * len(truth), clusters)
     found = Resampler(0, resamples=1000).of_sums(sums)

@@ -330,7 +330,7 @@ class TestFiles:
     @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no zip at all"])
     def test_another_file_is_refused(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "a.npz").write_bytes(content)
-        with pytest.raises(RecordError, match=r"a\.npz: not a valid file of attention"):
+        with pytest.raises(RecordError, match=r"a\.npz: not a valid attention file"):
             Attention.read(tmp_path / "a.npz")
 
     def test_whole_maps_are_the_originals_three_files(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ class TestBesideARun:
         record = next(iter(read_records(tmp_path / RUN).values()))
         (tmp_path / RUN / "samples.jsonl").write_bytes(to_line(replace(record, reply="another")))
         shutil.rmtree(tmp_path / RUN / "attention")
-        assert "differ from the recorded replies: 1" in call(*one)[1]
+        assert "when generated again to capture attention: 1" in call(*one)[1]
 
     def test_a_full_disk_ends_it(self, asked: Asked, tmp_path: Path) -> None:
         (tmp_path / RUN).mkdir(parents=True)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import task_folders
+from builders import changed
 from huggingface_hub import errors as hub_errors
 from typer.testing import CliRunner
 
@@ -228,7 +229,11 @@ class TestRun:
     def test_a_smaller_limit_says_what_its_summary_leaves_out(self, command, tau: Path, tiny_checkpoint: Path) -> None:
         told = ("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit")
         assert "not selected by this run" not in command(*told, "3")[2]
-        assert "2 more recorded samples" in command(*told, "1")[2]
+        said = command(*told, "1")[2]
+        assert "2 more recorded samples" in said
+        assert "last written by" not in said
+        changed(next(Path("results").rglob("run.json")).parent, environment={"audiomarathon": "0.0.7"})
+        assert "last written by audiomarathon 0.0.7" in command(*told, "1")[2]
 
     def test_a_failed_clip_gives_exit_1_and_says_where(self, command, tau: Path, tiny_checkpoint: Path) -> None:
         clip = sorted((tau / "concatenated_resampled").iterdir())[0]

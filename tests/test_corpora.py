@@ -90,6 +90,15 @@ def test_tau_with_a_quoted_table_is_the_same(raw: list[str], tmp_path: Path) -> 
     assert [answer(sample) for sample in found] == [answer(sample) for sample in expected]
 
 
+def test_tau_joins_clips_by_name_whatever_the_order_of_the_table(raw: list[str], tmp_path: Path) -> None:
+    first = [file.read_bytes() for file in sorted(built("tau", raw, tmp_path / "first").rglob("*.wav"))]
+    meta = Path(raw[0]) / "meta.csv"
+    heading, *rows = meta.read_text().splitlines()
+    meta.write_text("\n".join([heading, *rows[::-1]]) + "\n")
+    again = built("tau", raw, tmp_path / "again")
+    assert [file.read_bytes() for file in sorted(again.rglob("*.wav"))] == first != []
+
+
 def test_tau_in_another_encoding_is_an_error_in_one_line(raw: list[str], tmp_path: Path, capsys: Any) -> None:
     meta = Path(raw[0]) / "meta.csv"
     meta.write_bytes(meta.read_bytes().replace(b"lyon", b"ly\xf6n"))

@@ -143,6 +143,8 @@ def test_statistics_are_those_of_numpy() -> None:
     assert found.histogram()["edges"][0] == figures["min"]
     assert found.tokens()["25"]["max"] == round(seconds.max() * 25)
     assert "qwen2.5-omni-7b" in found.tokens()["25"]["models"]
+    none = Durations(get_task("tau"), (), 0)
+    assert [none.tokens()["25"][name] for name in ("median", "max", "total")] == [0, 0, 0]
 
 
 def test_a_clip_of_several_questions_counts_once(root: Path) -> None:

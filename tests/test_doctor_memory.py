@@ -202,7 +202,7 @@ def test_sizes_are_known_before_the_download(
     monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", not_there)
     plan = plan_memory(get_model(key), RunSettings.read({}))
     assert plan.need(90)[1]["weights"] == pytest.approx(gigabytes * GB, rel=0.05)
-    assert "parameters by the config" in plan.source
+    assert "counted from the config" in plan.source
 
 
 def test_a_path_without_a_model_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any) -> None:

@@ -146,6 +146,9 @@ def test_audiocaps_is_read_a_row_a_caption(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text("audiocap_id,what\n1,2\n")  # another table of that name, nearer
     for clip in ("a_b-c_30.wav", "audio/Yzz.flac", "test/q.wav"):
         tone(tmp_path / "sub" / clip)
+    (tmp_path / "sub" / "lost_1.wav").mkdir()
+    (tmp_path / "sub" / "lost_1.txt").touch()
+    tone(tmp_path / "sub" / "audio" / "._lost_1.wav")  # macOS leaves such files beside real ones
     loaded = load(tmp_path, "audiocaps")
     assert [(one.id, one.meta["references"]) for one in loaded.samples] == [
         ("a_b-c_30", ("Rain on a_b-c", "A dog by a_b-c")),

@@ -297,6 +297,7 @@ class TestSplits:
             assert (split.train, {split.test}, {split.valid}) == (("train",), {tested}, {"test", "valid"} - {tested})
         shared = [("train", "a"), ("train", "b"), ("valid", "a"), ("test", "d")]  # which chooses, but scores nothing
         assert self.splits(shared, folds=False, globs=globs)[0] == [part for part, _ in shared]
+        assert "share clusters" in self.splits(shared, folds=False, globs=globs, swapped=True)[2][0]
 
     def test_without_validation_whole_clusters_of_train_are_held_out(self) -> None:
         given = [("train", f"c{i // 4}") for i in range(80)] + [("test", "t")]

@@ -53,7 +53,7 @@ def test_names_of_other_versions_are_passed_over(more: dict[str, Any]) -> None:
 def test_a_field_that_cannot_be_worked_with(odd: dict[str, Any]) -> None:
     record = WHOLE | odd
     assert from_line(json.dumps(record).encode()) is None
-    with pytest.raises(RecordError, match="would not be readable"):
+    with pytest.raises(RecordError, match="could not be read back"):
         to_line(typed(record))
 
 

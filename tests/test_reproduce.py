@@ -129,6 +129,7 @@ class TestCommand:
         assert found.exit_code == 1
         content = json.loads((tmp_path / "reproduce-paper" / "embedded.json").read_text())
         assert [(row["scope"], row["samples"]) for row in content["rows"]] == [("tau", 2)]
+        assert "embedded, protocol paper, not in the published table" in found.output
         told = (tmp_path / "reproduce-paper" / "embedded.md").read_text()
         for line in ("race was not run: ", "2 samples per task only", "tau: the data has 10 samples, the whole task"):
             assert f"\n- {line}" in told

@@ -241,6 +241,13 @@ class TestMeasured:
         assert saved["scoring_s"] == 0.25  # the median
         assert saved["decode_per_token"] == {"measured": None, "interval": None}
 
+    def test_an_uncounted_tower_leaves_the_ideal_to_the_first_token_out(self) -> None:
+        cost = replace(TINY, encoder_flops_per_second=None).as_json()
+        own = run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}, cost=cost)
+        saved = savings(own, None)
+        assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
+        assert saved["first_token"]["ideal"] is None
+
     def test_base_against_itself_is_1(self) -> None:
         base = run_of([record("a", 2.0), record("b", 4.0)])
         for name in ("llm_prefill", "first_token"):

@@ -274,6 +274,11 @@ def test_verdicts_of_another_version_are_made_again_in_memory(
     assert asked == []
 
 
+def test_a_scorer_typed_into_a_notebook_has_a_version() -> None:
+    typed_in = type("Typed", (Choice,), {"__module__": "of_no_file"})
+    assert typed_in().version != CHOICE.version
+
+
 def test_a_summary_of_this_version_is_taken_as_it_is(run: Path, asked: list[str]) -> None:
     changed(run, "summary.json", score=0.125)
     assert Run.read(run).summary["score"] == 0.125  # type: ignore[index]

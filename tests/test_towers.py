@@ -328,6 +328,7 @@ def test_what_cannot_be_probed_is_refused_in_one_line(
         (("prune", "embedded", *given, "--points", "llm.77"), "llm.77"),
         (("prune", "embedded", *given, "--at", "end"), "layer, input"),
         (("prune", "embedded", *given, "--ratios", "0"), "nothing is dropped"),
+        (("prune", "embedded", *given, "--layer", "77"), "layer"),
         (("run", "control:logmel", "--tasks", "long/vox", "--data", tmp_path), str(tmp_path)),
         (("layers", "embedded", "--tasks", "librispeech"), "librispeech"),
         (("layers", "nobody", *given), "nobody"),

@@ -94,6 +94,9 @@ def test_a_run_has_r_and_errors_of_every_grade_with_intervals_over_speakers(tmp_
     low, high = summary["intervals"]["pearson"]
     assert low < summary["score"] < high <= 1
     assert run.headline.clusters == 8
+    errors = np.abs((predicted - true) / spread)[:, 0]
+    own = [run.task.scorer.own_score(run.verdicts[one.id]) for one in records]
+    assert own == pytest.approx(np.clip(1 - errors, 0, None))
     shown = run.task and run.task.scorer.shown(run.verdicts[records[0].id])
     assert shown == f"accuracy {predicted[0, 0]:.1f}, true {true[0, 0]:g}"
     before = (run.folder / "samples.jsonl").read_bytes()

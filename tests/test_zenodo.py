@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import call
 from xares_tars import clips, write_tar
 
 from audiomarathon.benchmarks.xares.task import EncoderTask
@@ -247,6 +248,12 @@ def test_data_downloaded_by_hand_is_taken_over(place: str, server: Server, tmp_p
     zenodo.from_folder(TASK, made, tmp_path / "env")
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
     assert server.asked == []
+
+
+def test_the_command_puts_data_where_it_is_told(server: Server, tmp_path: Path) -> None:
+    found = _zip(tmp_path / "hand.zip", server.files)
+    assert call("encoder", "download", "cremad", "--from", found, "--data", tmp_path / "env")[0] == 0
+    assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "md5sum"))), reason="needs curl and md5sum")

@@ -1,4 +1,4 @@
-"""Judge replies to JASCO, called as the original's script: python eval.py JUDGE INPUT.csv OUTPUT.csv (see --help)."""
+"""Judge replies to JASCO, called like the original's script: python eval.py JUDGE INPUT.csv OUTPUT.csv (see --help)."""
 
 from audiomarathon.cli.jasco import door
 

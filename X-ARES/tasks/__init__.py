@@ -1,4 +1,4 @@
-"""Lets `from tasks.esc50_task import esc50_config` find the files of src/tasks."""
+"""Let `from tasks.esc50_task import esc50_config` find the files in src/tasks."""
 
 from pathlib import Path
 

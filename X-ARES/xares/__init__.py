@@ -1,1 +1,1 @@
-"""X-ARES' package under its own name; the work is in audiomarathon."""
+"""X-ARES' package under its original name; its modules call audiomarathon."""

@@ -1,4 +1,4 @@
-"""X-ARES' check of an encoder's interface; `audiomarathon encoder check` finds more."""
+"""Check an encoder's interface as X-ARES does; `audiomarathon encoder check` finds more faults."""
 
 from audiomarathon import check_audio_encoder
 

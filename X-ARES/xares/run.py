@@ -1,4 +1,4 @@
-"""Lets `python -m xares.run` work as in X-ARES."""
+"""Let `python -m xares.run` work as in X-ARES."""
 
 from audiomarathon.cli.xares import main
 

@@ -1,4 +1,4 @@
-"""Measure the overhead of our code: choosing, gathering, and decode."""
+"""Measure the overhead of our code: in choosing what to keep, in gathering it, and in decode."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats:
 
 
 def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, repeats: int) -> list[float]:
-    """Return decode after a method dropped one audio token ÷ decode after a prompt that really has one fewer, in pairs.
+    """Return decode time after a method dropped one audio token ÷ that of a prompt with one fewer, for pairs of calls.
 
     Caches are equally long on both sides (except in the layers below K of a token pruner), so the excess above 1 is
     ours.
@@ -84,7 +84,7 @@ def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, 
 
 
 def overheads(lm: AudioLM, seconds: float, *, repeats: int, decode_tokens: int) -> dict[str, Any]:
-    """Measure the overhead at one duration."""
+    """Measure the overhead of our code at one duration of audio."""
     decode = {
         name: decode_against_control(lm, seconds, name, decode_tokens, max(5, repeats)) for name in ("fast_v", "snapkv")
     }

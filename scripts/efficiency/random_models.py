@@ -1,4 +1,4 @@
-"""Make Qwen2.5-Omni thinkers of any size with random weights on the device, without a file, to measure time."""
+"""Make Qwen2.5-Omni thinkers of any size, with random weights, directly on the device, to measure time."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TEXT = (
 
 
 class CpuTimeClock(Clock):
-    """Marks with this process's CPU time, which excludes waiting for other processes."""
+    """A clock that reads this process's CPU time, which excludes waiting for other processes."""
 
     def mark(self) -> float:
         """See :class:`Clock`."""
@@ -33,7 +33,7 @@ class CpuTimeClock(Clock):
 
 @dataclass(frozen=True)
 class Row:
-    """One setting at one duration; seconds are medians over repeats, speed-ups medians of base ÷ setting."""
+    """Figures of one setting at one duration: seconds are medians over repeats, speed-ups medians of base ÷ setting."""
 
     seconds: float
     setting: str
@@ -106,7 +106,7 @@ def measure(
 
 
 def short_prefill(lm: AudioLM, tokens: int, repeats: int) -> float:
-    """Return the LLM prefill of a prompt that really has only this many audio tokens."""
+    """Return the LLM prefill time of a prompt that really has only this many audio tokens."""
     inputs = prepare(lm, tokens)
     with encoder_shared(lm):
         forced(lm, inputs, Base(), 1)

@@ -1,4 +1,4 @@
-"""Stage 2: teach the decoder to read the encoder's tokens: choose the option heard, repeat words in order."""
+"""Stage 2: teach the decoder to read the encoder's tokens: to choose the option it heard, and to transcribe words."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ FIRST_READING_LAYER = 2
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the curriculum: tokens a sequence, sequences a batch, batches, peak learning rate.
+    """A step of the curriculum: tokens per sequence, sequences per batch, number of batches, peak learning rate.
 
     With a `reach` above the length, positions have gaps (see `Sequences`). `blinkers` is the share of batches in which
     masks limit where audio may be read; with `early_too`, also in the layers below the first that pruning shortens.
@@ -44,9 +44,9 @@ class Stage:
 
 
 class Hints(nn.Module):
-    """Probes for training only; each supervises one step of the reasoning at its place.
+    """Linear heads for training only; each supervises one step of the reasoning, at the position where it is due.
 
-    Without them both jobs stay at chance for long, because a letter says little about why it was right.
+    Without them both kinds of task stay at chance for long, because a letter says little about why it was right.
     """
 
     def __init__(self, width: int) -> None:
@@ -68,7 +68,7 @@ def train_decoder(
     *,
     hint_weight: float = 0.5,
 ) -> None:
-    """Run one stage."""
+    """Train the decoder and the hints for one stage."""
     parameters = [*model.model.language_model.parameters(), *hints.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=stage.rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, stage.rate, total_steps=stage.steps, pct_start=0.1)

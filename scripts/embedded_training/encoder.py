@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def cue_tokens(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
-    """Return the token of each class: the audio placeholder for nothing, then the cues as an option writes them."""
+    """Return the token of each class: the audio placeholder for "nothing", then each cue's word as in an option."""
     tokens = [tokenizer.encode(f" {cue}") for cue in CUES]
     if not all(len(ids) == 1 for ids in tokens):
         raise ValueError("every cue must be a single token")
@@ -31,7 +31,7 @@ def train_encoder(
     generator: torch.Generator,
     batch: int = 48,
 ) -> None:
-    """Pull the encoder's tokens towards the embeddings of their words."""
+    """Train the encoder: pull each of its tokens towards the embedding of the word for the sound at that token."""
     tower = model.model.audio_tower
     targets = model.get_input_embeddings().weight[cue_tokens(tokenizer)].detach()
     scale = targets.square().sum(1).mean()
@@ -80,7 +80,7 @@ def token_accuracy(
     windows: Windows,
     encoded: torch.Tensor,
 ) -> dict[str, float]:
-    """Return, by task, the share of tokens nearest to the right word."""
+    """Return, by task, the share of the encoder's tokens whose nearest word is the right one."""
     targets = model.get_input_embeddings().weight[cue_tokens(tokenizer)]
     right = ((encoded @ targets.T).argmax(-1) == windows.heard).float().mean(1)
     return {task: round(right[windows.task == i].mean().item(), 3) for i, task in enumerate(world.TASKS)}

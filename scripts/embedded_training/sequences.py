@@ -33,13 +33,20 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of equal length, without padding: ids, positions, audio embeddings, targets of the auxiliary losses.
+    """Sequences of equal length, without padding: ids, positions, windows of audio, targets of the losses.
 
-    `previous` is, for each position, the class of the word spoken before the one heard there (0: none), or -100.
-    `after` marks text after the audio, `blind` the same in choice tasks, except the options.
-    `answer_at` are (row, position) whose next token is `answer`; `option_at` likewise with `option_right` and
-    `option_letter`; `letter_at` are the positions whose next token is a letter, `letter_heard` what was heard and
-    `letter` which one it is (0: A).
+    Attributes
+    ----------
+    audio, after, blind
+        Masks: audio tokens; text after the audio; and of this the text of choice tasks, without the options' cues.
+    previous
+        In transcriptions, at a token where a word is heard: the class of the word before it (0: none). Else -100.
+    answer_at, answer
+        (row, position) of each token that is followed by a token of the answer, and that next token.
+    option_at, option_right, option_letter
+        (row, position) of each option's cue, whether the option is right, and its letter (0: A).
+    letter_at, letter_heard, letter
+        (row, position) of each token that is followed by the answer's letter, the class heard, and the letter (0: A).
     """
 
     ids: torch.Tensor
@@ -73,11 +80,11 @@ class Sequences:
         self._encode = cache(tokenizer.encode)
 
     def batch(self, size: int, length: int, transcripts: float, reach: int) -> Batch:
-        """Return examples of `length` tokens each, a share of them transcriptions, at positions up to `reach`."""
+        """Draw `size` examples of `length` tokens, with a share of transcriptions, at positions up to `reach`."""
         tasks = [task for task in world.TASKS if task != "librispeech"]
         examples = []
         for _ in range(size):
-            # The longest text; the rest is audio, in whole windows and the start of another.
+            # Leave room for the longest text; the rest is audio: whole windows, and the start of another.
             if self.rng.random() < transcripts:
                 examples.append(self._transcription((length - 60) // TOKENS))
             else:
@@ -104,7 +111,7 @@ class Sequences:
             windows = [source[i] for i in rng.integers(len(source), size=count + 2)]
         ids = self._encode(choice_prompt(question, [option.option for option in options]))
         cues = [self._encode(f" {option.cue}")[0] for option in options]
-        # The last occurrence: words of the question come before the options.
+        # Take the last occurrence, because words of the question come before the options.
         at = [len(ids) - 1 - ids[::-1].index(cue) for cue in cues]
         marks = [(position, option == label) for position, option in zip(at, options, strict=True)]
         letter = self._encode("ABCDE"[options.index(label)])
@@ -119,7 +126,7 @@ class Sequences:
         return Example(windows, self._encode(TRANSCRIBE), [*answer, self.end], [])
 
     def _arrange(self, task: str, cues: Sequence[str], count: int) -> list[int]:
-        """Return about `count` windows: the events in order, at random places between background."""
+        """Return about `count` windows: the events of `cues` in order, at random places between background."""
         rng, background = self.rng, self.windows.background[task]
         chunks = []
         for cue in cues:

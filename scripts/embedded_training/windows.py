@@ -27,7 +27,7 @@ CUE_INDEX = {cue: i + 1 for i, cue in enumerate(CUES)}
 
 @dataclass
 class Windows:
-    """All windows, and the indices of those that belong together.
+    """All windows, and the indices of windows of the same kind.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ def make_windows(seed: int, scale: float = 1.0) -> Windows:
 
 
 def _jobs(scale: float) -> Iterator[tuple[str, int, int]]:
-    """Yield (task, class or variant, repeat)."""
+    """Yield (task, class or variant, number of the repeat) of each training clip to render."""
     for task in ("tau", "gtzan", "vesus", "vox", "vox_age"):
         for which in range(len(world.labels_of(task))):
             yield from ((task, which, repeat) for repeat in range(round(24 * scale)))

@@ -36,7 +36,7 @@ Measured = dict[tuple[str, str], float]
 
 
 def beside_lmms_eval(python: str, count: int, rounds: int) -> None:
-    """Print the seconds of whole runs of both and of their parts, after one round that only warms the disk's cache.
+    """Print the seconds that runs of both take, whole and by part, after a round that only warms the disk's cache.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def one_run(line: Sequence[str], folder: Path, count: int) -> tuple[Measured, li
     wall = time.monotonic() - begin
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
-        raise SystemExit(f"error: {' '.join(line)} gave {done.returncode}: {done.stderr.strip()}")
+        raise SystemExit(f"error: {' '.join(line)} ended with exit code {done.returncode}: {done.stderr.strip()}")
     calls = json.loads((folder / "calls.json").read_text())[-count:]  # earlier calls warm up the model
     if len(calls) < count:
         raise SystemExit(f"error: {line[2]} asked the model {len(calls)} times, not {count}: {done.stdout.strip()}")
@@ -97,7 +97,7 @@ def one_run(line: Sequence[str], folder: Path, count: int) -> tuple[Measured, li
 
 
 def show(measured: Mapping[str, Sequence[Measured]], count: int) -> None:
-    """Print one row a part: both sides' medians, and the median, minimum and maximum ratio of the rounds."""
+    """Print one row per part: both sides' medians, and the median, minimum and maximum ratio of the rounds."""
     ours, theirs = measured["audiomarathon"], measured["lmms-eval"]
     print(f"audiomarathon beside lmms-eval, {count} samples, {len(ours)} rounds: seconds, ours, theirs, ours ÷ theirs")
     for part, clock in ours[0]:

@@ -23,7 +23,7 @@ def now() -> dict[str, float]:
 
 
 def note_calls(calls: list[dict[str, Any]]) -> None:
-    """From now on, append a line to `calls` for each `generate` call."""
+    """From now on, append time, prompt and reply of each `generate` call to `calls`."""
     from transformers import GenerationMixin
 
     generate = GenerationMixin.generate

@@ -75,9 +75,9 @@ def theirs(task: Path, encoder: Path, seed: int) -> dict[str, Any]:
 
 
 def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict[str, Any]:
-    """Probe through the store, from an empty and from a full store; then each probe alone, for one seed.
+    """Probe with an empty store and again with a full one; then run each probe alone, for one seed.
 
-    A probe alone reads the store; the audio hashes that link clips to rows are computed before.
+    A probe alone reads the store; the audio hashes that link clips to rows are computed before it is timed.
     For frames see :func:`ours_of_frames`; only that needs the seed.
     """
     import numpy as np

@@ -35,7 +35,7 @@ _LAZY = dict.fromkeys(("compare_runs", "load_runs", "write_report"), "report.not
     "check_audio_encoder": "encoders.check",
     "run_task": "cli.app",
 }
-"""Module of each function that is imported only at its first use."""
+"""For each function that is imported only at its first use, the module that defines it."""
 
 
 def evaluate(
@@ -144,7 +144,7 @@ def evaluate_encoder(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a lazy name at its first use: `import audiomarathon` alone loads neither torch nor pandas."""
+    """Import a public function at its first use: `import audiomarathon` alone loads neither torch nor pandas."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

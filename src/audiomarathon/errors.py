@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def told(error: BaseException) -> str:
-    """Return an exception as one line of at most 500 characters: its kind and its message."""
+    """Return an exception as one line of at most 500 characters: its class and its message."""
     try:
         text = " ".join(str(error).split())
     except BaseException:  # str() of a plug-in's exception may fail too
@@ -21,7 +21,7 @@ def told(error: BaseException) -> str:
 
 
 def warn(message: str) -> None:
-    """Warn at the line that called this package, so that a notebook shows the user's line."""
+    """Issue a warning that points to the user's line that called this package, as notebooks show that line."""
     frame, level = inspect.currentframe(), 1
     while frame and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         frame, level = frame.f_back, level + 1
@@ -92,7 +92,7 @@ class EncoderError(AudioMarathonError):
 
 
 class MethodError(AudioMarathonError):
-    """A method cannot work as asked on this model."""
+    """A method cannot work with this model, or with these settings on this model."""
 
 
 class ExecutorError(AudioMarathonError):

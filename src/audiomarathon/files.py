@@ -33,7 +33,7 @@ _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b"
 
 
 def file_name(text: str) -> str:
-    """Turn a name from a results folder into a safe file name: no path, not hidden, unique for each name."""
+    """Turn a name, such as a sample's id, into a safe file name: no path, not hidden, different for each name."""
     safe = _UNSAFE.sub("_", text).lstrip(".")[:_LONGEST_NAME]
     while len(safe.encode(errors=ESCAPED)) > _LONGEST_BYTES:
         safe = safe[:-1]
@@ -59,7 +59,7 @@ def named_folder(text: str | Path) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the disk or file system into a :class:`RecordError` of one line."""
+    """Inside the block, turn an error of the disk or file system into a :class:`RecordError` that names `path`."""
     try:
         yield
     except OSError as error:
@@ -81,12 +81,12 @@ def check_writable(folder: Path) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a JSON file as :func:`write_text` does."""
+    """Write an object to a JSON file, atomically as :func:`write_text` does."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a file of JSON lines as :func:`write_text` does."""
+    """Write rows to a file of JSON lines, atomically as :func:`write_text` does."""
     write_bytes(path, b"".join(map(json_line, rows)))
 
 
@@ -96,7 +96,7 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 
 
 def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
-    """Parse the JSON object of a line or a file, or return None; `strict` refuses NaN and infinities."""
+    """Parse text that holds a JSON object; return None for any other text. `strict` refuses NaN and infinities."""
     try:
         found = json.loads(text, parse_constant=_refuse if strict else None)
     except (ValueError, RecursionError):
@@ -105,13 +105,13 @@ def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """Return an object as a line of JSON with a checksum as its last field."""
+    """Return an object as a line of JSON that ends with a checksum; :func:`unsealed` checks it."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode(errors=ESCAPED)
     return text[:-1] + _CRC % zlib.crc32(text) + b"\n"
 
 
 def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
-    """Return a line's object after checking and removing its checksum; None for a damaged line.
+    """Return the object in a line that :func:`sealed` made, without the checksum; None for a damaged line.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def _refuse(name: str) -> None:
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row to a file of JSON lines, created if missing. First remove an incomplete last line.
+    """Append a row to a file of JSON lines, which is created if missing. First remove an incomplete last line.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file as :func:`write_text` does."""
+    """Write bytes to a file, atomically as :func:`write_text` does."""
     temporary = path.with_name(f".{path.name}.new")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Put a file at a second path atomically: as a hard link, or as a copy if a hard link fails."""
+    """Make the file `source` also available at `target`, atomically: by a hard link, or by a copy if that fails."""
     temporary = target.with_name(f".{target.name}.new")
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +211,7 @@ def open_plain(path: Path, mode: Literal["rb", "ab", "r+b"] = "rb") -> IO[bytes]
 
 
 def read_plain(path: Path) -> bytes:
-    """Read a plain file, see :func:`open_plain`."""
+    """Return the content of a plain file; refuse any other kind of file, see :func:`open_plain`."""
     with open_plain(path) as stream:
         return stream.read()
 

@@ -19,34 +19,37 @@ _RULE_1, _RULE_2 = re.compile("[0-9a-f]{16}"), re.compile("2:([0-9a-f]{16}):([0-
 
 
 def join_rules(rule_1: Any, rule_2: Any) -> str:
-    """Return the fingerprint of rule 2, made from the two rules' hashlib digests."""
+    """Return the fingerprint by rule 2, the newer rule. The arguments are the hashlib digests of both rules."""
     return f"2:{rule_1.hexdigest()[:16]}:{rule_2.hexdigest()[:16]}"
 
 
 def is_weak(written: object) -> bool:
-    """Tell whether a fingerprint follows the older rule 1 (see above), which misses most changes of a large file."""
+    """Tell whether a fingerprint was made by the older rule 1, which misses most changes of a large file."""
     return isinstance(written, str) and _RULE_1.fullmatch(written) is not None
 
 
 def by_rule_1(written: Any) -> Any:
-    """Return a fingerprint's hash by rule 1; return any value that is not of rule 2 unchanged."""
+    """Reduce a fingerprint by the newer rule 2 to its hash by the older rule 1; return any other value unchanged."""
     found = _RULE_2.fullmatch(written) if isinstance(written, str) else None
     return found[1] if found else written
 
 
 def same(one: object, other: object) -> bool:
-    """Tell whether two fingerprints match by the weaker of their rules; compare other values directly."""
+    """Tell whether two fingerprints match, by rule 1 if either was made by it; other values match if they are equal."""
     return one == other or ((is_weak(one) or is_weak(other)) and by_rule_1(one) == by_rule_1(other))
 
 
 def stronger(written: object, among: Iterable[object]) -> object:
-    """Return the fingerprint of rule 2 in `among` that matches `written`, of rule 1; if not exactly one, `written`."""
+    """Replace a fingerprint by the older rule 1 with the matching fingerprint by the newer rule 2 in `among`.
+
+    Return `written` unchanged if it was not made by rule 1, or if not exactly one fingerprint in `among` matches.
+    """
     found = [other for other in among if not is_weak(other) and same(written, other)] if is_weak(written) else []
     return found[0] if len(found) == 1 else written
 
 
 def short(written: object) -> str:
-    """Return six digits of a fingerprint, for names."""
+    """Return the first six digits of a fingerprint's strongest hash, for use in names."""
     return str(written).rpartition(":")[2][:6] if _RULE_2.fullmatch(str(written)) else str(written)[:6]
 
 
@@ -67,7 +70,7 @@ def blocks(first: int, last: int, gap: int) -> Iterator[tuple[int, int]]:
 
 
 def feed(digest: hashlib._Hash, stream: BinaryIO, spans: Iterable[tuple[int, int]]) -> None:
-    """Add byte ranges of a file to a digest."""
+    """Update a digest with the given byte ranges of a file."""
     for start, end in spans:
         stream.seek(start)
         for at in range(start, end, _CHUNK_BYTES):

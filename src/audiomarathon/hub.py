@@ -10,7 +10,7 @@ from audiomarathon.errors import AudioMarathonError
 
 @contextmanager
 def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: str, instead: str) -> Iterator[None]:
-    """Turn an error of the hub's client into an error of one line.
+    """Inside the block, turn an error of the hub's client into an error of one line that says what to do.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: s
     what
         `model` or `data set`.
     fetch
-        Words for the message: how to continue the download.
+        Words for the message: how to start or continue the download.
     instead
         Words for the message: what to do without the hub.
     """

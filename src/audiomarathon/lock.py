@@ -1,4 +1,4 @@
-"""Lock files by flock. The system releases a lock when its process ends, for whatever reason."""
+"""Lock files with `flock`. The system releases a lock when its process ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRIES = 4  # try again: `is_held` in another process locks the file for an inst
 
 
 def hold(file: Path) -> IO[bytes]:
-    """Lock a file, created if missing; closing it releases the lock.
+    """Lock a file, which is created if missing. Closing the returned file releases the lock.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def holding(file: Path, busy: str) -> Iterator[None]:
     Parameters
     ----------
     busy
-        Words of the error if another process holds the lock.
+        Words for the error if another process holds the lock.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def holding(file: Path, busy: str) -> Iterator[None]:
 
 
 def hold_run(folder: Path) -> IO[bytes]:
-    """Lock a run's folder, as :func:`hold` does.
+    """Lock a run's folder, so that no other process writes to it. Closing the returned file releases the lock.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def _held(file: Path, kind: type[AudioMarathonError], busy: str, unusable: str) 
 
 
 def _is_in_place(stream: IO[bytes], file: Path) -> bool:
-    """Tell whether the locked file is still at this path: the last holder may have deleted and re-created it."""
+    """Tell whether the locked file is still the file at this path: another process may have replaced it."""
     return file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat())
 
 

@@ -32,30 +32,30 @@ def is_reference(text: str, known: Collection[str] = ()) -> bool:
     Parameters
     ----------
     known
-        Names in lower case, such as those of methods: with one of them before the colon, the text is no reference.
+        Names in lower case, such as those of methods. A text with a known name before its colon is no reference.
     """
     found = FILE.fullmatch(text) or _MODULE.fullmatch(text)
     return bool(found) and found[1].lower() not in known  # type: ignore[index]
 
 
 def texts_of(module: str) -> Mapping[ModuleType, bytes]:
-    """Return a loaded file's module and its imports from the same folder, each with its source text."""
+    """Return the source texts of the file loaded as `module` and of its imports from the same folder, by module."""
     return _LOADED.get(module, {})
 
 
 def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed: str) -> tuple[str, Any]:
-    """Return the name of the object that a reference names, and the object.
+    """Load the object that a reference names; return its name and the object.
 
-    A file is run once, and again after an edit. Packages are also searched in the working folder.
+    A file is run once, and again if it was edited. Packages are also searched in the working folder.
 
     Parameters
     ----------
     what
-        Word for messages: method, task.
+        Kind of object, for messages, such as `method`.
     fits
-        Selects the object if the reference has no name after a colon.
+        Tells whether an object is of the right kind. It selects the object if the reference does not name one.
     allowed
-        Allowed kinds of objects, for messages.
+        Description of the allowed objects, for messages.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed
 
 @contextmanager
 def raising(where: str) -> Iterator[None]:
-    """Turn any error of third-party code into one line."""
+    """Inside the block, turn any error of third-party code into a :class:`PluginError` of one line."""
     try:
         yield
     except (AudioMarathonError, KeyboardInterrupt):
@@ -103,9 +103,9 @@ def raising(where: str) -> Iterator[None]:
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[list[ModuleType]]:
-    """Make a folder's modules importable inside the block, and list the imported modules.
+    """Make a folder's modules importable inside the block. Yield a list that has the imported modules afterwards.
 
-    Remove them from `sys.modules` afterwards: the next folder may have modules of the same names.
+    They are removed from `sys.modules` at the end, since the next folder may have modules of the same names.
     """
     before, imported = set(sys.modules), list[ModuleType]()
     sys.path.insert(0, str(folder))
@@ -153,7 +153,7 @@ def _load(path: Path, where: str) -> dict[ModuleType, bytes]:
 
 
 def _is_current(texts: Mapping[ModuleType, bytes] | None) -> bool:
-    """Tell whether a file is loaded, and neither the file nor its imports were edited since."""
+    """Tell whether a file is loaded (`texts` is not None), and neither it nor its imports were edited since."""
     try:
         return texts is not None and all(Path(str(one.__file__)).read_bytes() == text for one, text in texts.items())
     except OSError:
@@ -172,5 +172,5 @@ def _name(path: Path, text: bytes) -> str:
 
 
 def _home(value: object) -> str:
-    """Return the module name of a class or function, or of any other object's class."""
+    """Return the name of the module that defines a class or function; for other objects, that of their class."""
     return str((value if isinstance(value, type | FunctionType) else type(value)).__module__)

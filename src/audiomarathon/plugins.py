@@ -16,7 +16,7 @@ from audiomarathon.text import did_you_mean, plain
 
 
 class Named(Protocol):
-    """Anything that users name by a key or an alias."""
+    """Anything that users select by its key or an alias, such as a task or a method."""
 
     @property
     def key(self) -> str: ...
@@ -44,9 +44,9 @@ def plugins(
     Parameters
     ----------
     built_in
-        Built-in items; a plug-in with the key of one of them is left out.
+        Built-in items; a plug-in whose key is taken by one of them is left out.
     flaw_of
-        Returns another fault of a plug-in, such as `has no usable 'scorer'`, or "" if there is none.
+        Function for further checks: it returns a plug-in's fault, such as `has no usable 'scorer'`, or "".
     """
     found: list[N] = []
     for entry in _entries(importlib.metadata.entry_points, group, tuple(sys.path)):
@@ -84,7 +84,7 @@ def _entries(find: Callable[..., Any], group: str, _path: tuple[str, ...]) -> li
 
 
 def flaw(value: object, kind: type) -> str:
-    """Check a plug-in's attributes; return the first fault, or ""."""
+    """Check that a plug-in has the class and attributes of `kind`; return the first fault as text, or ""."""
     if not isinstance(value, kind):
         return f"is not a {kind.__name__}"
     for name, written in kind.__annotations__.items():
@@ -104,7 +104,10 @@ def flaw(value: object, kind: type) -> str:
 
 
 def guard(value: object, kind: type, name: str) -> None:
-    """Make errors in a plug-in's public methods name the plug-in, and replace its properties by their values."""
+    """Change a plug-in's class so that errors in its public methods name the plug-in.
+
+    Also replace its properties by their values.
+    """
     owner = type(value)
     if owner.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return  # a class of this package

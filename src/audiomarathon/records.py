@@ -1,4 +1,4 @@
-"""Records and verdicts of a run's samples, and the figure that ranks the systems on a task."""
+"""Records and verdicts of a run's samples, and the headline figure that ranks systems on a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True)
 class Corpus:
-    """The references of a task's whole data, by which scorers weight words, even if only some samples were run.
+    """The reference texts of all samples of a task. Some scorers weight words by them, even if only some samples ran.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Record:
     reference
         The facts that a scorer needs, so that a run can be scored without the data.
     error
-        Reason for a missing reply; None if the sample was answered.
+        Reason why there is no reply; None if the sample was answered.
     reply, transcript
         The model's raw text, and the transcript that a family extracted from it.
     clips
@@ -57,9 +57,9 @@ class Record:
     clip_seconds
         Length of all clips as the model heard them.
     truncated
-        Whether the model's code cut the audio; None if a server does not say.
+        Whether the model's code cut the audio; None if that is unknown, as behind an endpoint.
     control
-        Audio that replaced the clips (`silence`, …).
+        Kind of audio that replaced the clips (`silence`, …); None for the real audio.
     prompt_tokens, audio_tokens, window_padding_tokens, kept_audio_tokens, new_tokens
         Numbers of tokens. `audio_tokens` includes `window_padding_tokens`, and counts tokens before any is dropped.
     kept_audio_bits
@@ -123,7 +123,7 @@ class Record:
 
     @property
     def answered(self) -> bool:
-        """Whether there is a reply."""
+        """Whether the sample has a reply; if not, it failed."""
         return self.error is None
 
     @property
@@ -155,18 +155,18 @@ _LEFT_OUT = frozenset(
 
 @dataclass(frozen=True)
 class Figure:
-    """The figure that ranks the systems on a task.
+    """The headline figure of a task, such as macro-F1, which ranks the systems.
 
     Attributes
     ----------
     name
-        Its key in `summary.json` and among the scorer's sums.
+        The figure's key in `summary.json` and among the scorer's sums.
     title
-        Its name in tables and on axes.
+        The figure's name in tables and on axes.
     low, high
-        Its range; None for no bound.
+        Lowest and highest possible value; None for no bound.
     better
-        The better direction.
+        Whether a higher (`up`) or lower (`down`) value is better.
     chance
         Expected figure of a random guess; None if it is unknown, or differs between samples.
     """

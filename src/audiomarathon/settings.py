@@ -84,7 +84,11 @@ _ALLOWED: dict[object, str] = {_switch: "1 or 0", _natural: "a whole number from
 def _setting(
     group: str, default: Any, env: str, parse: Callable[[str], Any] | Sequence[str], help_: str, allowed: str = ""
 ) -> Any:
-    """Declare a setting. `parse` is either a function that reads the text, or the list of allowed values."""
+    """Declare a setting: a dataclass field with metadata.
+
+    `parse` is either a function that turns text into a value, or the list of allowed values. `allowed` describes the
+    allowed values in help and errors.
+    """
     facts: dict[str, Any] = {"group": group, "env": env, "help": help_, "values": ()}
     if not callable(parse):
         facts["values"], allowed = parse, ", ".join(value or "empty" for value in parse)
@@ -98,7 +102,7 @@ _TIMING, _TASKS, _ATTENTION = "Timing and replies", "Single tasks", "Attention"
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Every setting of a run. Options, help and error messages are made from the metadata of these fields.
+    """Every setting of a run. Command-line options, help and errors are made from the metadata of these fields.
 
     The README documents the attributes under "Settings"; `RunSettings.read` fills them.
     """
@@ -271,7 +275,7 @@ class RunSettings:
 
 
 def own_settings(**flags: Any) -> RunSettings:
-    """Read settings from flags, then env vars; see :meth:`RunSettings.read`.
+    """Read settings from `flags`, and the others from env vars; see :meth:`RunSettings.read`.
 
     `PRUNE_METHOD` and `PRUNE_RATIO` are ignored: the caller names the methods.
     """
@@ -290,13 +294,13 @@ def flag_of(setting: dataclasses.Field[Any]) -> str:
 
 
 def described(setting: dataclasses.Field[Any]) -> str:
-    """Return a setting's help and, unless it is a switch, its allowed values."""
+    """Return a setting's help text, followed by its allowed values unless it is a switch."""
     facts = setting.metadata
     return str(facts["help"]) if facts["parse"] is _switch else f"{facts['help']}: {facts['allowed']}"
 
 
 def env_names() -> dict[str, str]:
-    """Return each setting's env var and its allowed values."""
+    """Return a mapping from each setting's env var to a description of its allowed values."""
     return {setting.metadata["env"]: setting.metadata["allowed"] for setting in settings_fields()}
 
 
@@ -306,7 +310,7 @@ def cache_folder() -> Path:
 
 
 def _check_names(env: Mapping[str, str]) -> None:
-    """Refuse misspelt `PRUNE_` variables: without them the wrong method would run. Warn of other misspelt names."""
+    """Refuse misspelt `PRUNE_` variables: if ignored, the wrong method would run. Warn about other misspelt names."""
     known = [*env_names(), *_READ_ELSEWHERE]
     for name in sorted(set(env) - set(known)):
         near = nearly(name.upper(), known) if len(name) >= _LONG_ENOUGH else []

@@ -32,13 +32,13 @@ class _Stream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text."""
+        """Write text to the stream; after a failure, discard it."""
         if text != "":  # click tests a stream by an empty write, and would hide its failure
             self._guard(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream."""
+        """Flush the stream; after a failure, do nothing."""
         self._guard(self._stream.flush)
 
     def _guard(self, work: Callable[[], object]) -> None:
@@ -52,12 +52,12 @@ class _Stream:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Handle a closed or full terminal, log or pipe without a traceback.
+    """Inside the block, handle a closed or full terminal, log or pipe without a traceback.
 
     Raises
     ------
     OutputError
-        When standard output fails. Failures of standard error are ignored.
+        When writing to standard output fails. Failures of standard error are ignored.
     """
 
     def refuse(error: OSError) -> None:
@@ -79,7 +79,7 @@ def standard_streams() -> Iterator[None]:
 
 @contextmanager
 def showing_records() -> Iterator[None]:
-    """Print results inside the block. If output fails, the command continues and keeps its exit code."""
+    """Protect a block that prints results: if printing fails, the command continues and keeps its exit code."""
     try:
         yield
         sys.stdout.flush()
@@ -90,19 +90,19 @@ def showing_records() -> Iterator[None]:
 
 @contextmanager
 def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) -> Iterator[Callable[[int], object]]:
-    """Show progress on stderr: as a bar on a terminal, elsewhere as a line every 30 s.
+    """Show the progress of a block on stderr: as a bar on a terminal, elsewhere as a line every 30 s.
 
     Parameters
     ----------
     unit
-        Unit of `total`; `B` for bytes.
+        Name of what `total` counts, such as `sample`; `B` for bytes.
     shown
         False shows nothing.
 
     Yields
     ------
     Callable
-        Takes the number of units done since the last call.
+        Function to call with the number of units done since the last call.
     """
     if shown is False:
         yield lambda _more: None
@@ -130,7 +130,7 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
 
 
 def console() -> Console:
-    """Return a console for tables. It is as wide as the terminal; in a pipe or a file, `COLUMNS` or 200 wide."""
+    """Return a console to print tables. It is as wide as the terminal; in a pipe or file, `COLUMNS` or 200 wide."""
     from rich.console import Console
 
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
@@ -167,7 +167,10 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
 
 
 def _span(column: Column, line: int) -> tuple[int, int]:
-    """Return a column's least and greatest useful width. The least fits each word and `line` characters of text."""
+    """Return a column's smallest and largest useful width.
+
+    At the smallest, no word is cut, and `line` characters of text fit on a line. At the largest, no text is wrapped.
+    """
     from rich.console import Console
     from rich.measure import measure_renderables
 

@@ -12,11 +12,11 @@ from typing import Any
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 Say = Callable[[str], None]
-"""Takes a line for the user."""
+"""Function that shows the user a line."""
 
 
 def plain(text: str) -> str:
-    r"""Write out a text's control characters (`\x1b`), so that it cannot change the terminal."""
+    r"""Replace control characters by escapes such as `\x1b`, so that printing the text cannot change the terminal."""
     return _CONTROL.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
     )
@@ -43,9 +43,9 @@ def flags_of(summary: Mapping[str, Any]) -> list[str]:
 
 
 def spreadsheet(value: object) -> object:
-    """Make a cell safe in a CSV file, also if a spreadsheet opens it.
+    """Make the value of a CSV cell safe for spreadsheets, which would run text that starts like a formula.
 
-    Text that starts like a formula gets an apostrophe in front; control characters are written out.
+    Such text gets an apostrophe in front. Control characters are replaced by escapes.
     """
     if not isinstance(value, str):
         return value

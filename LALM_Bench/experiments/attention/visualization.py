@@ -1,4 +1,4 @@
-"""Whole attention maps on prompts, called as the original's script: python visualization.py --prompt S (see --help)."""
+"""Save whole attention maps, called like the original's script: python visualization.py --prompt S (see --help)."""
 
 from audiomarathon.cli.attention import door
 

@@ -1,4 +1,4 @@
-"""Scores of captions, called as the original's script: python evaluation.py --input_json_path FILE (see --help)."""
+"""Score captions, called like the original's script: python evaluation.py --input_json_path FILE (see --help)."""
 
 from pathlib import Path
 

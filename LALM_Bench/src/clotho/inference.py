@@ -1,4 +1,4 @@
-"""Captions of Clotho, called as the original's script: python inference.py --model NAME (see --help)."""
+"""Caption Clotho's clips, called like the original's script: python inference.py --model NAME (see --help)."""
 
 from pathlib import Path
 

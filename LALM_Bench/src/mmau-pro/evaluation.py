@@ -1,4 +1,4 @@
-"""Scores of answers, called as the original's script: python evaluation.py FILE (see --help)."""
+"""Score answers to MMAU-Pro, called like the original's script: python evaluation.py FILE (see --help)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Answers to MMAU-Pro, called as the original's script: python inference.py --model NAME (see --help)."""
+"""Answer MMAU-Pro's questions, called like the original's script: python inference.py --model NAME (see --help)."""
 
 from pathlib import Path
 

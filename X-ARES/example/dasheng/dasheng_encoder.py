@@ -1,7 +1,7 @@
-"""The dasheng baseline of X-ARES."""
+"""X-ARES' dasheng baseline, as an encoder file."""
 
 from audiomarathon.encoders import baselines
 
 
 class DashengEncoder(baselines.DashengEncoder):
-    """As released; its faults are named in audiomarathon/encoders/baselines.py."""
+    """The encoder as X-ARES released it; audiomarathon/encoders/baselines.py names its faults."""

@@ -1,7 +1,7 @@
-"""The data2vec baseline of X-ARES."""
+"""X-ARES' data2vec baseline, as an encoder file."""
 
 from audiomarathon.encoders import baselines
 
 
 class Data2VecEncoder(baselines.Data2VecEncoder):
-    """As released; its faults are named in audiomarathon/encoders/baselines.py."""
+    """The encoder as X-ARES released it; audiomarathon/encoders/baselines.py names its faults."""

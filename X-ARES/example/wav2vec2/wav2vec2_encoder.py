@@ -1,7 +1,7 @@
-"""The wav2vec2 baseline of X-ARES."""
+"""X-ARES' wav2vec2 baseline, as an encoder file."""
 
 from audiomarathon.encoders import baselines
 
 
 class Wav2vec2Encoder(baselines.Wav2vec2Encoder):
-    """As released; its faults are named in audiomarathon/encoders/baselines.py."""
+    """The encoder as X-ARES released it; audiomarathon/encoders/baselines.py names its faults."""

@@ -1,7 +1,7 @@
-"""The whisper baseline of X-ARES."""
+"""X-ARES' whisper baseline, as an encoder file."""
 
 from audiomarathon.encoders import baselines
 
 
 class WhisperEncoder(baselines.WhisperEncoder):
-    """As released; its faults are named in audiomarathon/encoders/baselines.py."""
+    """The encoder as X-ARES released it; audiomarathon/encoders/baselines.py names its faults."""

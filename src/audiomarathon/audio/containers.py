@@ -29,12 +29,12 @@ _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay
 
 
 def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
-    """Return the clip's number of frames, and whether decoding must yield them all.
+    """Return the clip's number of frames, and whether decoding must yield all of them.
 
     Raises
     ------
     AudioError
-        Decoding would yield less than the file holds, or held before truncation; or the format states no length.
+        Decoding would yield less than the file holds, or held before it was truncated; or the format states no length.
     """
     if clip.format == "MP3":
         return _mp3_length(path, clip)
@@ -110,9 +110,9 @@ def _check_au(path: Clip, clip: soundfile.SoundFile) -> None:
 
 
 def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
-    """Require that libsndfile's count of samples matches the bytes.
+    """Require that libsndfile's number of samples matches `held`, the bytes of audio in the file.
 
-    Compressed samples are not compared: libsndfile counts their blocks.
+    Compressed audio is not checked: libsndfile counts its blocks.
     """
     width = _SAMPLE_BYTES.get(clip.subtype, 0) * clip.channels
     if width and clip.frames != held / width:
@@ -122,7 +122,7 @@ def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
 
 
 def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
-    """Return the sample at which the last frame ends; the file and the header's total must end there (RFC 9639)."""
+    """Return the sample where the last FLAC frame ends; the file and the header's total must end there (RFC 9639)."""
     with path.open("rb") as file:
         start = _id3_bytes(file.read(10))
         file.seek(start + 8)
@@ -137,7 +137,7 @@ def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
         raise AudioError(path, "damaged or truncated: does not end with a whole FLAC frame")
     end, rate = _flac_frame(frame, block_size)
     if rate not in (0, clip.samplerate):
-        raise AudioError(path, f"its header says {clip.samplerate} Hz, its last frame {rate} Hz")
+        raise AudioError(path, f"its header says {clip.samplerate} Hz, but its last frame {rate} Hz")
     if total not in (0, end):
         what = "truncated" if end < total else "not all of it would be decoded"
         raise AudioError(path, f"{what}: the header promises {total} samples, but the last frame ends after {end}")
@@ -145,7 +145,7 @@ def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
 
 
 def _flac_frame(frame: bytes, block_size: int) -> tuple[int, int]:
-    """Return the sample at which a frame ends (exclusive), and the frame's rate (0: as in the header)."""
+    """Return the sample at which a FLAC frame ends (exclusive), and its rate in Hz (0: that of the file's header)."""
     ones = 8 - (frame[4] ^ 0xFF).bit_length()
     number, after = frame[4] & 0x7F >> ones, 4 + max(1, ones)
     for byte in frame[5:after]:
@@ -202,13 +202,16 @@ def _check_ogg(path: Clip) -> None:
 
 
 def _ogg_checksum(page: bytes) -> bytes:
-    """Return a page's CRC-32 as in its header: zlib's, with each byte's bits reversed and without inversion."""
+    """Return the checksum that an OGG page's header should hold.
+
+    It is zlib's CRC-32 with the bits of each byte reversed, and without inversion.
+    """
     bare = page[:22] + bytes(4) + page[26:]
     return (zlib.crc32(bare.translate(_BITS_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF).to_bytes(4).translate(_BITS_REVERSED)
 
 
 def _mp3_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
-    """Return the number of samples, and whether decoding must yield exactly these (if a header states it).
+    """Return the MP3's number of samples, and whether a header states it, so that decoding must yield exactly as many.
 
     libsndfile stops decoding at the header's count, or at an estimate that is far off for a variable bit rate. Refuse a
     clip that this would shorten.
@@ -232,7 +235,7 @@ def _mp3_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
 
 
 def _mp3_frames(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (offset, bytes, samples) of each layer-III frame (ISO 11172-3, section 2.4.1.3; 13818-3 for low rates)."""
+    """Yield each MP3 frame's (offset, bytes, samples); see ISO 11172-3, section 2.4.1.3, and 13818-3 for low rates."""
     mpeg1_kbps = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
     mpeg2_kbps = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
     offset = _id3_bytes(data[:10])

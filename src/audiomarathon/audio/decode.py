@@ -116,7 +116,7 @@ def decode(path: str | Clip, sampling_rate: int) -> Samples:
 def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf) -> Iterator[Samples]:
     """Yield the result of :func:`decode` in pieces, in constant memory.
 
-    Damage raises when decoding reaches it. So treat the pieces as provisional until the end.
+    Damage raises an error only when decoding reaches it. So treat the pieces as provisional until the end.
     """
     if sampling_rate <= 0:
         raise ValueError(f"sampling_rate must be positive, got {sampling_rate}")
@@ -126,7 +126,7 @@ def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf)
 
 
 def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
-    """Yield the clip as 16-bit samples in pieces, rounded to nearest and clipped; otherwise as :func:`blocks`.
+    """Yield the clip in pieces of 16-bit samples, rounded to nearest and clipped; otherwise like :func:`blocks`.
 
     Mono 16-bit audio at `sampling_rate` passes through unchanged.
     """
@@ -149,7 +149,7 @@ def as_pcm(samples: Samples) -> Pcm:
 
 
 def write_pcm(path: Path, samples: Pcm, rate: int, container: str | None = None) -> None:
-    """Write 16-bit audio, in the container of the path's suffix or a named one; create the folder if needed.
+    """Write 16-bit audio, and create the folder if needed. By default, the path's suffix selects the container.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def _check_length(path: Clip, clip: soundfile.SoundFile, frames: int, promised: 
 
 
 def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
-    """Yield blocks from front to back, averaged over channels."""
+    """Yield the clip in blocks from front to back, averaged over channels; refuse NaN and infinity."""
     position = 0
     while len(block := _read(path, clip, position, "float32")):
         # Equal to np.mean for two channels, in a tenth of its time.
@@ -215,7 +215,7 @@ def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
 
 
 def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:
-    """Return the next block, shape (frames, channels), which starts at frame `position`."""
+    """Read the next block, shape (frames, channels). `position` is its first frame, for the error message."""
     try:
         return clip.read(BLOCK_FRAMES, dtype=dtype, always_2d=True)
     except soundfile.LibsndfileError as error:

@@ -19,7 +19,7 @@ class Member:
     archive, name
         The tar, and the file's path in it.
     offset, size
-        Position and number of its bytes in the tar.
+        Position of the file's first byte in the tar, and number of its bytes.
     """
 
     archive: Path
@@ -37,19 +37,19 @@ class Member:
             return file.read(self.size)
 
     def open(self, _mode: str = "rb") -> BinaryIO:
-        """Open the content, read whole into memory."""
+        """Return a stream of the file's content, which is read into memory as a whole."""
         return io.BytesIO(self.read_bytes())
 
     def stat(self) -> os.stat_result:
-        """Return the status of a plain file of this size."""
+        """Return a status like that of a plain file of this size, as `Path.stat` does."""
         return os.stat_result((stat.S_IFREG, 0, 0, 1, 0, 0, self.size, 0, 0, 0))
 
     def is_file(self) -> bool:
-        """Return whether the tar exists."""
+        """Tell whether the tar exists; the member itself is not looked up."""
         return self.archive.is_file()
 
     def is_dir(self) -> bool:
-        """Return False."""
+        """Return False: a member stands for a file, never for a folder."""
         return False
 
 

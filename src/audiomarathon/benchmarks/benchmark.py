@@ -10,14 +10,14 @@ from audiomarathon.benchmarks.task import Task
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """A task's facts in the benchmark's paper.
+    """Facts about a task that the benchmark's paper states.
 
     Attributes
     ----------
     acronym
-        The paper's name for it.
+        The paper's name for the task.
     group
-        Name of the group of tasks that it belongs to, which gets its own mean; "" for none.
+        Group of tasks that the task belongs to; reports show a mean for each group. "" for none.
     count, seconds
         Expected number of samples, and the range of clip durations; None if not stated.
     """
@@ -41,16 +41,16 @@ class Benchmark:
     tasks
         The tasks, in the paper's order.
     facts
-        The paper's facts, by the task's key; some tasks may be missing.
+        Facts about tasks that the paper states, by the task's key; some tasks may be missing.
     published
         The paper's scores by row of its table (a model) and by task, on the scale of the task's headline figure.
         `models` maps this suite's models to rows.
     weights
         Weights of tasks in the mean, by key; None gives equal weights.
     archive, licence
-        Address of the data as one archive, and its licence; "" for data from elsewhere.
+        Address of one archive with the data, and its licence; "" if there is no such archive.
     hubs
-        Data set on the hub for each task; it may contain archives.
+        Name of the data set on the hub for each task, by the task's key; the data set may contain archives.
     """
 
     key: str

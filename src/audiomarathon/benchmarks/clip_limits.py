@@ -12,7 +12,10 @@ from audiomarathon.models.registry import ModelSpec
 
 
 def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
-    """Return a line that counts samples with a clip too long for the model, and names the longest; "" for none."""
+    """Return a warning that counts the samples with a clip too long for the model, and names the longest.
+
+    Return "" if there are none.
+    """
     if not spec.most_seconds:
         return ""
     longest: dict[str, float] = {}

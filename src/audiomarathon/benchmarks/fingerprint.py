@@ -38,10 +38,11 @@ def fingerprint(loaded: Loaded) -> str:
 
 
 def clip_hashes(samples: Iterable[Sample]) -> dict[str, str]:
-    """Return a fingerprint of each sample's clips, by id: of sizes, both ends (4,096 bytes) and evenly spaced blocks.
+    """Return a fingerprint of each sample's clips, by the sample's id.
 
-    Only these parts are read, so 60 GB of clips take seconds. A fingerprint joins two hashes: by rule 1 of older
-    versions (sizes and ends), and by rule 2 (all of these parts).
+    It covers a clip's size, its first and last 4,096 bytes, and evenly spaced blocks between them. Only these parts are
+    read, so 60 GB of clips take seconds. A fingerprint joins two hashes: one by rule 1 of older versions (size and
+    ends), and one by rule 2 (all of these parts).
 
     Raises
     ------
@@ -66,7 +67,7 @@ def _joined(clips: Sequence[tuple[str, str]]) -> str:
 
 
 def _read(clip: Path) -> tuple[str, str]:
-    """Return a clip's fingerprints by rule 1 and rule 2."""
+    """Return a clip's hashes by rule 1 and by rule 2; see :func:`clip_hashes`."""
     try:
         if not stat.S_ISREG(clip.stat().st_mode):  # reading a pipe would wait for ever
             raise DataError(f"clip {clip} is not a plain file")

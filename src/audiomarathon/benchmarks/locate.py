@@ -58,7 +58,7 @@ def walk(root: Path) -> Iterator[Folder]:
 
 
 def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
-    """Return the matching folders at the smallest depth with a match."""
+    """Return the folders that match at the smallest depth below `root` at which any folder matches."""
     found: list[Path] = []
     found_at = 0
     for folder in walk(root):
@@ -71,8 +71,14 @@ def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
 
 
 def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
-    """Return the only folder found. Raise :class:`MissingDataError`, with how to get the data, if there is none, and
-    :class:`DataError` if there are several.
+    """Return the only folder found, or raise an error.
+
+    Raises
+    ------
+    MissingDataError
+        No folder was found; the message says how to get the data.
+    DataError
+        Several folders were found.
     """
     if not found:
         place = f"no {sought} under {root.absolute()}" if root.is_dir() else f"{root} is not a folder"
@@ -87,7 +93,7 @@ def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
 
 
 def path_variable(task: Task) -> str:
-    """Return the env var that names this task's own folder (`VESUS_DATA_PATH`)."""
+    """Return the name of the env var for the folder of this task's data, such as `VESUS_DATA_PATH`."""
     return f"{re.sub('[-./]', '_', task.key.upper())}_DATA_PATH"
 
 
@@ -100,7 +106,7 @@ OWN_ARCHIVES = {
 
 
 def how_to_get(task: Task) -> str:
-    """Return in one line the command that downloads a task's data, and the env vars to set after it."""
+    """Return in one line the command that downloads a task's data, and the env vars to set afterwards."""
     advice = f"{task.source[:1].upper()}{task.source[1:]}; then " if task.source else ""
     if facts := OWN_ARCHIVES.get(task.key):
         advice = f"Get it with: audiomarathon data download {task.key} ({', '.join(facts)}); then "

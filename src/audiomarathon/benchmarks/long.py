@@ -27,7 +27,7 @@ _LABELLED = ("tau", "gtzan", "vesus", "had", "vox", "vox_age", "desed")  # tasks
 
 @dataclass(frozen=True, kw_only=True)
 class LongTask(EncoderTask):
-    """A task of AudioMarathon (`home`) as a task for encoders: probes predict the class of a clip."""
+    """A task of AudioMarathon (`home`) turned into a task for encoders: probes predict the class of a clip."""
 
     home: Task
 
@@ -41,11 +41,14 @@ class LongTask(EncoderTask):
             return task_folder(self.home, None, os.environ)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """See :meth:`Task.load`: the home task's samples."""
+        """Return the samples of the home task; see :meth:`Task.load`."""
         return self.home.load(folder, filters)
 
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:  # noqa: ARG002
-        """See :meth:`EncoderTask.read`. A clip's `facts` hold its prompt."""
+        """Return the home task's clips with their classes; see :meth:`EncoderTask.read`.
+
+        A clip's `facts` hold its prompt in the home task.
+        """
         loaded = self.home.load(self.find(root))
         clips = tuple(
             Clip(one.id, "all", cast("Member", one.clips[0]), (one.stratum,), one.cluster, (self.home.prompt(one),))
@@ -72,7 +75,10 @@ LONG = Benchmark(
 
 
 def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
-    """Return tasks by name: "long" is this benchmark, `long/tau` one task of it; :func:`named` finds X-ARES' tasks."""
+    """Return tasks by name: "long" for all tasks of this benchmark, or `long/tau` for one of them.
+
+    Other names are tasks of X-ARES; see :func:`named`.
+    """
     found: dict[str, EncoderTask] = {}
     for name in map(str.strip, names):
         if name.lower() == "long":

@@ -1,4 +1,4 @@
-"""Read and write a data root's `audiomarathon.json`; without the file, the published facts apply."""
+"""Read and write `audiomarathon.json` in a data root; without this file, the facts in the paper apply."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Expected:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The facts of one data root.
+    """Facts about the data in one data root, from its `audiomarathon.json`.
 
     Attributes
     ----------
     name, licence
-        Name and licence of the data set; without a file, those of the published data.
+        Name and licence of the data set; without the file, those of the published data.
     tasks
-        Expected counts and durations in the file, by task key; for other tasks the published facts apply.
+        Expected counts and durations that the file states, by the task's key; for other tasks the paper's facts apply.
     file
-        Path of the file; None if there is no file.
+        Path of `audiomarathon.json`; None if there is no such file.
     control
         How the audio of a control variant was made (`audiomarathon data controls`); None for the real audio.
     """
@@ -50,7 +50,7 @@ class Manifest:
     control: Mapping[str, Any] | None = None
 
     def licence_of(self, task: Task) -> str:
-        """Return a task's licence; without a file, its benchmark's licence."""
+        """Return the licence of a task's data: the file's, else the published one, else "not stated"."""
         if self.file or benchmark_of(task.key) == AUDIOMARATHON.key:
             return self.licence
         return OWN_ARCHIVES.get(task.key, ("", "not stated"))[1]
@@ -82,7 +82,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(root: Path, facts: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> None:
-    """Set facts and tasks' entries in a root's manifest; keep the rest."""
+    """Set facts and the entries of tasks in a data root's `audiomarathon.json`; keep its other content."""
     file = root / FILE_NAME
     data = _content(file) if file.is_file() else {}
     write_ascii(file, {**data, **facts, "tasks": {**data.get("tasks", {}), **tasks}})

@@ -59,7 +59,7 @@ class MultipleChoice(Task):
         """Turn one metadata row into a sample, or raise :class:`RowError` with the reason."""
 
     def label(self, option: str) -> str:
-        """Return the class of an option's text."""
+        """Return the class that an option's text stands for."""
         return class_of(option, self.classes)
 
     def left_out_by(self, sample: Sample, filters: Filters) -> str:
@@ -68,12 +68,12 @@ class MultipleChoice(Task):
         return ""
 
     def find(self, root: Path) -> Path:
-        """Return the folder with the metadata file, the nearest to the root."""
+        """Return the folder nearest to the root that has the metadata file."""
         found = nearest(root, lambda folder: self.metadata_file in folder.files)
         return the_one(self, root, found, self.metadata_file)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the metadata file's rows; see :meth:`Task.load`."""
+        """Read the metadata file's rows as samples; see :meth:`Task.load`."""
         folder = folder.absolute()
         file = folder / self.metadata_file
         samples, bad = collect(file, folder, read_rows(file, self.rows_key), self.sample)
@@ -97,7 +97,7 @@ class MultipleChoice(Task):
         own_label: str = "",
         meta: Mapping[str, Any] | None = None,
     ) -> Sample:
-        """Return a checked sample; the defaults fit most rows.
+        """Check a row's facts and return its sample; raise :class:`RowError` if they are wrong.
 
         Parameters
         ----------
@@ -108,13 +108,13 @@ class MultipleChoice(Task):
         answer
             The answer as written: a letter or an option's text. Default: the row's `answer_gt`.
         identifier
-            Default: the row's `uniq_id`, else the clip's path.
+            The sample's id. Default: the row's `uniq_id`, else the clip's path.
         cluster
-            Default: the clip's path.
+            The sample's cluster. Default: the clip's path.
         own_label
             Name of the row's field that states the clip's class. That class must not contradict the answer.
         meta
-            Further `Sample.meta`, besides the common extra fields.
+            Further entries of `Sample.meta`, besides the time of the deciding event.
         """
         options, answer = options or row.lettered(), answer or row.text("answer_gt")
         if len(options) != self.option_count:
@@ -142,7 +142,7 @@ class MultipleChoice(Task):
         )
 
     def _letter(self, answer: str, options: Sequence[str]) -> str:
-        """Return the letter for an answer written as a letter or as an option's text."""
+        """Return the letter of the right option, for an answer written as a letter or as an option's text."""
         bare = answer.strip(" ().").upper()
         letters = LETTERS[: len(options)]
         if len(bare) == 1 and bare in letters:

@@ -34,7 +34,10 @@ BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO, LALM_BENCH, XARES, LONG
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
-    """Return the built-in benchmarks, then those of plug-ins. A plug-in's task names begin with its benchmark's key."""
+    """Return the built-in benchmarks, then those of plug-ins.
+
+    The names of a plug-in's tasks must begin with its benchmark's key.
+    """
     found = list(BUILT_IN)
     for one in plugins(BENCHMARKS, Benchmark, BUILT_IN, _flaw_of_benchmark):
         for task in one.tasks:
@@ -55,7 +58,7 @@ def all_tasks() -> tuple[Task, ...]:
 
 
 def _flaw_of(task: Task) -> str:
-    """Return what is wrong with the scorer of a plug-in's task; "" if nothing is."""
+    """Return what is wrong with the scorer of a user's or plug-in's task; "" if nothing is."""
     scorer = task.scorer
     if not isinstance(scorer, Scorer) or not re.fullmatch(r"[\w-]+", getattr(scorer, "key", "")):
         return "has no usable 'scorer'; it must be a Scorer whose key consists of letters, digits, - and _"
@@ -135,18 +138,18 @@ def _task_at(reference: str) -> Task:
 
 
 def benchmark_of(key: str) -> str:
-    """Return the key of a task's benchmark, by the task's key, or :data:`OTHER`."""
+    """Return the key of the benchmark that has the task with this key; :data:`OTHER` if none has."""
     found = (one.key for one in all_benchmarks() if any(task.key == key for task in one.tasks))
     return next(found, OTHER)
 
 
 def facts_of(key: str) -> TaskFacts | None:
-    """Return a task's facts from its benchmark's paper, by the task's key."""
+    """Return the facts that a benchmark's paper states about the task with this key; None if it states none."""
     return next((one.facts[key] for one in all_benchmarks() if key in one.facts), None)
 
 
 def groups_of(benchmark: str) -> tuple[str, ...]:
-    """Return the names of a benchmark's groups, in order."""
+    """Return the names of the groups of tasks in a benchmark, in the order of its tasks."""
     return next((tuple(one.groups) for one in all_benchmarks() if one.key == benchmark), ())
 
 
@@ -157,13 +160,13 @@ def on_one_scale(keys: Iterable[str]) -> bool:
 
 
 def weights_of(keys: Sequence[str]) -> list[float]:
-    """Return the weight of each task in the mean over these tasks; the mean of the weights is 1."""
+    """Return each task's weight in a mean over these tasks, scaled so that the weights have mean 1."""
     own = next((one.weights for one in all_benchmarks() if one.weights and keys[0] in one.weights), None) or {}
     weights = [own.get(key, 1.0) for key in keys]
     return [weight * len(keys) / sum(weights) for weight in weights]
 
 
 def group_of(key: str) -> str:
-    """Return a task's group, by the task's key; "" for none."""
+    """Return the group of the task with this key; "" for none."""
     facts = facts_of(key)
     return facts.group if facts else ""

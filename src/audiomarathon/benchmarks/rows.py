@@ -1,4 +1,4 @@
-"""Read and check rows of metadata: every error in a row becomes a reason, never a traceback."""
+"""Read and check rows of metadata: each error in a row is reported as a reason, never as a traceback."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 class RowError(ValueError):
-    """Reason why a row cannot become a sample; it becomes a :class:`BadRow`."""
+    """The reason why a row cannot become a sample; loading turns it into a :class:`BadRow`."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a metadata file, and the task's folder, in which its clips are searched."""
+    """One row of a metadata file, with the folder of its task, in which its clips are searched."""
 
     folder: Path
     fields: Mapping[str, Any]
@@ -131,7 +131,7 @@ class Row:
         return clip.relative_to(self.folder).as_posix()
 
     def extras(self, *names: str) -> dict[str, Any]:
-        """Return the named fields that hold plain values, or short lists of plain values."""
+        """Return those of the named fields that hold a text, a number, or a short list of these."""
         return {name: self.fields[name] for name in names if _is_plain(self.fields.get(name))}
 
     def _lacks(self, name: str) -> bool:
@@ -147,7 +147,7 @@ def read_rows(file: Path, key: str | None = None) -> list[Any]:
     file
         The JSON file.
     key
-        Field of the top-level object with the list; None if the file is the list itself.
+        Field of the top-level object that holds the list; None if the top level is the list.
 
     Raises
     ------
@@ -195,7 +195,9 @@ def _check_plain(file: Path, *, of_any_size: bool = False) -> None:
 
 
 def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a CSV file, each with the number of its last line. Every value is text, even `NA` or `None`.
+    """Return the rows of a CSV file, each with the number of its last line in the file.
+
+    Every value is text, even `NA` or `None`.
 
     Raises
     ------
@@ -235,9 +237,11 @@ def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) 
 
 
 def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield the rows of a JSON, JSON lines, CSV or parquet file, by its suffix; yield a `RowError` for a bad line.
+    """Yield the rows of a file of JSON, JSON lines, CSV or parquet, as its suffix says.
 
-    Read only these columns of a parquet file, a few rows at a time, since its audio may not fit into memory.
+    Yield a `RowError` for a bad line.
+
+    From a parquet file, read only `columns`, a few rows at a time, since its audio may not fit into memory.
 
     Raises
     ------
@@ -279,7 +283,10 @@ def _parquet(file: Path, needed: Sequence[str], *, of_any_size: bool = False) ->
 
 
 def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
-    """Return a parquet file's batches, up to a limit: 50 kB can unpack to gigabytes."""
+    """Return a parquet file's batches of rows; raise :class:`DataError` if they are too large.
+
+    A limit is needed because 50 kB can unpack to gigabytes.
+    """
     groups = [opened.metadata.row_group(number) for number in range(opened.num_row_groups)]
     values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
     # Rows may share one stored value, so a single unpacked row can be as large as its whole row group.
@@ -296,7 +303,7 @@ def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
-    """Return rows as CSV, in pandas' format; a missing value or None is empty."""
+    """Return rows as the text of a CSV file, written as pandas would; a missing value or None is empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(columns), lineterminator="\n")
     writer.writeheader()
@@ -305,12 +312,12 @@ def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
 
 
 def write_ascii(file: Path, content: object) -> None:
-    """Write JSON in ASCII, like the public data."""
+    """Write content as JSON in pure ASCII, like the public data."""
     write_text(file, json.dumps(content, indent=2, ensure_ascii=True) + "\n")
 
 
 def read_json(file: Path) -> Any:
-    """Return the content of a JSON file; every error is a :class:`DataError` of one line."""
+    """Return the content of a JSON file; raise every error as a :class:`DataError` with a one-line message."""
     text = read_text(file)
     try:
         return json.loads(text, object_pairs_hook=unique_fields)
@@ -323,7 +330,10 @@ def read_json(file: Path) -> Any:
 
 
 def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object, as `object_pairs_hook` of `json.loads`; raise ValueError for a duplicate field."""
+    """Build an object of a JSON text; raise ValueError if a field occurs twice.
+
+    Pass this function to `json.loads` as `object_pairs_hook`.
+    """
     found = dict(fields)
     if len(found) < len(fields):
         names = [name for name, _ in fields]
@@ -335,7 +345,7 @@ def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 def collect(
     file: Path, folder: Path, rows: Iterable[Any], to_sample: Callable[[Row], Sample]
 ) -> tuple[list[Sample], list[BadRow]]:
-    """Turn rows into samples sorted by id, and bad rows into reasons (rows count from 1)."""
+    """Return the samples made from rows, sorted by id, and the bad rows with their number (from 1) and reason."""
     samples: dict[str, tuple[int, Sample]] = {}
     bad: list[BadRow] = []
     for number, fields in enumerate(rows, start=1):
@@ -359,7 +369,9 @@ def words_of(text: str) -> tuple[str, ...]:
 
 @lru_cache(_REMEMBERED)
 def class_of(text: str, classes: tuple[str, ...]) -> str:
-    """Return the class that a text names, else the text in the form of a class: lower-case words joined by `_`.
+    """Return the class that a text names.
+
+    If it names none, return the text in the form of a class: lower-case words joined by `_`.
 
     "Blues - blues" is blues, "Metro station" is metro_station (never metro), "Hip-Hop" is hiphop, and "Shaver" is
     electric_shaver_toothbrush if no other class has that word. "Pop rock" names two classes, so it is neither.
@@ -383,7 +395,10 @@ def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
 
 
 def clean(text: str, what: str) -> str:
-    """Strip a text; raise :class:`RowError`, which calls it `what`, if it is empty, too long or cannot be stored."""
+    """Return a text without surrounding white space.
+
+    Raise :class:`RowError` if the text is empty, too long or cannot be stored; `what` names the text in the message.
+    """
     text = text.strip()
     if 0 < len(text) <= MAX_TEXT_LENGTH and text.isascii() and text.isprintable():  # the fast path for nearly all texts
         return text
@@ -397,13 +412,13 @@ def clean(text: str, what: str) -> str:
 
 
 def one_line_each(options: Iterable[str]) -> None:
-    """Refuse options with more than one line."""
+    """Raise :class:`RowError` if an option has more than one line."""
     if broken := next((option for option in options if len(option.splitlines()) > 1), ""):
         raise RowError(f"option {shown(broken)} has a line break; an option is one line of the prompt")
 
 
 def listed_faults(faults: Sequence[str], most: int) -> str:
-    """Join errors for a message: the first `most` of them, and the number of the others."""
+    """Join errors for a message: the first `most` of them, and the number of the remaining errors."""
     more = [f"and {len(faults) - most} more"] if len(faults) > most else []
     return "; ".join([*faults[:most], *more])
 
@@ -426,15 +441,17 @@ def _names(prefix: str) -> tuple[str, ...]:
 
 @lru_cache(_REMEMBERED)
 def _bases(folder: Path, subfolders: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the prefix of all paths in a folder, and the folders to search for clips; as text, since `Path` is
-    slow."""
+    """Return the prefix of all paths in a folder, and the folders in which to search clips.
+
+    Both are texts, since `Path` objects are slow.
+    """
     top = str(folder / "_")[:-1]
     # Some rows repeat the name of the task's folder; joined to its parent they point back inside.
     return top, (top, *(str(folder / sub) for sub in subfolders), str(folder.parent))
 
 
 def is_absent(value: Any) -> bool:
-    """Tell whether a field is null, or NaN, which tables converted to JSON have in empty cells."""
+    """Tell whether a field's value is null, or NaN, which empty cells of tables become in JSON."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 

@@ -1,4 +1,7 @@
-"""Choose the samples of a limited run: seeded, stratified by class and cluster, and nested."""
+"""Choose the samples of a limited run: by seed, and in proportion to classes and clusters.
+
+A larger run contains all samples of a smaller one.
+"""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's samples, sorted by id, with its bad rows and the number of samples left out by settings.
+    """A task's samples, sorted by id, with the rows that cannot become samples, and counts of left-out samples.
 
     Attributes
     ----------
@@ -130,11 +130,11 @@ class Part:
     Attributes
     ----------
     kept
-        The samples.
+        The samples to write.
     changes
-        Fields to set in each sample's row; None removes a field.
+        Fields to set in a sample's row, by the sample's id; the value None removes a field.
     paths
-        Paths of each sample's clips in the target; by default as in the task's folder.
+        Paths of a sample's clips in the target folder, by the sample's id; by default as in the task's folder.
     """
 
     loaded: Loaded
@@ -143,15 +143,15 @@ class Part:
     paths: Mapping[str, Sequence[str]] = field(default_factory=lambda: MappingProxyType({}))
 
     def clips(self, sample: Sample) -> list[str]:
-        """Return the paths of a sample's clips in the target, in order."""
+        """Return the paths of a sample's clips in the target folder, in order."""
         return list(self.paths.get(sample.id) or (relative(self.loaded, clip) for clip in sample.clips))
 
     def path(self, sample: Sample) -> str:
-        """Return the path of a sample's only clip in the target."""
+        """Return the path of a sample's only clip in the target folder."""
         return self.clips(sample)[0]
 
     def row(self, sample: Sample, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a sample's fields with its `changes` made; a field changed to None is left out."""
+        """Return a sample's fields with the sample's `changes` applied; a field changed to None is left out."""
         changes = self.changes.get(sample.id, {})
         both = {**fields, **changes}
         return {name: value for name, value in both.items() if name not in changes or value is not None}
@@ -214,7 +214,7 @@ class Task(ABC):
     max_new_tokens
         Token limit of a reply.
     scorer
-        Judges the replies.
+        Scores the replies.
     transcribes
         Whether the model is asked only for a transcript; some families have a special prompt for that.
     cuttable
@@ -267,7 +267,10 @@ class Task(ABC):
         raise DataError(f"{self.key}: this task cannot be written: its package lacks the method Task.write_rows")
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:  # noqa: ARG002
-        """Return each sample's variation under one of `own_controls`, by id; samples of one clip share its audio."""
+        """Return the change of each sample, by id, in the control named `control`, one of `own_controls`.
+
+        Samples of one clip share the changed audio.
+        """
         raise DataError(f"{self.key}: has no control {control!r}; its own: {', '.join(self.own_controls) or 'none'}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
@@ -277,7 +280,7 @@ class Task(ABC):
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:  # noqa: ARG002
-        """Return the reference texts of each item of the whole data, if the scorer weighs words by rarity; else ()."""
+        """Return the reference texts of each item of the whole data if the scorer weights words by them; else ()."""
         return ()
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
@@ -300,7 +303,7 @@ class Task(ABC):
 
 
 def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: str) -> pd.DataFrame:
-    """Return the headline figure of each group of samples, with its interval, one row per setting."""
+    """Return a table of the headline figure, with its interval, of each group of samples: one row per setting."""
     import pandas as pd
 
     from audiomarathon.metrics.statistics import Resampler

@@ -23,7 +23,7 @@ from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 QUESTION = "What is said in this recording? Answer in one sentence."
 STEPS = 8
 LONGER = 3.0
-"""Length of the longer clip, relative to the others."""
+"""Length of the longer clip, as a multiple of the usual length."""
 _FACTOR = 4.0
 _EPSILONS = {torch.float32: 128}
 _FEW_EPSILONS = 4  # for half precisions, whose kernels sum in float32
@@ -39,7 +39,7 @@ class Replied:
 
 @dataclass(frozen=True)
 class Match:
-    """Difference of two replies to the same question.
+    """Difference between a reply and a reference reply to the same question.
 
     Attributes
     ----------
@@ -50,8 +50,8 @@ class Match:
         Number of compared steps: up to and including the first token that differs, else all. Later steps would continue
         different texts.
     gap
-        At the first token that differs: the reference's logit of its own token − its logit of the reply's token, in the
-        same units. 0 if no token differs.
+        At the first token that differs: in the reference's logits, the logit of its token − the logit of the reply's
+        token, in the same units. 0 if no token differs.
     jump
         If rounding makes jumps (:attr:`Bench.jumps`) and a token differs, the distance at that step; else 0.
     """
@@ -62,18 +62,18 @@ class Match:
     jump: float = 0.0
 
     def within(self, tolerance: float) -> bool:
-        """Whether rounding explains the difference. Tokens may differ if the reference's logits of both are close."""
+        """Tell whether rounding explains the difference. Tokens may differ if the reference's logits are close."""
         return self.distance <= tolerance and self.gap <= 8 * max(tolerance, self.jump)
 
     def figure(self, tolerance: float) -> str:
-        """Return the comparison in words."""
+        """Return the comparison as text, such as `differs by 1.2e-06 ≤ 4.0e-06 in 8 tokens`."""
         sign = "≤" if self.distance <= tolerance else ">"
         ending = f", then the tokens differ (their logits: {self.gap:.1e} apart)" if self.gap else ""
         return f"differs by {self.distance:.1e} {sign} {tolerance:.1e} in {self.steps} tokens{ending}"
 
 
 def replies_of(generation: Generation) -> list[Replied]:
-    """Return each sample's reply."""
+    """Return each sample's tokens and logits; the generation must have kept logits."""
     assert generation.logits is not None
     logits = generation.logits.float().unbind(1)
     return [Replied(reply.token_ids, steps) for reply, steps in zip(generation.replies, logits, strict=True)]
@@ -96,7 +96,7 @@ def match(reply: Replied, reference: Replied, *, jumps: bool = False) -> Match:
 
 @dataclass(frozen=True)
 class Bench:
-    """A loaded model to check.
+    """A loaded model to check, with prompts about synthetic clips.
 
     Attributes
     ----------
@@ -116,22 +116,22 @@ class Bench:
 
     @cached_property
     def prompt(self) -> Prompt:
-        """The question about the first clip."""
+        """A prompt with one clip of the usual length."""
         return Prompt(QUESTION, (self.clip(1),), seed=1)
 
     @cached_property
     def long_prompt(self) -> Prompt:
-        """The question about the longer clip."""
+        """A prompt with one clip that is :data:`LONGER` times as long."""
         return Prompt(QUESTION, (self.clip(3, LONGER),), seed=3)
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The model's inputs for the first prompt."""
+        """The model's inputs for :attr:`prompt`."""
         return self.lm.prepare([self.prompt])
 
     @cached_property
     def base(self) -> Replied:
-        """The reply to the first prompt with nothing removed."""
+        """The reply to :attr:`prompt` with nothing removed."""
         return self.reply(self.inputs)
 
     def generate(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS, **options: Any) -> Generation:
@@ -140,12 +140,12 @@ class Bench:
         return (method or Base()).generate(self.lm, inputs, **options)
 
     def reply(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS) -> Replied:
-        """Generate for one sample, and return its reply."""
+        """Generate `steps` tokens for a batch of one sample, and return its tokens and logits."""
         (only,) = replies_of(self.generate(inputs, method, steps))
         return only
 
     def match(self, reply: Replied, reference: Replied) -> Match:
-        """Compare two replies that should be equal."""
+        """Compare two replies that should be equal up to rounding."""
         return match(reply, reference, jumps=self.jumps)
 
     @cached_property
@@ -176,8 +176,8 @@ class Bench:
     def floor(self) -> float:
         """Distance between equivalent computations of base on this machine: the effect of rounding.
 
-        The larger distance of two: with a mask that hides nothing (which selects other kernels), and in a batch of two
-        equal samples.
+        Base is computed again with a mask that hides nothing (which selects other kernels), and in a batch of two equal
+        samples. The floor is the larger distance.
         """
         everything = torch.arange(self.inputs.audio_mask.shape[1])
         masked = self.reply(self.inputs, Hidden(kept=everything))
@@ -186,7 +186,7 @@ class Bench:
 
     @cached_property
     def tolerance(self) -> float:
-        """Largest distance of two results that count as equal.
+        """Largest distance between two results that still count as equal.
 
         Four times the floor, and at least a few machine epsilons: kernels may be bit-identical when the floor is
         measured (as in bfloat16 on a CPU), but not after tokens were removed.
@@ -196,12 +196,12 @@ class Bench:
 
 
 def highest_floor(dtype: torch.dtype) -> float:
-    """Return the highest usable noise floor: twice the square root of the precision's epsilon."""
+    """Return the highest noise floor at which the checks still work: twice the square root of the dtype's epsilon."""
     return float(2 * torch.finfo(dtype).eps ** 0.5)
 
 
 def speech_like(seed: int, seconds: float, rate: int) -> Waveform:
-    """Return phrases of one to two seconds in different voices, with pauses, over faint noise."""
+    """Return synthetic speech: phrases of one to two seconds in different voices, with pauses, over faint noise."""
     rng = np.random.default_rng(seed)
     samples = 0.01 * noise(rng, round(seconds * rate), rate, (200, 1.5))
     at = 0

@@ -47,7 +47,8 @@ class Certificate:
     Attributes
     ----------
     about
-        The certified checkpoint, device, precision, attention and versions; valid for runs with exactly these.
+        The certified checkpoint, device, precision, attention and versions. The certificate is valid only for runs in
+        which all of these are equal.
     rows
         Each check and its result, in order.
     """

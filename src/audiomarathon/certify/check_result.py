@@ -11,27 +11,27 @@ NOT_APPLICABLE = "not applicable"
 
 @dataclass(frozen=True)
 class Finding:
-    """A check's verdict, and the measured figure behind it."""
+    """The verdict of a check (`pass`, `fail`, …), and a text with the measured figures behind it."""
 
     verdict: str
     figure: str
 
     @classmethod
     def ok(cls, figure: str) -> Finding:
-        """Return a passed check."""
+        """Return the result of a check that passed."""
         return cls(PASS, figure)
 
     @classmethod
     def fail(cls, figure: str) -> Finding:
-        """Return a failed check."""
+        """Return the result of a check that failed."""
         return cls(FAIL, figure)
 
     @classmethod
     def of(cls, good: bool, figure: str) -> Finding:
-        """Return a check that passed if `good`, and failed otherwise."""
+        """Return the result of a check that passed if `good`, and failed otherwise."""
         return cls(PASS if good else FAIL, figure)
 
     @classmethod
     def not_applicable(cls, why: str) -> Finding:
-        """Return a check that does not apply to this model."""
+        """Return the result of a check that does not apply to this model; `why` gives the reason."""
         return cls(NOT_APPLICABLE, why)

@@ -38,7 +38,7 @@ def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
 
 
 def dropping(bench: Bench, method: TokenPruner) -> Finding:
-    """Check that dropping tokens at layer K equals hiding them from all attention from layer K on."""
+    """Check that dropping tokens at layer K gives the same reply as hiding them from attention from layer K on."""
     usual = dataclasses.replace(method, ratio=RATIO)
     elsewhere = (dataclasses.replace(usual, layer=layer) for layer in range(len(bench.lm.decoder_layers)))
     method = next((variant for variant in (usual, *elsewhere) if not applicable(bench.lm, [variant])[1]), usual)
@@ -72,20 +72,20 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
 
 
 def _equal(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
-    """Check that a method's reply equals its oracle's; report also how far the method moves base's logits."""
+    """Check that a method's reply equals its oracle's. Also report how far it is from the reply of base."""
     found, moves = bench.match(reply, oracle), match(reply, bench.base).distance
     return Finding.of(found.within(bench.tolerance), f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}")
 
 
 def _wrong_positions(inputs: Inputs, kept: torch.Tensor) -> str:
-    """Return what is wrong with the kept positions; "" if they are all text and the planned number of audio tokens."""
+    """Return what is wrong with the kept positions; "" if they hold all text and the right number of audio tokens."""
     audio = inputs.audio_mask[0].cpu()
     stays = torch.zeros_like(audio)
     stays[kept] = True
     if bool((~audio & ~stays).any()):
         return f"{int((~audio & ~stays).sum())} text tokens were dropped"
     if (count := int((audio & stays).sum())) != (planned := kept_count(inputs.audio_tokens[0], RATIO)):
-        return f"{count} audio tokens were kept, planned {planned}"
+        return f"{count} audio tokens were kept, but {planned} were planned"
     return ""
 
 
@@ -107,9 +107,9 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
     (total,), (prompt,), layers = inputs.audio_tokens, inputs.prompt_tokens, len(lm.decoder_layers)
     planned = tuple(prompt - total + budget for budget in method.budgets(total, layers))
     if pressed.kv_lengths != planned or sum(planned) != layers * (prompt - total + kept_count(total, RATIO)):
-        return Finding.fail(f"the cache holds {pressed.kv_lengths} entries a layer, planned {planned}")
+        return Finding.fail(f"the cache holds {pressed.kv_lengths} entries a layer, but {planned} were planned")
     if pressed.kv_bytes * layers * prompt != full.kv_bytes * sum(planned):
-        return Finding.fail(f"the cache takes {pressed.kv_bytes} bytes, {full.kv_bytes} without the press")
+        return Finding.fail(f"the cache takes {pressed.kv_bytes} bytes, and {full.kv_bytes} bytes without the press")
     for index, kept in enumerate(pressed.kept_entries):
         before, after = (cache.layers[index] for cache in caches)
         for name in ("keys", "values"):
@@ -124,7 +124,7 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
 
 @dataclass(frozen=True)
 class _Watched(Method):
-    """Wrap a method, and record what enters a layer in prefill: hidden states, and rotary cos and sin."""
+    """Wraps a method, and records what enters `layer` in prefill: hidden states, and rotary cos and sin."""
 
     key: ClassVar[str] = "watched"
 
@@ -134,7 +134,7 @@ class _Watched(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`; records after the method's own hooks have run."""
+        """Apply the inner method, and record after its hooks have run; see :meth:`Method.applied_to`."""
 
         def record(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handle.remove()

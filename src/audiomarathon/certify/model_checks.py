@@ -29,7 +29,7 @@ def noise_floor(bench: Bench) -> Finding:
 
 
 def documented(bench: Bench) -> Finding:
-    """Check that base replies like the family's own `generate` on its processor's inputs, for clips of two lengths."""
+    """Check that base replies like the plain model with inputs from the family's processor, for two clip lengths."""
     # Stay below 30 s: a processor that cuts there computes the last frame without zero padding. We never cut.
     short, longer = bench.clip(1, 0.9), bench.clip(3, 0.9 * LONGER)
     found = _documented(bench, Prompt(bench.prompt.text, (short,), seed=1))
@@ -65,7 +65,10 @@ def _on_device(processed: Mapping[str, Any], prepared: Inputs) -> dict[str, torc
 
 
 def greedy(bench: Bench) -> Finding:
-    """Check that two calls are bit-identical, tokens are the most likely ones, and a sampling config changes none."""
+    """Check that generation is greedy: two calls are bit-identical, and each token is the most likely one.
+
+    A generation config that asks for sampling must change nothing.
+    """
     again = bench.reply(bench.inputs)
     if again.tokens != bench.base.tokens or not torch.equal(again.logits, bench.base.logits):
         return Finding.fail("the same call twice gave two replies or other logits")
@@ -103,18 +106,18 @@ def hears(bench: Bench) -> Finding:
 
 
 def _moved(bench: Bench, prompt: Prompt, clip: np.ndarray[Any, Any]) -> float:
-    """Return how far the first token's logits move when the prompt's clip is replaced by another."""
+    """Return how far the first token's logits move if `clip` replaces the prompt's clip; see :func:`_distance`."""
     prompts = (prompt, Prompt(prompt.text, (clip,), prompt.seed))
     return _distance(*(bench.reply(bench.lm.prepare([asked]), steps=1).logits for asked in prompts))
 
 
 def _distance(logits: torch.Tensor, changed: torch.Tensor) -> float:
-    """Return the root mean square difference of logits, in units of their standard deviation."""
+    """Return the root mean square difference of two sets of logits, in units of their standard deviation."""
     return float((logits - changed).square().mean().sqrt() / logits.std())
 
 
 def audio_mask(bench: Bench) -> Finding:
-    """Check that, at the first layer, exactly the positions of the audio mask change with the audio."""
+    """Check that other audio changes the first layer's input at exactly the positions of the audio mask."""
     other = bench.lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])
     if other.audio_mask.shape != bench.inputs.audio_mask.shape:
         return Finding.fail("two clips of the same length gave prompts of different lengths")

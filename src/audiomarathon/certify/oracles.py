@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 def hidden_instead_of_dropped(
     layers: nn.ModuleList, first: int, kept: torch.Tensor, prompt: int
 ) -> AbstractContextManager[None]:
-    """Mask every prompt position not in `kept`, in layers from `first` on, for a batch of one without padding."""
+    """Inside the block, mask every prompt position not in `kept`, in layer `first` and all later layers.
+
+    This works for a batch of one without padding; `prompt` is the prompt's length.
+    """
     dropped = torch.ones(prompt, dtype=torch.bool)
     dropped[kept] = False
 
@@ -64,7 +67,7 @@ def hidden_instead_of_dropped(
 
 
 def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Tensor:
-    """Return the merged audio tokens of states (…, S, D), shape (…, k, D): one product with a (k, N) matrix."""
+    """Merge the audio tokens of states (…, S, D) into shape (…, k, D), by one product with a (k, N) matrix."""
     weights = torch.zeros(len(merge.kept), len(audio), dtype=torch.float64)
     weights[merge.group.cpu(), torch.arange(len(audio))] = merge.weight.double().cpu()
     found: torch.Tensor = weights.to(states.device) @ states[..., audio.to(states.device), :].double()
@@ -72,7 +75,7 @@ def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Ten
 
 
 def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> RemovableHandle:
-    """Overwrite the kept tokens' states with the merged states, in prefill, for a batch of one."""
+    """Hook a layer so that merged states overwrite the kept tokens' states that enter it in prefill (batch of one)."""
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden = args[0] if args else kwargs["hidden_states"]
@@ -88,7 +91,7 @@ def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> Removabl
 def hidden_instead_of_evicted(
     layers: nn.ModuleList, heads: int, kept: Sequence[torch.Tensor], prompt: int
 ) -> AbstractContextManager[None]:
-    """Mask, in decode, the cache entries that each layer and head does not keep, for a batch of one.
+    """Inside the block, mask the cache entries that a layer's head does not keep, in decode, for a batch of one.
 
     Parameters
     ----------
@@ -163,7 +166,7 @@ class Hidden(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`."""
+        """Mask the dropped tokens, and overwrite merged ones; see :meth:`Method.applied_to`."""
         assert self.kept is not None
         prompt, layers = inputs.audio_mask.shape[1], lm.decoder_layers
         with ExitStack() as stack:
@@ -177,7 +180,7 @@ class Hidden(Method):
 
 @dataclass(frozen=True)
 class HiddenEntries(Method):
-    """The oracle of presses: keeps every entry, but hides each head's evicted ones from decode.
+    """The oracle of presses: keeps every cache entry, but hides from decode those that another run evicted.
 
     Attributes
     ----------
@@ -191,7 +194,7 @@ class HiddenEntries(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`."""
+        """Mask the evicted entries in decode; see :meth:`Method.applied_to`."""
         config: Any = lm.decoder.config
         prompt = inputs.audio_mask.shape[1]
         heads = config.num_attention_heads

@@ -32,7 +32,7 @@ class _Timed:
 
 
 def timing(bench: Bench) -> Finding:
-    """Check that stages add up to the call, decode grows with tokens, and prefill lasts as long as a one-token call.
+    """Check the recorded times: stages add up to the call, decode grows with tokens, prefill ≈ a one-token call.
 
     Other work on the machine can only make a call longer. So the fastest of several calls counts, and a failed check is
     repeated; a real fault fails every time.
@@ -81,7 +81,7 @@ def _timed(bench: Bench, tokens: int) -> _Timed:
 
 
 def shared_encoder(bench: Bench) -> Finding:
-    """Check that settings that share the encoder's output run it once per sample, and reply as without sharing."""
+    """Check that settings which share the encoder's output run it once per sample, and reply as without sharing."""
     lm, pruned = bench.lm, Frame(0.5, layer=min(2, len(bench.lm.decoder_layers) - 1))
     samples = [bench.inputs, lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])]
     with _counted(lm.audio_tower) as runs:
@@ -106,8 +106,9 @@ def shared_encoder(bench: Bench) -> Finding:
 
 @contextmanager
 def _counted(tower: nn.Module) -> Iterator[list[nn.Module]]:
-    """Collect the calls of modules inside the tower. The tower itself is left out: its cached output may replace the
-    call.
+    """Yield a list of the calls of modules inside the tower, which grows during the block.
+
+    The tower itself is left out, since it is also called when its cached output is reused.
     """
     runs: list[nn.Module] = []
     with ExitStack() as hooks:

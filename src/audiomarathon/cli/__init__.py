@@ -1,1 +1,1 @@
-"""The `audiomarathon` command: one file for each subcommand. Rooms below this one print nothing."""
+"""The `audiomarathon` command: one file for each subcommand."""

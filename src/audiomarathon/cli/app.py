@@ -40,10 +40,10 @@ from audiomarathon.version import __version__
 
 
 class CommandGroups(TyperGroup):
-    """Group commands under headings in the help."""
+    """List the commands in the help under headings, such as "Measure a model"."""
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the commands, heading by heading."""
+        """Write the list of commands, heading by heading."""
         width = formatter.width - 6 - max(map(len, self.commands))
         for heading, names in COMMANDS.items():
             with formatter.section(heading):
@@ -86,7 +86,9 @@ def score(runs: Runs) -> int:
     return code if len(results) == len(folders) else 2
 
 
-def list_command(what: Annotated[str, argument("tasks, models, methods, judges or all.")] = "all") -> None:
+def list_command(
+    what: Annotated[str, argument("What to list: tasks, models, methods, judges or all.")] = "all",
+) -> None:
     """List tasks, models, methods and judges, including those of plug-ins."""
     from audiomarathon.report.render import show as show_tables
     from audiomarathon.report.tables import LISTINGS
@@ -114,7 +116,7 @@ def download(
 
 
 def _download_fense() -> None:
-    """Download FENSE's sentence encoder, its fluency checker and BERT, and run each of them once."""
+    """Download FENSE's sentence encoder, its fluency checker and BERT; run each once, to check the files."""
     from audiomarathon.data.archive import from_web
     from audiomarathon.scoring.caption_models import CHECKER_URL, Echecker, SentenceEncoder, checker_file
 
@@ -155,7 +157,7 @@ for _commands in COMMANDS.values():
 
 
 def main() -> None:
-    """Entry point of the `audiomarathon` command."""
+    """Run the `audiomarathon` command (its entry point)."""
 
     def command() -> int:  # also covers typer's own output, such as help and version
         return run_app(app, sys.argv[1:], "audiomarathon")
@@ -176,7 +178,7 @@ def run_task(task: str, *, model: str) -> int:
     Parameters
     ----------
     task, model
-        Names (`audiomarathon list`).
+        Names of the task and the model; `audiomarathon list` shows them.
     """
     if len(sys.argv) > 1:
         return _script_help(task, model)

@@ -27,7 +27,12 @@ def capture(
     model: ModelOrNone = None,
     sample: Annotated[list[str] | None, option("Capture only the sample with this id; repeatable.")] = None,
     full: Annotated[
-        bool, option("Also write whole maps, 4·L·S² bytes per sample, for LALM Bench's tools.", "--attn-full", "--full")
+        bool,
+        option(
+            "Also write whole attention maps for LALM Bench's tools: 4 × layers × tokens² bytes per sample.",
+            "--attn-full",
+            "--full",
+        ),
     ] = False,
     yes: Annotated[bool, option("Also write whole maps of prompts over 4,096 tokens.", "--yes", "-y")] = False,
 ) -> int:
@@ -53,7 +58,7 @@ def plot(
     layer: Annotated[
         int,
         option(
-            "K: test how well the attention of layer K − 1 predicts later layers; 0 takes 2, or the lowest possible K.",
+            "K: show how well attention in layer K − 1 predicts later layers; 0 chooses 2, or the lowest possible K.",
             min=0,
         ),
     ] = 0,
@@ -73,21 +78,21 @@ def plot(
 def visualize(
     prompt: Annotated[str, option("Prompt to draw.")] = "",
     input_jsonl: Annotated[
-        Path | None, option('Lines "prompt", {"prompt": …} or {"messages": […]}, optionally with "id".')
+        Path | None, option('File with lines "prompt", {"prompt": …} or {"messages": […]}, optionally with "id".')
     ] = None,
     model: Annotated[str, option("Model (audiomarathon list models) or hub id.")] = "gemma3n",
     model_path: Annotated[str, option("Checkpoint to load instead of the model's default.")] = "",
     device: DeviceName = "auto",
-    dtype: Annotated[str, option("auto, float32, float16 or bfloat16.")] = "auto",
-    layers: Annotated[str, option("all, or numbers: 0 5 8.")] = "all",
+    dtype: Annotated[str, option("Precision: auto, float32, float16 or bfloat16.")] = "auto",
+    layers: Annotated[str, option("Layers to draw: all, or numbers such as 0 5 8.")] = "all",
     max_layers: Annotated[int, option("Draw the first N layers; 0 = all.", min=0)] = 0,
     limit_samples: Annotated[int, option("Draw the first N prompts; 0 = all.", min=0)] = 0,
     output_dir: Annotated[Path, option("Output folder.")] = Path("outputs/attn"),
-    run_name: Annotated[str, option("Subfolder; default the time in UTC.")] = "",
+    run_name: Annotated[str, option("Name of the subfolder (default: the time in UTC).")] = "",
     seed: Annotated[int, option("Seed of random methods.", min=0)] = 42,
     yes: Annotated[bool, option("Also draw prompts over 4,096 tokens.", "--yes", "-y")] = False,
     faithful: Annotated[
-        bool, option("To average prompts of unequal length, cut all to the shortest, like the original.", "--faithful")
+        bool, option("Average prompts of unequal length as LALM Bench: cut all to the shortest.", "--faithful")
     ] = False,
 ) -> None:
     """Draw a model's whole attention maps on prompts; called like LALM Bench's script.
@@ -125,12 +130,12 @@ def visualize(
 
 
 def utc_name() -> str:
-    """Return the name that LALM Bench gives captures by default: the time in UTC."""
+    """Return the current time in UTC, by which LALM Bench names captured attention by default."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%d_%H%M%S}"
 
 
 def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]]:
-    """Return each prompt's text and clips, by id."""
+    """Read the prompts to draw, from the text `prompt` and a JSONL file: {id: (text, audio files)}."""
     from audiomarathon.benchmarks.rows import read_text
 
     found: dict[str, tuple[str, list[Path]]] = {"prompt_0000": (prompt, [])} if prompt else {}
@@ -151,8 +156,8 @@ def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]
                 found[name] = ("\n".join(texts), clips)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(
-                    f'{file}, line {number}: allowed: a text, {{"prompt": …}}, or {{"messages": […]}} with a single '
-                    "user turn of text and audio; an id may occur only once"
+                    f'{file}, line {number}: not a prompt; allowed: a text, {{"prompt": …}}, or {{"messages": […]}} '
+                    "with a single user turn of text and audio; an id may occur only once"
                 ) from error
     if not found:
         raise SettingsError("no prompt: give --prompt or --input-jsonl")
@@ -160,7 +165,7 @@ def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]
 
 
 def door() -> None:
-    """Run :func:`visualize` like the original script, whose `--layers` takes several words."""
+    """Run :func:`visualize` like LALM Bench's script `visualization.py`, whose `--layers` takes several words."""
     words = list[str]()
     for word in sys.argv[1:]:
         joins = len(words) > 1 and words[-2] == "--layers" and not word.startswith("-")

@@ -43,7 +43,10 @@ Exit code: 0 success, 1 a task or a sample failed, 2 wrong command.
 
 
 def batch(folder: str, arguments: Sequence[str]) -> None:
-    """Run a folder's `batch_test.sh`; tasks and options may be mixed. Exit with the sweep's code unless it is 0."""
+    """Run the `batch_test.sh` of a model's folder; tasks and options may come in any order.
+
+    If the sweep's exit code is not 0, exit with it.
+    """
     methods = "all presses" if folder == PRESSES else DEFAULT_METHOD
     about = (
         f"Run tasks at many pruning ratios ({folder}) and summarise accuracy and timing. Defaults: methods {methods}, "
@@ -101,7 +104,7 @@ def _batch(
 
 
 def _gpus(given: str | None) -> list[str]:
-    """Return the GPUs named by --gpu-id; if there are several, each gets a worker."""
+    """Return the numbers of the GPUs in the value of --gpu-id; if there are several, each gets a worker."""
     named = [] if given is None else given.split(",")
     if not all(name.isdecimal() for name in named) or len(set(named)) < len(named):
         raise SettingsError(f"--gpu-id={given}: not allowed; allowed: a GPU's number, from 0, or several: 0,1,2,3")

@@ -1,4 +1,4 @@
-"""Make commands out of functions; options for settings are made from `RunSettings`."""
+"""Make typer commands from functions, and their options for settings from the fields of `RunSettings`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Command = Callable[..., Any]
 
 
 class Grouped(TyperCommand):
-    """Group a command's options in the help under the headings of `rich_help_panel`.
+    """List a command's options in its help under headings, which each option names as `rich_help_panel`.
 
-    The help is plain text: rich's panels cost 0.1 s of CPU and a third of 80 columns, and drop text in brackets.
+    The help is plain text, since rich's panels cost 0.1 s of CPU and a third of 80 columns, and drop text in brackets.
     """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -42,7 +42,7 @@ class Grouped(TyperCommand):
 
 
 def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
-    """Return a command with these subcommands."""
+    """Return a command with these subcommands; `about` is its help text."""
     app = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
     app.callback()(lambda: None)  # else typer drops the name of a single subcommand
     for name, command in commands.items():
@@ -53,9 +53,10 @@ def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
 def with_group(
     name: str, make: Callable[..., Any], options: Sequence[Parameter] = (), more: Sequence[str] = ()
 ) -> Callable[[Command], Command]:
-    """Add the options that `make` takes as arguments. The command receives what `make` returns as its parameter `name`.
+    """Return a decorator that adds options to a command and passes it one object made from them.
 
-    A Python caller may pass the parameter `name` instead of the options.
+    The function `make` gets the options' values as arguments; the command gets its result as the parameter `name`. A
+    Python caller may pass the parameter `name` directly instead of the options.
 
     Parameters
     ----------
@@ -80,7 +81,17 @@ def with_group(
 def with_settings(
     *names: str, but: Sequence[str] = (), read: Callable[..., Any] = RunSettings.read
 ) -> Callable[[Command], Command]:
-    """Add an option for each setting, or for those in `names`. The command gets `settings`, which `read` returns."""
+    """Return a decorator that adds an option for each setting; the command gets what `read` returns as `settings`.
+
+    Parameters
+    ----------
+    names
+        Names of the settings; without any, all settings.
+    but
+        Names of settings that get no option.
+    read
+        Function that gets the options' values by setting and returns the settings.
+    """
     options = [_option(one) for one in settings_fields() if (one.name in names or not names) and one.name not in but]
     return with_group("settings", read, options, ("file", "where"))
 
@@ -95,7 +106,7 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
     call
         Function that is called with all options, instead of the command.
     but
-        Parameter of the command that `call` supplies, so that it is no option.
+        Parameter of the command that becomes no option, because `call` supplies it.
     """
     declared = inspect.signature(command, eval_str=True).parameters.values()
     kept = [one for one in declared if one.kind is not Parameter.VAR_KEYWORD and one.name != but]
@@ -137,7 +148,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
     Raises
     ------
     SettingsError
-        The command line is wrong; one line, instead of typer's usage text.
+        The command line is wrong. The message is one line, instead of typer's usage text.
     """
     try:
         return app(arguments, prog_name=name, standalone_mode=False) or 0
@@ -168,7 +179,9 @@ _several = functools.partial(option, rich_help_panel="Several GPUs or machines")
 
 
 def _executor(
-    executor: Annotated[str, _several("local or ray (docs/scaling.md).", complete=lambda: list(EXECUTORS))] = "local",
+    executor: Annotated[
+        str, _several("Where to run: local, or ray (docs/scaling.md).", complete=lambda: list(EXECUTORS))
+    ] = "local",
     address: Annotated[str | None, _several("Ray cluster to join (default: start Ray here).")] = None,
     workers: Annotated[int | None, _several("Ray workers (default: one per GPU, or machine without GPUs).")] = None,
     gpus_per_worker: Annotated[float | None, _several("GPUs per worker (default 1; fractions share a GPU).")] = None,
@@ -176,5 +189,5 @@ def _executor(
     return read_executor(executor, address=address, workers=workers, gpus_per_worker=gpus_per_worker)
 
 
-#: Add the options that choose where samples run; the command receives `ray`.
+#: Decorator that adds the options for Ray; the command receives them as `ray` (None: run in this process).
 with_executor = with_group("ray", _executor)

@@ -24,10 +24,11 @@ _SETTINGS = {setting.name: setting for setting in settings_fields()}
 
 
 def with_config(command: Command) -> Command:
-    """Add `--config` and `--save-config`.
+    """Return the command with the options `--config` and `--save-config`.
 
     The command also receives the settings in the file as `file` and the file's name as `where`, for
-    :func:`with_settings`. Click fills the command's own arguments from its `default_map`, after flags and env vars.
+    :func:`with_settings`. The file's values for the command's own arguments are put into click's `default_map`, which
+    click uses for arguments without a flag or env var.
     """
 
     def call(ctx: typer.Context, config: None, save_config: Path | None, **given: Any) -> Any:
@@ -109,7 +110,7 @@ def _texts(place: str, node: Any) -> list[str]:
 
 
 def _paths(path: Path, node: Any) -> dict[str, str]:
-    """Return the task folders that a config file names, by env var (`TAU_DATA_PATH`: folder)."""
+    """Return the task folders that a config file names under `data_paths`, as {env var (`TAU_DATA_PATH`): folder}."""
     found = {name: ",".join(_texts(f"{path}: {name}", value)) for name, value in _pairs(path, node).items()}
     if wrong := [name for name in found if not name.endswith(PATH_ENDING)]:
         raise SettingsError(f"{path}: {_PATHS}: unknown name {wrong[0]!r}; allowed: names such as TAU{PATH_ENDING}")
@@ -117,7 +118,7 @@ def _paths(path: Path, node: Any) -> dict[str, str]:
 
 
 def _argument(ctx: typer.Context, parameter: Any, place: str, texts: list[str]) -> Any:
-    """Return the value of a command's argument, converted to its type; None if empty."""
+    """Convert the texts of a command's argument in the file to the argument's type; None if they are empty."""
     several = parameter.nargs != 1 or parameter.multiple
     value = [word for text in texts for word in text.split()] if several else ",".join(texts)
     try:
@@ -136,7 +137,10 @@ def _key(parameter: Any) -> str:
 
 
 def _save(path: Path, ctx: typer.Context, given: Mapping[str, Any], settings: RunSettings) -> int:
-    """Write the values that differ from the defaults. Keys and tokens are not settings, so they are not written."""
+    """Write the config file for --save-config: all values that differ from the defaults.
+
+    API keys and tokens are not settings, so they are never written.
+    """
     import yaml
 
     content: dict[str, Any] = {}
@@ -164,4 +168,4 @@ def _options(
     ] = None,
     save_config: Annotated[Path | None, _file("Write these options to a --config file, and run nothing.")] = None,
 ) -> None:
-    """Declare the options of :func:`with_config`."""
+    """Declare, by its signature, the options that :func:`with_config` adds; it is never called."""

@@ -264,7 +264,10 @@ def card(
 
 
 def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loaded]]:
-    """Return the named tasks, or without names every task whose data is found; raise if there is none."""
+    """Return the named tasks with their samples; without names, every task whose data is found.
+
+    Raise :class:`MissingDataError` if a named task has no data, or no task has.
+    """
     from audiomarathon.benchmarks import task_folder
 
     found = []

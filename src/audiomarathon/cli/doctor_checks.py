@@ -31,7 +31,7 @@ _SHOWN = 8  # number of an endpoint's models to list
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check: whether it passed, what was found, and how to fix it."""
+    """Result of one check: whether it passed, what was found, and how to fix it; `fatal` makes `doctor` exit with 1."""
 
     good: bool
     text: str
@@ -61,7 +61,7 @@ def _versions() -> list[Check]:
         if requirement.specifier.contains(version, prereleases=True):
             found.append(Check(True, f"{name} {version}"))
         else:
-            found.append(Check(False, f"{name} {version} is outside {requirement.specifier}", install, fatal=True))
+            found.append(Check(False, f"{name} {version}; required: {requirement.specifier}", install, fatal=True))
     return found
 
 
@@ -145,7 +145,10 @@ def _data() -> list[Check]:
 
 
 def _missing(tasks: Mapping[str, tuple[str, str]]) -> list[Check]:
-    """Return the checks of missing tasks. Give the remedy once, and also the reason if it is the same for all tasks."""
+    """Return the failed checks of tasks whose data is missing; `tasks` is {task: (reason, remedy)}.
+
+    Several tasks share one remedy, and one line if the reason is the same for all of them.
+    """
     if len(tasks) < 2:
         return [Check(False, f"data {key}: {text}", remedy) for key, (text, remedy) in tasks.items()]
     lines = [f"data {key}: {text}" for key, (text, _) in tasks.items()]
@@ -164,7 +167,7 @@ def _disk() -> Check:
 
 
 def examine_endpoint(model: str, env: Mapping[str, str] | None = None) -> Iterator[Check]:
-    """Check the address, the key and the list of models. Call no model, so the check costs nothing."""
+    """Check an endpoint's address, key and list of models. Call no model, so the check costs nothing."""
     from audiomarathon.endpoint.client import Endpoint, EndpointError
 
     env = os.environ if env is None else env

@@ -57,14 +57,14 @@ _Tokenizer = Annotated[
     str, option("Tokenizer of captions: a hub id or folder (default: BERT's).", envvar="XARES_TOKENIZER")
 ]
 _Model = Annotated[str, argument("An audio LLM: audiomarathon list models.")]
-_Limit = Annotated[int, option("Clips per part, at least one per class; 0 = all.", min=0)]
+_Limit = Annotated[int, option("Clips per part (such as train or test), at least one per class; 0 = all.", min=0)]
 _RESULTS, _POINTS = Path("results"), "llm.2,llm.last"
 _TRIED = 20  # number of clips to encode for an estimate of the time
 
 
 @dataclass(frozen=True)
 class Probing:
-    """Options that several commands share: where data and results are, and how to load an encoder."""
+    """Options that the commands of `encoder` share: where data and results are, and how to load an encoder."""
 
     data: _Data = None
     results: _Results = _RESULTS
@@ -73,7 +73,7 @@ class Probing:
 
     @property
     def root(self) -> Path:
-        """Folder of the tasks' data."""
+        """Folder that contains the data of all tasks."""
         from audiomarathon.embedded import without_data
         from audiomarathon.probing.evaluate import data_root
 
@@ -81,17 +81,17 @@ class Probing:
 
     @property
     def arguments(self) -> dict[str, str]:
-        """Arguments for the encoder's class, by name."""
+        """The values of --encoder-arg, by name: arguments for the encoder's class."""
         return _by_name(self.encoder_arg)
 
     def ready(self, name: str) -> Encoder:
-        """Return the encoder, loaded and checked."""
+        """Load the encoder called `name`, check that it follows X-ARES' interface, and return it."""
         from audiomarathon.probing.evaluate import ready
 
         return ready(name, self.arguments, self.device)
 
     def on_workers(self, loaded: Encoder, name: str, ray: Ray | None) -> AbstractContextManager[Encoder]:
-        """Return the loaded encoder, run by Ray's workers if `ray` is given."""
+        """Return a context in which the loaded encoder runs on Ray's workers; without `ray`, in this process."""
         if ray is None:
             return nullcontext(loaded)
         from audiomarathon.probing.ray_encoder import shared_out
@@ -108,7 +108,7 @@ def run(
     encoder: _Encoder,
     probing: Probing,
     tasks: _Tasks = "all",
-    protocol: Annotated[str, option("both, standard or as_published (X-ARES 0.1.3).")] = "both",
+    protocol: Annotated[str, option("Probes to fit: standard (ours), as_published (X-ARES 0.1.3) or both.")] = "both",
     limit: _Limit = 0,
     mini: Annotated[bool, option("Use X-ARES' small variants of its large tasks.", "--mini")] = False,
     seeds: Annotated[int, option("Number of seeds for trained probes (X-ARES' and Clotho's).", min=1, max=100)] = 5,
@@ -172,7 +172,7 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName 
     return int(bool(checked.errors))
 
 
-def list_(what: Annotated[str, argument("tasks or encoders.")] = "tasks") -> None:
+def list_(what: Annotated[str, argument("What to list: tasks or encoders.")] = "tasks") -> None:
     """List the tasks, or the encoders that have a name."""
     from audiomarathon.benchmarks.xares.tasks import TASKS
     from audiomarathon.report import render
@@ -289,7 +289,7 @@ def table(runs: Runs) -> None:
 @with_executor
 @with_probing
 def reproduce(
-    encoder: Annotated[str, argument("dasheng, wav2vec2, whisper or data2vec.")],
+    encoder: Annotated[str, argument("X-ARES' baseline: dasheng, wav2vec2, whisper or data2vec.")],
     probing: Probing,
     tasks: _Tasks = "all",
     table: Annotated[
@@ -382,9 +382,9 @@ def prune(
     model: _Model, tasks: _Tasks, probing: Probing, limit: _Limit = 0,
     methods: Annotated[str, option("Methods that drop or merge audio tokens, joined by commas.")] = "fast_v",
     ratios: Annotated[str, option("Fractions removed: first:last:step, or a list 0.1,0.5.")] = "0.5,0.9",
-    points: Annotated[str, option("tower.I, tower, projector, llm.K or llm.last; text is added.")] = _POINTS,
+    points: Annotated[str, option("Points: tower.I, tower, projector, llm.K, llm.last; text is added too.")] = _POINTS,
     layer: Annotated[int, option("Layer at which tokens are dropped.", min=0)] = 2,
-    at: Annotated[str, option("layer, or input: before the LLM.")] = "layer",
+    at: Annotated[str, option("Where tokens are dropped: layer (inside the LLM) or input (before it).")] = "layer",
 ) -> int:  # fmt: skip
     """Probe what audio LLMs still know of a sound after dropping audio tokens; compare with base on the same clips.
 
@@ -445,7 +445,7 @@ def _probed(
 def _finish(
     works: Sequence[Iterator[Result]], results: Path, view: Callable[[list[Score]], Table] | None = None
 ) -> int:
-    """Run the probes, show their scores by `view` (default: a table of all encoders), and return the exit code."""
+    """Run the probes, show their scores as a table made by `view` (default: all encoders); return the exit code."""
     from audiomarathon.probing.evaluate import tried
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
@@ -496,7 +496,7 @@ def _say_size(task: EncoderTask) -> None:
 
 
 def _plan(encoder: Encoder, found: Sequence[tuple[EncoderTask, Dataset]], missing: Sequence[EncoderTask]) -> None:
-    """Print the encoding time of each task, estimated from a few clips, and the download size of missing tasks."""
+    """Print the time to encode each task, estimated from a few clips, and the download size of missing tasks."""
     import time
 
     from audiomarathon.probing.encode import encode_own, hear

@@ -73,12 +73,12 @@ def references(
     output: Annotated[Path, output_option("Output folder.")] = Path("references"),
     batch_size: BatchSize = 32,
 ) -> None:
-    """Find captions that differ from the other captions of their clip, and score without them. No audio is read.
+    """Find captions that differ from the other captions of their clip; show scores with and without them.
 
     Example: audiomarathon experiment references clotho --data data --run results/lalm/clotho/m/base-0
 
-    It writes clotho_pairs_SPLIT.csv, clotho_outliers_SPLIT.csv and clotho_references_SPLIT.json; for FILE.csv,
-    captions_pairs_FILE.csv and so on.
+    No audio is read. It writes clotho_pairs_SPLIT.csv, clotho_outliers_SPLIT.csv and clotho_references_SPLIT.json; for
+    FILE.csv, captions_pairs_FILE.csv and so on.
     """
     import pandas as pd
 
@@ -204,7 +204,7 @@ def judge(
 
 
 def _run(path: Path) -> Run:
-    """Return the run in a folder that holds only one, or read a file of predictions as a run."""
+    """Return the only run in a folder (an error if there are several), or a file of predictions read as a run."""
     from audiomarathon.benchmarks.lalm_bench.exchange import read_answers, read_captions
     from audiomarathon.runs.read import Run, read_runs
 
@@ -221,7 +221,7 @@ def _run(path: Path) -> Run:
 def _captions(
     captions: str, data: Path | None, split: str
 ) -> tuple[str, list[tuple[str, Sequence[str]]], dict[str, str]]:
-    """Return a pattern for output file names, each clip's id and captions, and the replies if a CSV file has some."""
+    """Return a pattern for output file names, (id, captions) of each clip, and replies by id, which a CSV may hold."""
     from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.lalm_bench.captions import ALL, Captioning
     from audiomarathon.benchmarks.lalm_bench.references import read_captions_table
@@ -246,7 +246,7 @@ def _captions(
 def _answers(
     folder: Path, records: Sequence[Record], protocol: Protocol, asking: Asking
 ) -> tuple[int, list[Record]] | None:
-    """Ask judges; return the number of failed requests and the answered records, or None if nothing was asked."""
+    """Ask judges; return the number of failed requests and the records with answers; None if nothing was asked."""
     from audiomarathon.judges.room import Case
     from audiomarathon.runs.folder import with_context
 
@@ -260,7 +260,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Return figures and their intervals as columns of a table."""
+    """Return figures and their intervals as the cells of a table row, by column."""
     from audiomarathon.report.render import estimated
 
     return {name: value for key, figure in figures.items() for name, value in estimated(key, figure).items()}
@@ -277,7 +277,7 @@ experiment_app.add_typer(
 
 
 def similarity_door(folder: Path) -> None:
-    """Run :func:`similarity` with the options and files of the original's `calculate_similarity.py`."""
+    """Run :func:`similarity` with the options and files of LALM Bench's `calculate_similarity.py`."""
 
     def calculate(
         noise_file: Annotated[Path, option(_RUN)] = folder / "predictions_with_noise.parquet",
@@ -293,7 +293,7 @@ def similarity_door(folder: Path) -> None:
 
 
 def judge_door() -> None:
-    """Run :func:`judge` with the options of the original's `judge.py`."""
+    """Run :func:`judge` with the options of LALM Bench's `judge.py`."""
 
     def check(
         model: Annotated[str, option("Judges, joined by commas, as for audiomarathon judge --with.")],

@@ -26,7 +26,7 @@ _MAX_NEW_TOKENS = 64  # token limit of a reply about the user's own files
 
 @dataclass(frozen=True)
 class _Question:
-    """A question about clips, which are those of a task's sample or the user's own files."""
+    """The question to explain, with its clips: from a task's sample, or about the user's own files (without task)."""
 
     title: str
     prompt: str
@@ -36,11 +36,11 @@ class _Question:
 
     @property
     def events(self) -> tuple[tuple[float, float], ...]:
-        """Onset and length (in seconds) of the event to mark in the first clip; empty if unknown."""
+        """(Onset, length) in seconds of the event to mark in the first clip; empty if unknown."""
         return (self.sample.event,) if self.sample and self.sample.event else ()
 
     def judge(self, reply: str) -> tuple[str, bool | None]:
-        """Return the text to show for a reply, and whether the reply is right; None if unknown."""
+        """Return the text to show for a reply, and whether the reply is right (None if unknown)."""
         if self.task is None or self.sample is None:
             return reply, None
         scorer, reference = self.task.scorer, self.task.reference(self.sample)

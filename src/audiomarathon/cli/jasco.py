@@ -1,4 +1,4 @@
-"""`audiomarathon jasco …`: import replies, judge CSV files as the original program does, and print its tables."""
+"""`audiomarathon jasco …`: import replies, judge CSV files as JASCO's own program does, and print its tables."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def speech(
 
 
 def import_(
-    file: Annotated[Path, argument("CSV with the columns of the original's example.csv.")],
+    file: Annotated[Path, argument("CSV with the columns of JASCO's example.csv.")],
     model_name: Annotated[str, option("Name of the model in tables.", "--model-name")],
     results: Results = DEFAULT_RESULTS,
     allow_missing: Annotated[bool, option("Accept a file without replies to some clips.", "--allow-missing")] = False,
@@ -111,7 +111,7 @@ def evaluate(
     judge_prompt: Annotated[Prompt, option("v2: the prompt for three judges; v1: the older prompt for one.")] = "v2",
     batch_size: BatchSize = 8,
 ) -> int:
-    """Judge replies in a CSV file and print the benchmark's figures, as the original's evaluation/eval.py does.
+    """Judge replies in a CSV file and print the benchmark's figures, as JASCO's evaluation/eval.py does.
 
     Example: python eval.py meta-llama/Llama-3.1-70B-Instruct example.csv llama.csv
 
@@ -252,7 +252,7 @@ def beside_published(runs: Sequence[Path], model: str) -> None:
 
 
 def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
-    """Return the model name that a judge reports, without its owner."""
+    """Return the name of a judge's model from its judgements, in lower case and without the owner of a hub id."""
     identities = (one.identity for requests in judgements.values() for one in requests.values())
     return str(next(identities, {}).get("model", "")).rpartition("/")[2].lower()
 
@@ -260,7 +260,7 @@ def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
 def _judged(
     folder: Path, file: Path, judge: str, records: Sequence[Record], protocols: Sequence[Any], batch_size: int
 ) -> tuple[str, list[Record]]:
-    """Let a judge answer the questions of both protocols; return the judge's name, and the records with its answers."""
+    """Let a judge answer the questions of all protocols; return the judge's name, and the records with its answers."""
     from audiomarathon.engine.run import as_run
     from audiomarathon.judges.room import Case
     from audiomarathon.runs.folder import read_records
@@ -276,7 +276,7 @@ def _judged(
 
 
 def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
-    """Print the original's four lines, from judgements read as the original reads them, then our strict figures."""
+    """Print the four lines that JASCO's program prints, from judgements read as it does, then our strict figures."""
     strict, published = scorer.sums(verdicts).figures, scorer.published(verdicts).figures
     typer.echo(f"best-mean :  {published['best_mean']}")
     for name in _LEANINGS[:3]:
@@ -305,7 +305,7 @@ def _systems(paths: Sequence[Path]) -> list[System]:
 
 
 def _percent(value: float | None) -> str:
-    """Return whole percent, with halves rounded up as in the original's tables."""
+    """Return whole percent, with halves rounded up as in JASCO's tables."""
     return "–" if value is None else str(int(100 * value + 0.5))
 
 
@@ -316,5 +316,5 @@ jasco_app = group(
 
 
 def door() -> None:
-    """Run :func:`evaluate` as the original's `evaluation/eval.py`."""
+    """Run :func:`evaluate` as JASCO's script `evaluation/eval.py`."""
     run_script(evaluate)

@@ -140,7 +140,7 @@ def _confirmed(calls: int) -> bool:
 
 
 def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[Case]:
-    """Return the runs whose tasks are judged, with their protocols; say how many runs are left out."""
+    """Return the runs of tasks that models judge, with their protocols; print how many runs were left out."""
     from audiomarathon.judges.room import Case
     from audiomarathon.runs.read import Run, run_folders
     from audiomarathon.scoring.judged import Judged
@@ -167,7 +167,7 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
 
 
 def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return tables of how each judge read the anchors, as rows by title. Runs with equal rows share a table."""
+    """Return tables of how well each judge read the anchors, as {title: rows}. Runs with equal rows share a table."""
     from audiomarathon.report import render
     from audiomarathon.runs.read import Run
     from audiomarathon.scoring.judged import Judged

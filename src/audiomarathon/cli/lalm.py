@@ -127,11 +127,11 @@ def bench(
     model: Annotated[list[str] | None, option(f"Model; repeatable (default: {_ALL}).", "--model", "-m")] = None,
     output_root: Annotated[Path, option("Results folder, relative to LALM_Bench/.")] = Path("outputs"),
     data: Annotated[
-        str | None, option("Data root [env: AUDIOMARATHON_DATA]; with eval FILE, as in `import lalm`.")
+        str | None, option("Data root [env: AUDIOMARATHON_DATA]; with eval FILE: --data of `import lalm`.")
     ] = None,
     input_: Annotated[Path | None, option("MMAU-Pro: test.parquet; its folder data lies beside it.", "--input")] = None,
     split: Annotated[str, option("Clotho: evaluation, validation, development or all.")] = "",
-    prompt: Annotated[str, option("Prompt to use (TASK_PROMPT).")] = "",
+    prompt: Annotated[str, option("Name of the prompt to use (TASK_PROMPT).")] = "",
     sample_size: Annotated[
         int, option("Use N random samples, as published; 0 = all.", "--sample_size", "--sample-size", min=0)
     ] = 0,
@@ -215,7 +215,7 @@ def bench(
 
 
 def door(folder: Path, *arguments: str) -> None:
-    """Run :func:`bench` as a script of `LALM_Bench/`; `arguments` come before the command line's."""
+    """Run :func:`bench` as a script of `LALM_Bench/`; `arguments` are put before those of the command line."""
     os.environ["LALM_BENCH_ROOT"] = os.environ.get("LALM_BENCH_ROOT") or str(folder)
     run_script(bench, [*arguments, *sys.argv[1:]], no_args_is_help=True)
 
@@ -232,15 +232,15 @@ class _Options:
     root
         Results folder, with a subfolder per model.
     output
-        Folder for predictions and scores, if not the results folder.
+        Folder for predictions and scores; None uses the results folder.
     judge
         Judges to ask after a run, joined by commas.
     captions
-        Folder of Clotho whose captions give the word weights.
+        Folder of Clotho, whose captions give the word weights of the caption metrics; None uses the scored file.
     faithful, noise
-        Whether to print figures as published, and whether models hear noise.
+        Whether to print figures as published, and whether models hear noise instead of the clips.
     attention, draw
-        Folder name for saved attention ("" saves none), and whether to draw it.
+        Name of the folder for saved attention ("" saves none), and whether to draw it.
     """
 
     bench: str
@@ -254,7 +254,10 @@ class _Options:
     draw: bool
 
     def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int, *, whole: bool) -> _Chosen:
-        """Find the data, choose samples (in file order, without bad rows), and make noise clips of them if asked.
+        """Find the data and choose samples in file order, without bad rows; with `noise`, also make their noise clips.
+
+        Return the settings with these samples, and the name of the folder for their runs. With `whole`, whole attention
+        maps are saved too.
 
         Raises
         ------
@@ -302,7 +305,10 @@ class _Options:
         return settings, file_name("-".join(filter(None, name)))
 
     def one_model(self, phase: str, model: str, chosen: _Chosen | None, methods: str, ratios: str, replies: int) -> int:
-        """Run the phases for one model and write its files; return 1 if a phase or sample failed."""
+        """Run the phases (inference, evaluation) for one model and write its files.
+
+        Return 1 if a phase or a sample failed, else 0. `replies` is the number of replies to print.
+        """
         title, short = _TITLES[self.bench], self.bench.replace("-", "_")
         noun = {"run": "benchmark", "inference": "inference", "eval": "evaluation"}[phase]
         folder = self.root / (file_name(model) + _suffix("noise" * self.noise))
@@ -356,7 +362,7 @@ class _Options:
         return [one.folder for one in found], int(not all(one.summary["complete"] for one in found))
 
     def _write_attention(self, run: Run, samples: Sequence[str], place: Path) -> None:
-        """Link each sample's attention into the folders of the original: `sample_0000/` and so on, in data order."""
+        """Link each sample's attention into LALM Bench's folders: `sample_0000/` and so on, in data order."""
         from audiomarathon.report.attention import draw
         from audiomarathon.runs.attention import FOLDER, WHOLE, Attention, index_of
 
@@ -378,7 +384,10 @@ class _Options:
                 say(f"warning: no pictures are drawn; {error}")
 
     def _evaluate(self, model: str, found: Sequence[Path], runs: Path, target: Path) -> tuple[list[Path], int]:
-        """Score the latest runs of inference; without runs, score the file of predictions in the folder."""
+        """Score the runs `found`, or else the latest runs under `runs`, or else the file of predictions in `target`.
+
+        Write the score files; return the run folders and the exit code.
+        """
         if not found and (earlier := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
             last = max(earlier, key=lambda file: file.stat().st_mtime)
             found = sorted(file.parent for file in last.parent.parent.glob("*/run.json"))
@@ -395,7 +404,10 @@ class _Options:
         return list(found), code
 
     def _score_file(self, file: Path, runs: Path, name: str, column: str) -> tuple[Path, int]:
-        """Import and score a file of predictions; a file that has changed gets a new folder."""
+        """Import and score a file of predictions; return its run folder and the exit code.
+
+        A file that has changed since an earlier call gets a new run folder.
+        """
         if (bench := _bench_of(file)) != self.bench:
             allowed = f"{_TITLES[self.bench]} has {_PREDICTIONS[self.bench]}"
             raise SettingsError(f"{file}: is a file of {_TITLES[bench]}; {allowed}")
@@ -414,7 +426,7 @@ class _Options:
         return show([score(folder) for folder in folders])
 
     def _score_lines(self, folders: Sequence[Path]) -> list[str]:
-        """Return the figures of runs, one line each; as published with `faithful`."""
+        """Return lines with the figures of runs, one line per figure; with `faithful`, the figures as published."""
         wanted, lines = _FIGURES[self.bench, self.faithful], []
         for folder in folders:
             run = _read(folder)
@@ -428,7 +440,7 @@ class _Options:
 
 
 def _add(file: Path, *lines: str) -> None:
-    """Print lines, and append them to `result_….txt`."""
+    """Print lines, and append them to a file (a model's `result_….txt`)."""
     with writing(file), file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
         stream.writelines(f"{line}\n" for line in lines)
     for line in lines:
@@ -438,7 +450,7 @@ def _add(file: Path, *lines: str) -> None:
 def _phase(
     file: Path, name: str, log: Path, work: Callable[[], tuple[list[Path], int]]
 ) -> tuple[list[Path], int | None]:
-    """Run one phase with stderr copied to a log; return its run folders and exit code, which is None if it failed."""
+    """Run one phase and copy stderr to a log; return its run folders and its exit code (None if it raised an error)."""
     _add(file, f"[{name}] Started at {_now()}")
     begun = time.monotonic()
     result: tuple[list[Path], int | None] = [], None
@@ -461,13 +473,13 @@ def _phase(
 
 
 class _Both(io.TextIOBase):
-    """A stream that writes to several streams. It reports that it is no terminal, which keeps progress bars out."""
+    """A stream that copies text to several streams. It says that it is no terminal, so no progress bars are drawn."""
 
     def __init__(self, *streams: TextIO) -> None:
         self._streams = streams
 
     def write(self, text: str) -> int:
-        """Write a text."""
+        """Write a text to every stream; ignore a stream that cannot be written."""
         for stream in self._streams:
             with contextlib.suppress(OSError):  # a full disk or a closed terminal must not end the run
                 stream.write(text)
@@ -476,7 +488,7 @@ class _Both(io.TextIOBase):
 
 
 def _bench_of(file: Path) -> str:
-    """Return the benchmark that a file of predictions belongs to."""
+    """Return the benchmark (clotho or mmau-pro) that a file of predictions belongs to, judged by its suffix."""
     for bench, name in _PREDICTIONS.items():
         if file.suffix.lower() == Path(name).suffix:
             return bench
@@ -486,7 +498,10 @@ def _bench_of(file: Path) -> str:
 def _imported(
     file: Path, place: Path, name: str, *, control: str | None, data: Path | None, column: str, faithful: bool
 ) -> Result:
-    """Turn a file of predictions into a run folder."""
+    """Turn a file of predictions into the run folder `place`; `name` is the model's name.
+
+    The other parameters are those of :func:`import_`.
+    """
     from audiomarathon.benchmarks.lalm_bench.exchange import REPLY, corpus_of, read_answers, read_captions
     from audiomarathon.engine.run import as_run
 
@@ -502,7 +517,7 @@ def _imported(
 
 
 def _write_predictions(run: Run, target: Path) -> Path:
-    """Write a run's replies in the original's format; return the file."""
+    """Write a run's replies in LALM Bench's format to the folder `target`; return the file."""
     from audiomarathon.benchmarks.lalm_bench.exchange import answers, predictions
 
     records = [*run.records.values()]
@@ -523,7 +538,7 @@ def _write_predictions(run: Run, target: Path) -> Path:
 
 
 def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES) -> list[Path]:
-    """Write a run's scores in the original's format; return the files."""
+    """Write a run's scores in LALM Bench's format to the folder `target`; return the files."""
     from audiomarathon.benchmarks.lalm_bench.exchange import comprehensive, debug_info, scores
 
     summary = _summary(run)
@@ -545,7 +560,7 @@ def _check_finished(run: Run) -> None:
 
 
 def _summary(run: Run) -> Mapping[str, Any]:
-    """Return a new summary, since encoders may have been installed or removed after summary.json was written."""
+    """Summarise a run again, since text encoders may have been installed or removed after summary.json was written."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.runs.summary import summarise
 

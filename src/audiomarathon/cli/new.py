@@ -58,7 +58,7 @@ def new(
 
 
 def _taken(kind: str) -> set[str]:
-    """Return the names in use for this kind, in lower case."""
+    """Return, in lower case, the names and aliases that are taken for this kind (`method`, `task`, …)."""
     from audiomarathon.benchmarks import all_tasks
     from audiomarathon.compression.registry import all_methods
     from audiomarathon.judges.registry import plugged_in
@@ -71,7 +71,7 @@ def _taken(kind: str) -> set[str]:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a package of this name is installed (`_` equals `-`); installing the new package would replace it."""
+    """Tell whether a package of this name is installed (`_` equals `-`), which the new package would replace."""
     try:
         return bool(distribution(name))
     except PackageNotFoundError:
@@ -79,7 +79,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _write(template: Path, folder: Path, name: str) -> None:
-    """Copy a template and insert the name. After an error, no partial folder is left."""
+    """Copy a template to `folder` and insert the new name. If an error occurs, `folder` is not created."""
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     unfinished = folder.with_name(f".{folder.name}.new")
     with writing(folder):

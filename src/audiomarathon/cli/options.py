@@ -19,22 +19,22 @@ Completion = Callable[..., list[str]]
 
 
 def option(text: str, *flags: str, complete: Completion | None = None, **more: Any) -> Any:
-    """Return an option with a help text, for `Annotated`; without `flags` it has the parameter's name."""
+    """Return typer's option with a help text, for `Annotated`; without `flags`, it is named after its parameter."""
     return typer.Option(*flags, help=text, autocompletion=complete, **more)
 
 
 def argument(text: str, complete: Completion | None = None) -> Any:
-    """Return an argument with a help text, for `Annotated`."""
+    """Return typer's positional argument with a help text, for `Annotated`."""
     return typer.Argument(help=text, autocompletion=complete)
 
 
 def output_option(text: str) -> Any:
-    """Return the option `--output`."""
+    """Return the option `--output`, `-o` with a help text, for `Annotated`."""
     return option(text, "--output", "-o")
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:
-    """Return a function that completes names of tasks, models or methods without loading the code of plug-ins."""
+    """Return a function for shell completion of names of tasks, models or methods; it loads no code of plug-ins."""
 
     def complete(incomplete: str) -> list[str]:
         from importlib.metadata import entry_points
@@ -74,7 +74,7 @@ Results = Annotated[Path, option("Results folder.", envvar="RESULTS_DIR")]
 DEFAULT_RESULTS = Path("results")
 PlanRuns = Annotated[bool, option("Print runs, samples, estimated hours and memory, and stop.", "--plan")]
 Seed = Annotated[int, option("Seed of intervals and significance tests.", min=0)]
-DeviceName = Annotated[str, option("auto, cpu, cuda or cuda:N.")]
+DeviceName = Annotated[str, option("Device: auto, cpu, cuda or cuda:N.")]
 MOST_CALLS = 1_000  # more calls need the user's consent
 Yes = Annotated[bool, option(f"Make more than {MOST_CALLS:,} calls without asking.", "--yes", "-y")]
 BatchSize = Annotated[int, option("Texts per batch, or requests sent at the same time.", min=1)]
@@ -85,7 +85,7 @@ Track = Annotated[
 
 
 def listed(text: str) -> list[str]:
-    """Split a text at commas; empty parts are left out."""
+    """Split a text at commas; strip the parts, and leave out empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -1,4 +1,4 @@
-"""Print lines, results and errors for every command, and set its exit code. Tables are made in report/."""
+"""Print lines, results and errors of every command, and set its exit code. The tables are made in `report/`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def say(line: str) -> None:
-    """Print a line on stderr. A closed terminal or a full log disk does not end the run."""
+    """Print a line on stderr. If that fails (closed terminal, full disk), continue, so that a run does not end."""
     with contextlib.suppress(OSError):
         print(plain(line), file=sys.stderr, flush=True)  # noqa: T201
 
@@ -42,7 +42,10 @@ def one_by_one(items: Sequence[T], work: Callable[[T], R], label: str = "error")
 
 
 def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
-    """Print expected errors as one line. Exit with 2 for errors, 130 for Ctrl-C, else the command's return value."""
+    """Return a command that prints expected errors as one line and sets the exit code.
+
+    The exit code is the error's (mostly 2), 130 for Ctrl-C, else the command's return value.
+    """
 
     # Click keeps line breaks only in paragraphs that begin with \b.
     command.__doc__ = re.sub(r"(?m)^( *)(?=Examples?:)", "\\1\b\n\\1", command.__doc__ or "")
@@ -70,7 +73,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def _showing_warnings() -> Callable[..., None]:
-    """Return a function that prints each warning once, even if a library resets the filters."""
+    """Return a `warnings.showwarning` that prints each warning once, even if a library resets the filters."""
     shown = set[str]()
 
     def show(message: Warning | str, category: type[Warning], *_where: object, **_more: object) -> None:
@@ -82,7 +85,10 @@ def _showing_warnings() -> Callable[..., None]:
 
 
 def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
-    """Print results and, unless `folders` is False, their folders; return 1 if samples failed or are missing."""
+    """Print results and, unless `folders` is False, their folders; return 1 if anything is missing, else 0.
+
+    These count as missing: failed samples, samples not run yet, and samples whose attention was not captured.
+    """
     from audiomarathon.report import render, tables
     from audiomarathon.runs.folder import what_failed
 

@@ -29,12 +29,16 @@ def run(settings: RunSettings, ray: Ray | None, tasks: Tasks, model: ModelOrNone
 def evaluate(
     tasks: list[str], model: str | None, settings: RunSettings, ray: Ray | None = None, track: str = ""
 ) -> int:
-    """Run tasks and print their results; return the exit code.
+    """Run tasks under one setting and print their results; return the exit code.
 
     Parameters
     ----------
+    model
+        Name of the model; None selects the embedded toy model, which runs only on the mini benchmark.
+    ray
+        Ray workers that share the samples; None runs in this process.
     track
-        Names of trackers, joined by commas.
+        Names of trackers, such as mlflow, joined by commas.
     """
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run as run_tasks

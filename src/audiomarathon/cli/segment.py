@@ -1,4 +1,4 @@
-"""Run the scripts in `Segment/`: one for each corpus, all with the same options, and one that cuts long recordings."""
+"""Command lines of the scripts in `Segment/`: one per raw corpus, with common options, and one that cuts recordings."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _RATE = option("Sampling rate of the clips, in Hz.")
 
 
 def corpus_class(task: str) -> type[Corpus]:
-    """Return the class that reads the corpus of a task."""
+    """Return the class that reads the raw corpus from which a task is built."""
     module, name = CORPORA[task]
     found: type[Corpus] = getattr(import_module(f"audiomarathon.segment.corpora.{module}"), name)
     return found
 
 
 def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Build a task's folder from command-line arguments; exit with 0, or with 2 after an error.
+    """Build a task's folder from its raw corpus, as the command line says; exit with 0, or with 2 after an error.
 
     Attributes of the corpus class that are annotated with typer's `Option` become further options.
     """
@@ -61,8 +61,8 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
         output: Annotated[Path, _OUTPUT],
         low: Annotated[float, _LOW] = corpus.seconds[0],
         high: Annotated[float, _HIGH] = corpus.seconds[1],
-        gap: Annotated[float | None, option("Silence between clips in seconds.", show_default=_GAP)] = None,
-        crossfade: Annotated[float, option("Overlap of clips in seconds, instead of a gap.")] = 0.0,
+        gap: Annotated[float | None, option("Silence between joined clips in seconds.", show_default=_GAP)] = None,
+        crossfade: Annotated[float, option("Overlap of joined clips in seconds, instead of silence.")] = 0.0,
         rate: Annotated[int, _RATE] = corpus.rate,
         seed: Annotated[int, option("Seed of lengths, order and options.")] = 42,
         limit: Annotated[int, option("Number of clips to make, spread over all groups; 0 = all.", min=0)] = 0,
@@ -93,7 +93,7 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Cut recordings as command-line arguments say; exit with 0, or with 2 after an error."""
+    """Cut long recordings into clips, as the command line says; exit with 0, or with 2 after an error."""
     from audiomarathon.segment.cutting import Cutting
     from audiomarathon.segment.cutting import cut as cut_recordings
 
@@ -125,7 +125,7 @@ def _script(command: Any, arguments: Sequence[str] | None, about: str, example: 
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Turn errors of the corpus's files and the disk into one line."""
+    """Turn errors from reading the corpus or writing files inside the block into a :class:`DataError`."""
     try:
         yield
     except (UnicodeDecodeError, csv.Error) as error:

@@ -60,7 +60,10 @@ def status(
 
 
 def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
-    """Show the runs until two refreshes in a row find no active process, since a sweep pauses between tasks."""
+    """Show the runs again and again, until two refreshes in a row find no active process; return the last state.
+
+    One refresh is not enough, since a sweep pauses between tasks.
+    """
     from audiomarathon.results.status import read_status
 
     idle = 0
@@ -82,7 +85,7 @@ def _print(found: Sequence[RunStatus]) -> None:
 
 
 def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
-    """Return for each checkpoint a table of its runs and one of active runs; then lines on unreadable and new runs."""
+    """Return what to print: a table of runs and one of active runs per checkpoint, lines on unreadable and new runs."""
     import datetime
 
     from rich.console import Group

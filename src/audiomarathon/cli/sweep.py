@@ -45,7 +45,7 @@ def sweep(
         ),
     ] = DEFAULT_METHOD,
     ratios: Annotated[
-        str, option("Fractions removed: first:last:step, a list 0.1,0.5, or one; 0 = base.", "--ratios", "--ratio")
+        str, option("Fractions removed: first:last:step, a list 0.1,0.5, or a number; 0 = base.", "--ratios", "--ratio")
     ] = DEFAULT_RATIOS,
     base: Annotated[bool, option("Also run base, to compare with.", "--base/--no-base")] = True,
     plan: PlanRuns = False,
@@ -76,11 +76,11 @@ def run_sweep(
     Parameters
     ----------
     methods
-        Names joined by commas.
+        Names of methods, joined by commas.
     ratios
-        See :func:`audiomarathon.engine.sweep.parse_ratios`.
+        Such as `0.1:0.9:0.1` or `0.1,0.5`; see :func:`audiomarathon.engine.sweep.parse_ratios`.
     ray
-        Workers that share the samples; None runs in this process.
+        Ray workers that share the samples; None runs in this process.
     track
         Names of trackers, joined by commas.
     """

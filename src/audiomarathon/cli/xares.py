@@ -36,11 +36,18 @@ from audiomarathon.runs.read import Run
 _LLM = "Qwen/Qwen2.5-0.5B"
 
 Scored = tuple[float, int]
-"""A score, and its weight in X-ARES' averages; both are 0 if X-ARES has no score."""
+"""(score, its weight in X-ARES' averages); the weight is 0 if there is no score."""
 
 
 class XaresTask:
-    """A task with its encoder, as in X-ARES' Python interface.
+    """A task and the encoder to evaluate on it, with the methods of X-ARES' class of this name.
+
+    Parameters
+    ----------
+    config
+        Settings of the task as in a task file of X-ARES, with the encoder.
+    results
+        Folder for the runs.
 
     Raises
     ------
@@ -59,7 +66,7 @@ class XaresTask:
         return ready(self.config.encoder)
 
     def run(self) -> tuple[Scored, Scored]:
-        """Download missing data, encode, fit every probe, and return the scores of X-ARES' MLP and kNN."""
+        """Download missing data, encode the clips, fit every probe; return the scores of X-ARES' MLP and kNN."""
         self.download_audio_tar()
         self.work()
         return self.score()[1]
@@ -134,7 +141,10 @@ def run(
 
 
 def _jobs(words: Sequence[str], results: Path, failed: set[str], encoder: Encoder | None) -> dict[str, XaresTask]:
-    """Return the tasks that can run, by file or name; print a line for each task that cannot."""
+    """Return the tasks that can run, by file or name; print a line for each of the other tasks.
+
+    Words whose task is in error are added to `failed`.
+    """
     jobs: dict[str, XaresTask] = {}
     for word in words:
         with _trying(word, failed, left_out=(MissingDataError,)):
@@ -159,7 +169,10 @@ def _config(word: str, encoder: Encoder | None) -> TaskConfig:
 
 @contextmanager
 def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError], ...] = ()) -> Iterator[None]:
-    """Print an error of the `with` block as one line, go on; add `word` to `failed` unless `left_out` has its type."""
+    """Print an error of the `with` block as one line and continue after the block.
+
+    Add `word` (the task's file or name) to `failed`, unless the error's type is in `left_out`.
+    """
     try:
         yield
     except left_out as error:
@@ -170,7 +183,10 @@ def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError
 
 
 def _side_by_side(many: int, words: Sequence[str], how: tuple[str, int, Path]) -> set[str]:
-    """Run each task in its own process, `many` at a time; return the tasks that failed."""
+    """Run each task in its own process, `many` at a time; return the tasks that failed.
+
+    `words` are the tasks' files or names; `how` is (file of the encoder, last stage, results folder).
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     gpus, start = torch.cuda.device_count(), multiprocessing.get_context("spawn").Process
     devices = [f"cuda:{index % gpus}" if gpus else "cpu" for index in range(len(words))]
@@ -201,7 +217,7 @@ def _child(word: str, device: str, encoder_py: str, to_stage: int, results: Path
 
 
 def _show(jobs: Sequence[XaresTask]) -> None:
-    """Print X-ARES' table and averages in its format, then our table."""
+    """Print the scores and averages in X-ARES' format, then our table with intervals."""
     scores, pairs = zip(*(job.score() for job in jobs), strict=True)
     private, names = [job.config.private for job in jobs], [job.config.formal_name for job in jobs]
     (mlp, _), (knn, _) = (zip(*column, strict=True) for column in zip(*pairs, strict=True))
@@ -225,5 +241,5 @@ def _averages(group: str, pairs: Sequence[tuple[Scored, Scored]]) -> None:
 
 
 def main() -> None:
-    """Run `python -m xares.run`."""
+    """Run :func:`run` as the script `python -m xares.run`."""
     run_script(run, name="python -m xares.run")

@@ -1,4 +1,4 @@
-"""Read the queries and keys of chosen layers, without eager attention and without copies of modelling code.
+"""Read the queries and keys of chosen attention layers, without eager attention or copies of modelling code.
 
 Every modelling file of transformers looks up its attention function in one registry, `ALL_ATTENTION_FUNCTIONS`. We wrap
 the active entry for the length of a block. The wrapper sees queries and keys after norms and rotary embedding, whatever
@@ -46,23 +46,23 @@ class Attention:
     softcap: float | None = None
 
     def of_last_queries(self, count: int = 1) -> torch.Tensor:
-        """Recompute the attention of the last `count` prompt positions.
+        """Recompute the attention weights of the last `count` prompt positions.
 
         Returns
         -------
         torch.Tensor
-            Softmax in float32, shape (B, H, count, S): O(H·count·S), never S×S.
+            Softmax weights in float32, shape (B, H, count, S). Memory is O(H·count·S), never S×S.
         """
         return self.of_queries(self.query.shape[2] - count, count)
 
     def of_queries(self, start: int, count: int) -> torch.Tensor:
-        """Recompute the attention of `count` queries, from position `start`.
+        """Recompute the attention weights of `count` queries, from position `start`.
 
         Returns
         -------
         torch.Tensor
-            Softmax in float32, shape (B, H, count, seen). The `seen` keys end with that of the last query: no query
-            sees later keys.
+            Softmax weights in float32, shape (B, H, count, seen). `seen` counts the keys up to the last query's
+            position, since no query sees later keys.
         """
         batch, heads, length, size = self.query.shape
         seen = self.key.shape[2] - length + start + count
@@ -75,7 +75,7 @@ class Attention:
         return self._masked(logits.view(batch, heads, count, seen), start).softmax(-1)
 
     def _masked(self, logits: torch.Tensor, start: int) -> torch.Tensor:
-        """Hide, in place, the keys that a query does not see; the first query is at position `start`."""
+        """Mask, in place, the logits of keys that a query does not see. The first query is at position `start`."""
         count, seen = logits.shape[-2:]
         if self.mask is not None and self.mask.dim() == 4:
             rows = self.mask[:, :, start : start + count, :seen]
@@ -91,7 +91,7 @@ class Attention:
 def attention_watched(
     implementation: str, callbacks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool = False
 ) -> Iterator[None]:
-    """Inside the block, call `callbacks[module]` with the arguments of each attention module, before it attends.
+    """Inside the block, call `callbacks[module]` with each attention module's arguments, before the module attends.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class _Wrapper:
         return attend(module, query, key, value, *rest, **kwargs)
 
     def remove(self) -> None:
-        """Stop the callbacks. Remove finished wrappers, such as this one, from the top of the registry's entry."""
+        """Stop the callbacks. Unwrap the registry's entry as long as its outermost wrapper has no callbacks left."""
         self.callbacks.clear()
         top = _WRAPPERS.get(self.implementation)
         while isinstance(top, _Wrapper) and not top.callbacks:

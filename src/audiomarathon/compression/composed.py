@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Composed(Method):
     """A token pruner, and a press that removes its ratio of the audio tokens that the pruner kept.
 
-    Layers below K still have all audio tokens, so in those layers the press removes its ratio of all audio tokens.
+    Layers before the pruner's layer still have all audio tokens, so there the press removes its ratio of all of them.
     """
 
     key: ClassVar[str] = "composed"
@@ -50,31 +50,31 @@ class Composed(Method):
 
     @property
     def label(self) -> str:
-        """Both labels, joined by `+`."""
+        """The labels of the pruner and the press, joined by `+`."""
         return f"{self.first.label}+{self.second.label}"
 
     def parts(self) -> dict[str, object]:
-        """Return the objects of both parts; see :meth:`Method.parts`."""
+        """Return the objects of the pruner and of the press; see :meth:`Method.parts`."""
         return {**self.first.parts(), **self.second.parts()}
 
     def parameters(self) -> dict[str, Any]:
-        """Return both parts' fields, for records and identities."""
+        """Return the fields of both parts, for records and the identities of runs."""
         parts = {"first": self.first, "second": self.second}
         return {name: {"method": part.key, **part.parameters()} for name, part in parts.items()}
 
     def check_config(self, config: Any) -> None:
-        """Refuse a config that either part refuses."""
+        """Refuse a model's config that the pruner or the press refuses."""
         self.first.check_config(config)
         self.second.check_config(config)
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse a model that either part refuses."""
+        """Refuse a model that the pruner or the press refuses."""
         self.first.check(lm)
         self.second.check(lm)
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`."""
+        """Apply the pruner, and the press to what it kept; see :meth:`Method.applied_to`."""
         assert isinstance(self.second, KVPress)
         with self.first.applied_to(lm, inputs) as pruned, self.second.applied_to(lm, inputs, before=pruned) as trace:
             yield trace

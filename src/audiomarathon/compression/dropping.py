@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Drop:
-    """The prompt positions that each sample of a batch keeps, as indices for selecting them from tensors.
+    """The prompt positions that each sample of a batch keeps, with the hooks that drop all other positions.
 
-    Samples that keep fewer positions get fillers on the left, like shorter prompts. All sizes are known before the
-    positions are chosen, so that prefill never waits for the GPU.
+    A sample that keeps fewer positions than another gets fillers on the left, like a shorter prompt. All sizes are
+    known before the positions are chosen, so that prefill never waits for the GPU.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Drop:
         """Set which audio tokens each sample keeps: indices into its audio positions, or a merge.
 
         An index out of range would crash a GPU process. So indices are clamped, and `inside` records whether all were
-        in range, to be read after the call: reading it here would wait for the GPU.
+        in range. Read it after the call: reading it here would wait for the GPU.
         """
         self.merges = tuple(choice if isinstance(choice, Merge) else None for choice in chosen)
         self.inside, rows = [], []
@@ -94,7 +94,8 @@ class Drop:
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:
                 spots = audio[merge.kept.to(audio.device).clamp(0, len(audio) - 1)]
-                places = torch.searchsorted(self.index[row], spots, right=True) - 1  # the last: fillers hold 0 too
+                # Take the last match, since fillers hold 0 too.
+                places = torch.searchsorted(self.index[row], spots, right=True) - 1
                 summed = merge.of(hidden[..., row, :, :].index_select(-2, audio.to(hidden.device)))
                 kept[..., row, :, :] = kept[..., row, :, :].index_copy(-2, places.to(hidden.device), summed)
         return kept
@@ -104,7 +105,7 @@ class Drop:
         return tuple(row[~empty].cpu() for row, empty in zip(self.index, self.filler, strict=True))
 
     def rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Select the kept positions of a tensor of shape (…, B or 1, S, D): (…, B, S', D)."""
+        """Select the kept positions: turn a tensor of shape (…, B or 1, S, D) into (…, B, S', D)."""
         index = self.index.to(tensor.device)
         batch = len(index)
         if batch == 1:
@@ -114,11 +115,11 @@ class Drop:
         return tensor.gather(-2, index[..., None].expand(*lead, batch, index.shape[1], size))
 
     def places(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Select the kept positions of a tensor of shape (…, B or 1, S): (…, B, S')."""
+        """Select the kept positions: turn a tensor of shape (…, B or 1, S) into (…, B, S')."""
         return self.rows(tensor[..., None])[..., 0]
 
     def prefill_mask(self, given: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the mask for the kept tokens, of the same kind as the model's mask `given`."""
+        """Reduce the model's prefill mask `given` to the kept tokens; the result is of the same kind."""
         if given is None and not self.any_filler:
             return None  # without a mask the model attends causally, and kept tokens stay in order
         device = self.index.device if given is None else given.device
@@ -162,7 +163,10 @@ class Drop:
         return like_given((real & (last - positions < window))[:, -window:], given)
 
     def attach(self, decoder: nn.Module, first: int, decide: Callable[[torch.Tensor], None]) -> list[Any]:
-        """Put hooks on layer `first` and all later layers. `decide` gets the hidden states that enter layer `first`.
+        """Put hooks that drop tokens on layer `first` and all later layers.
+
+        In prefill, `decide` is called with the hidden states that enter layer `first`; it must call :meth:`keep` unless
+        this has been done before.
 
         Returns
         -------
@@ -176,7 +180,10 @@ class Drop:
         return [*handles, self._close_up(decoder)] if self.contiguous else handles
 
     def _close_up(self, decoder: Any) -> Any:
-        """Renumber each shortened prompt and its continuation without gaps, from the prompt's first position."""
+        """Hook the rotary embedding, so that kept and generated tokens are numbered without gaps; return the handle.
+
+        Numbers begin at the first position of the prompt that is no padding.
+        """
         signature = inspect.signature(decoder.rotary_emb.forward)
         filled = self.filler.sum(-1)
         padded = self.prompt - torch.tensor([len(a) + len(t) for a, t in zip(self.audio, self.text, strict=True)])
@@ -215,7 +222,7 @@ class Drop:
             if decide is not None:
                 decide(hidden)
                 call["hidden_states"] = self.states(hidden)
-            if not self.contiguous:  # if contiguous, they were already made for the kept tokens
+            if not self.contiguous:  # if contiguous, the rotary embedding has already made them for the kept tokens
                 call["position_embeddings"] = tuple(self.rows(part) for part in call["position_embeddings"])
             if call.get("per_layer_input") is not None:
                 call["per_layer_input"] = self.rows(call["per_layer_input"])
@@ -232,7 +239,7 @@ class Drop:
 
 
 def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by name, also those that were passed by position."""
+    """Return all arguments of a call by name, including those that were passed by position."""
     call = dict(signature.bind(*args, **kwargs).arguments)
     call.update(call.pop("kwargs", {}))
     return call

@@ -23,8 +23,8 @@ _NAME = re.compile(r"\w[\w.=-]{0,100}")
 class Foreign(Method):
     """A press from another library: `press(model)` returns a context manager around the transformers model.
 
-    Its effect on the cache is measured (`kv_lengths`, `kv_bytes`). Only the press knows how many of the kept entries
-    are audio, so `kept_audio_tokens` is null in the records.
+    Records have the measured effect on the cache (`kv_lengths`, `kv_bytes`). Only the press knows how many of the kept
+    entries are audio, so `kept_audio_tokens` is null.
     """
 
     key: ClassVar[str] = "foreign"
@@ -51,7 +51,7 @@ class Foreign(Method):
         return re.sub(r"[^\w.=-]+", "-", self.parameters()["press"]).strip("-")
 
     def parts(self) -> dict[str, object]:
-        """Return the press; see :meth:`Method.parts`."""
+        """Return the press as the object whose source is hashed; see :meth:`Method.parts`."""
         return {self.label: self.press}
 
     def parameters(self) -> dict[str, Any]:
@@ -60,6 +60,6 @@ class Foreign(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`."""
+        """Enter the press around the transformers model; see :meth:`Method.applied_to`."""
         with self.press(lm.model):
             yield Trace((None,) * len(inputs.seeds))

@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Method)
 
 
 def method_at(reference: str, ratio: float | None, known: tuple[Method, ...]) -> Method:
-    """Return the method that a reference names, with ratio 0; an external press gets `ratio`.
+    """Load the method that a reference names. Return it with ratio 0; only an external press gets `ratio`.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def _is_method(value: object) -> bool:
 
 
 def _named(method: M, key: str) -> M:
-    """Return a method with `key` as its key. If its class has no title, use the first line of its docstring."""
+    """Return a copy of a method with the key `key`. If its class has no title, use its docstring's first line."""
     kind = type(method)
     about = (inspect.cleandoc(kind.__doc__ or "").splitlines() or [key])[0]
     facts = {"key": key, "aliases": (), "title": getattr(kind, "title", about), "saves": getattr(kind, "saves", "?")}
@@ -66,7 +66,10 @@ def _named(method: M, key: str) -> M:
 
 
 def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:
-    """Make a method of an object used as `with press(model):`. If `value` is its class, create it, with the ratio."""
+    """Wrap an external press (an object used as `with press(model):`) as a method.
+
+    `value` is the press, or its class, which is then called, with the ratio if it takes one.
+    """
     kind = value if isinstance(value, type) and not hasattr(value, "__enter__") else None
     if kind is not None:
         if not any("__call__" in vars(base) for base in kind.__mro__):

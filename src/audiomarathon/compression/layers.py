@@ -31,7 +31,8 @@ def attention_windows(config: Any) -> tuple[int, ...]:
 def source_of(config: Any, layer: int) -> int:
     """Return the layer whose keys and values `layer` uses, usually `layer` itself.
 
-    Gemma 3n's last layers have no keys and values. Each uses those of the last earlier layer of its kind.
+    Gemma 3n's last layers have no keys and values. Each uses those of the last earlier layer of the same kind (sliding
+    or full attention).
     """
     unshared: int = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", None) or 0)
     if layer < unshared:

@@ -60,7 +60,7 @@ class Method(ABC):
 
     @abstractmethod
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> AbstractContextManager[Trace]:
-        """Apply the method to a model for one batch.
+        """Return a context manager in which the method is applied to a model for one batch; it yields the trace.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class Method(ABC):
         return done
 
     def check_config(self, config: Any) -> None:  # noqa: B027
-        """Refuse a decoder's config with which the method cannot work. A plan checks this without the weights.
+        """Refuse a decoder's config with which the method cannot work. A sweep's plan calls this without weights.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Method(ABC):
         """
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse a model with which the method cannot work, before the first sample.
+        """Refuse a model with which the method cannot work. This is called before the first sample.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class Method(ABC):
         return {self.key: self}
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field of the method, for the identities of runs."""
+        """Return every field of the method by name, for the identities of runs."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -139,5 +139,5 @@ class Base(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:  # noqa: ARG002
-        """See :meth:`Method.applied_to`."""
+        """Change nothing; see :meth:`Method.applied_to`."""
         yield Trace(tuple(inputs.audio_tokens))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cached:
-    """One layer's cache after prefill, with S entries, and the layer's attention: what a press may use for scores.
+    """Everything that a press may use to score one layer's cache: its S entries after prefill, and the attention.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Cached:
     rotation
         Cosines and sines that rotated this layer's queries and keys, each of shape (S, d_rotated).
     future_rotation
-        Function that returns the rotation of the next `count` positions after the prompt.
+        Function from a number n to the rotation of the first n positions after the prompt.
     layer, seed
         Index of the layer; seed of the sample.
     """
@@ -90,7 +90,7 @@ class KVPress(Method):
         """Return each entry's score, float32, shape (Hkv, S). The entries with the highest scores are kept."""
 
     def budgets(self, total: int, layers: int) -> list[int]:
-        """Return how many of `total` candidates each layer keeps."""
+        """Return, for each layer, how many of `total` candidates it keeps."""
         return [kept_count(total, self.ratio)] * layers
 
     def check_config(self, config: Any) -> None:
@@ -104,7 +104,10 @@ class KVPress(Method):
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Also refuse flash attention, which takes no mask per head, for a press whose heads differ in length."""
+        """Refuse a model as :meth:`Method.check` does; with `by_head`, also flash attention.
+
+        Heads that keep different numbers of entries need a mask for each head, which flash attention does not take.
+        """
         super().check(lm)
         if self.by_head and "flash" in lm.attn_implementation:
             raise MethodError(
@@ -114,7 +117,9 @@ class KVPress(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs, before: Trace | None = None) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`. `before` is the trace of a token pruner that is applied before this press.
+        """Shrink each layer's cache in prefill; see :meth:`Method.applied_to`.
+
+        `before` is the trace of a token pruner that is applied before this press; None without a pruner.
 
         Raises
         ------
@@ -143,7 +148,7 @@ class KVPress(Method):
             trace.kept_audio_tokens = (kept_count(total, self.ratio) if self.scope == "audio" else None,)
 
     def _lengths(self, inputs: Inputs, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Return each layer's cache length after this press; `lengths` are those before it."""
+        """Return each layer's cache length after this press; `lengths` has the lengths before it."""
         layers, text = len(lengths), inputs.audio_mask.shape[1] - inputs.audio_tokens[0]
         totals = [length - text if self.scope == "audio" else length for length in lengths]
         kept = [self.budgets(total, layers)[index] if total else 0 for index, total in enumerate(totals)]
@@ -166,7 +171,10 @@ class _Squeeze:
     checks: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def check(self) -> None:
-        """Refuse invalid scores. Called after the generate call: in prefill it would wait for the GPU in each layer."""
+        """Refuse scores with NaN, and a press that changed `candidates`.
+
+        Called after the `generate` call: in prefill, this would wait for the GPU in each layer.
+        """
         for layer, (no_nan, unchanged) in enumerate(self.checks):
             if not no_nan:
                 raise MethodError(f"{self.press.label}: the scores of layer {layer} hold NaN; allowed: numbers")
@@ -174,7 +182,7 @@ class _Squeeze:
                 raise MethodError(f"{self.press.label} changed `candidates` in place; only reading is allowed")
 
     def attach(self, stack: ExitStack) -> None:
-        """Hook every layer until the stack closes."""
+        """Hook every layer until the stack closes; each hook shrinks the cache of its layer after prefill."""
         from audiomarathon.compression.attention import attention_watched
 
         seen: dict[int, Attention] = {}
@@ -212,7 +220,10 @@ class _Squeeze:
         return cos.to(device), sin.to(device)
 
     def _decode_mask(self, cache: Any, given: torch.Tensor | None) -> torch.Tensor:
-        """Return the next token's mask: all entries visible, or with `by_head` one mask per head (1, H, 1, entries)."""
+        """Return the mask for the next token, which sees all kept entries.
+
+        With `by_head`, it has a row for each head: shape (1, H, 1, entries).
+        """
         from audiomarathon.compression.dropping import like_given
 
         if not self.press.by_head:

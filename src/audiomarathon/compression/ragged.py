@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer
 
 
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
-    """A layer's cache: the prompt's entries that a press kept, a different number in each head, and those of decode.
+    """A layer's cache of the prompt entries that a press kept (a different number in each head) and of new entries.
 
     The prompt's entries are stored head after head without gaps, so that memory is really freed. For transformers,
     `keys` and `values` have shape (1, Hkv, S', d), where S' is the mean over heads; but row i of head h is *not* an
@@ -44,7 +44,10 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         )  # the last head may be empty
 
     def visible(self, more: int) -> torch.Tensor:
-        """Return a boolean for each entry of the padded heads and for `more` new ones: True if real. (Hkv, entries)."""
+        """Tell which entries of the padded heads are real, and not padding: boolean, shape (Hkv, entries).
+
+        `more` is the number of entries that will be added before the mask is used; they are real.
+        """
         fresh = self.new_keys.shape[2] + more
         return torch.cat([self.real, self.real.new_ones(len(self.real), fresh)], dim=-1)
 
@@ -59,7 +62,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         return keys, values
 
     def get_seq_length(self) -> int:
-        """Return the mean number of entries per head."""
+        """Return the layer's length as transformers needs it: the mean number of entries per head."""
         return int(self.keys.shape[2] + self.new_keys.shape[2])
 
 

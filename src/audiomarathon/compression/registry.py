@@ -51,7 +51,7 @@ def all_methods() -> tuple[Method, ...]:
 def get_method(
     name: str, ratio: float | None = None, layer: int = 2, scope: str = "audio", at: str = "layer"
 ) -> Method:
-    """Return the method `name` with its ratio. Set layer, scope and `at` if the method has such a field.
+    """Return the method `name` with its ratio. Its fields `layer`, `scope` and `at` are set if it has them.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def get_method(
 
 
 def split_ratio(name: str) -> tuple[str, str | None]:
-    """Split a method's name from the ratio after it: `fast_v:0.5`, `my_pruner.py:Novelty:0.5`."""
+    """Split text such as `fast_v:0.5` or `my_pruner.py:Novelty:0.5` into name and ratio (None without a ratio)."""
     name = name.strip()
     if is_reference(name, _names(all_methods())):
         return name, None
@@ -92,7 +92,7 @@ def split_ratio(name: str) -> tuple[str, str | None]:
 
 
 def find_method(name: str, ratio: float | None = None) -> Method:
-    """Return the method with this name, file or module, with ratio 0; an external press gets `ratio`."""
+    """Return the method with this name, file or module, at ratio 0; only an external press gets `ratio`."""
     known = all_methods()
     if is_reference(name, _names(known)):
         return method_at(name, ratio, known)
@@ -144,7 +144,7 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) ->
 
 
 def as_method(method: object, settings: RunSettings) -> Method:
-    """Turn a Python argument into a method.
+    """Turn an argument of the Python API, such as `"fast_v:0.5"`, into a method.
 
     Parameters
     ----------

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scored:
-    """The model's state at layer K for one sample. S is the number of prompt positions, left padding included.
+    """The model's state at layer K, where tokens are dropped, for one sample.
+
+    S is the number of prompt positions, left padding included.
 
     Attributes
     ----------
@@ -66,7 +68,7 @@ class Evidence:
     positions
         Prompt positions of the N audio tokens, shape (N,), ascending.
     n_keep
-        Number of tokens to keep.
+        Number of audio tokens to keep.
     seed
         Seed of this sample.
     text_after
@@ -87,7 +89,7 @@ class Evidence:
 
     @property
     def seen(self) -> Scored:
-        """The model's state at layer K, for methods that set `scored = True`."""
+        """The model's state at layer K, where tokens are dropped; only for methods that set `scored = True`."""
         assert self.scored is not None, "a method that uses the model's state must declare `scored = True`"
         return self.scored
 
@@ -96,9 +98,10 @@ class Evidence:
 class TokenPruner(Method):
     """Base class of the methods that drop or merge audio tokens, at layer K (`at = "layer"`) or at the input.
 
-    A subclass only defines :meth:`select`. With `sees_states = True` it gets the audio tokens' hidden states, with
-    `scored = True` also attention, keys and all hidden states. It must set `ranks_by_attention = True` if it ranks by
-    attention: such a method cannot use a layer with a sliding window, where most audio gets no attention.
+    A subclass only defines :meth:`select`. If it sets `sees_states = True`, the :class:`Evidence` holds the audio
+    tokens' hidden states; with `scored = True`, also attention, keys and all hidden states. It must set
+    `ranks_by_attention = True` if it ranks by attention: such a method cannot use a layer with a sliding window, where
+    most audio gets no attention.
     """
 
     saves: ClassVar[str] = "LLM prefill from layer K on (all of it at the input), KV cache, decode"
@@ -123,21 +126,24 @@ class TokenPruner(Method):
 
     @property
     def first_layer(self) -> int:
-        """The first layer that computes fewer tokens."""
+        """The first layer that computes only the kept tokens."""
         return 0 if self.at == "input" else self.layer
 
     @property
     def label(self) -> str:
-        """See :attr:`Method.label`. At the input, the label is like `frame-0.5-input`."""
+        """Name for folders and tables, such as `frame-0.5-layer2`, or at the input `frame-0.5-input`."""
         return super().label if self.at == "layer" or not self.ratio else f"{self.key}-{plain(self.ratio)}-input"
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field but one: `layer` if tokens are dropped at the input (no layer matters), else `at`."""
+        """Return every field by name, for the identities of runs.
+
+        Leave out `layer` if tokens are dropped at the input, where no layer matters; else leave out `at`.
+        """
         omitted = "at" if self.at == "layer" else "layer"
         return {name: value for name, value in super().parameters().items() if name != omitted}
 
     def check_config(self, config: Any) -> None:
-        """Refuse a layer that the model lacks, and layers at which the method cannot drop tokens."""
+        """Refuse a `layer` that the model lacks, or at which the method cannot drop tokens."""
         if self.at == "input":
             self._check_input(config)
             return
@@ -173,7 +179,10 @@ class TokenPruner(Method):
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Also refuse flash attention with sliding windows: it would count kept tokens instead of positions."""
+        """Refuse a model as :meth:`Method.check` does, and flash attention with sliding windows.
+
+        In such windows, flash attention would count kept tokens instead of positions.
+        """
         super().check(lm)
         layers = range(self.first_layer, len(lm.decoder_layers))
         if "flash" in lm.attn_implementation and any(window_of(lm.decoder.config, layer) for layer in layers):
@@ -184,7 +193,7 @@ class TokenPruner(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`."""
+        """Drop or merge audio tokens in prefill; see :meth:`Method.applied_to`."""
         import torch
 
         from audiomarathon.compression.attention import attention_watched

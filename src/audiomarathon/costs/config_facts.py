@@ -35,7 +35,7 @@ class ModelFacts:
     config
         The decoder's config.
     kv_bytes, activation_bytes
-        Bytes per prompt token.
+        Bytes per prompt token: of the KV cache, and of the activations.
     """
 
     config: Any
@@ -47,7 +47,7 @@ class ModelFacts:
     logits_bytes: float
 
     def memory(self, tokens: int, batch: int = 1) -> dict[str, float]:
-        """Return the bytes that a batch of prompts with `tokens` tokens each needs, by part."""
+        """Return the bytes that a batch of prompts with `tokens` tokens each needs, by part (such as `weights`)."""
         return {
             "weights": self.weight_bytes,
             "KV cache": batch * self.kv_bytes * tokens,
@@ -57,20 +57,23 @@ class ModelFacts:
 
 
 def published_config(source: str) -> Path | None:
-    """Return this package's folder with the sizes in a hub checkpoint's config: estimates need no download."""
+    """Return the folder of this package with a hub checkpoint's config, so that estimates need no download.
+
+    None if the package has no config for this checkpoint.
+    """
     folder = Path(models.__file__).parent / "configs" / source.partition("@")[0].partition("/")[2]
     return folder if source in {spec.checkpoint for spec in all_models()} and folder.is_dir() else None
 
 
 def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> ModelFacts:
-    """Read a checkpoint folder's config and headers.
+    """Estimate a checkpoint's costs from its config and the headers of its weight files.
 
     Parameters
     ----------
     size
         Bytes of one number in the run's precision.
     family
-        The model family whose `read_config` is used; the base class reads the config by transformers.
+        The model family whose `read_config` is used; the base class reads the config with transformers.
 
     Raises
     ------
@@ -148,9 +151,10 @@ def _audio_config(config: Any) -> Any:
 
 
 def _first_convolution(config: Any) -> int:
-    """Return the activations per audio token around the tower's first convolution over bands and frames; 0 without one.
+    """Return the number of activations per audio token at the tower's first convolution over mel bands and frames.
 
-    Phi-4-multimodal and Qwen3-Omni have such a convolution. Other towers convolve over frames only.
+    Only Phi-4-multimodal and Qwen3-Omni have such a convolution; for other towers, which convolve over frames only,
+    return 0.
     """
     audio = _audio_config(config)
     phi = getattr(audio, "nemo_conv_channels", 0) * 4 * 40  # steps, bands
@@ -178,7 +182,7 @@ def _universal_speech(audio: Any) -> float:
 
 
 def _parameters(path: Path) -> int:
-    """Count the parameters to load by the headers of the safetensors files; 0 without such files."""
+    """Count the parameters to load, from the headers of the safetensors files; 0 without such files."""
     whole = _parameters_in(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
     return whole and whole + _parameters_in(path.glob(_ADAPTER))
 
@@ -197,7 +201,7 @@ def _parameters_in(files: Iterable[Path]) -> int:
 
 
 def _configured_parameters(config: Any) -> int:
-    """Count a model's parameters by its config: build it on the meta device, which needs no weights and no memory."""
+    """Count the parameters that a config describes: build the model on the meta device, without weights or memory."""
     import torch
     from transformers import MODEL_FOR_MULTIMODAL_LM_MAPPING, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM
 
@@ -212,7 +216,10 @@ def _configured_parameters(config: Any) -> int:
 
 
 def _configured_adapter(whole: Any, config: Any, attended: int) -> int:
-    """Count the parameters of Phi-4's speech adapter by its config: two matrices for each matrix of a layer."""
+    """Count the parameters of Phi-4's speech adapter, from the config; 0 for other models.
+
+    The adapter adds two matrices to each matrix of a layer. `attended` is the output width of queries, keys and values.
+    """
     if not hasattr(_audio_config(whole), "nemo_conv_channels"):
         return 0
     hidden, wide = config.hidden_size, config.intermediate_size

@@ -1,4 +1,4 @@
-"""Count a loaded model's FLOPs: of the LLM by its modules' parameters, of the audio tower by running it once."""
+"""Count a loaded model's FLOPs: the LLM's from the parameters of its modules, the audio tower's by running it once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PROBE_SECONDS = 30.0  # length of the test clip: the window of most audio tower
 
 
 def count_cost(lm: AudioLM) -> Cost:
-    """Return the cost of a prompt for this model.
+    """Count the FLOPs of a loaded model, as factors for prompts and clips of any length.
 
-    Adapters count if they are active and not merged; of the experts, only those that one token uses. The audio tower is
-    run once, on 30 s of silence, because a config does not tell its cost (windows, strides, padding).
+    Adapters count if they are active and not merged. Of a mixture's experts, only as many count as one token uses. The
+    audio tower is run once, on 30 s of silence, because a config does not tell its cost (windows, strides, padding).
     """
     config = lm.decoder.config
     return Cost(
@@ -41,7 +41,7 @@ def count_cost(lm: AudioLM) -> Cost:
 
 
 def drops_of(method: Method) -> Drops | None:
-    """Return the tokens that a method drops in prefill; None if unknown, as for a third-party method."""
+    """Return the layer and ratio at which a method drops tokens in prefill; None if unknown (a third-party method)."""
     if isinstance(method, Composed):
         return drops_of(method.first)
     if isinstance(method, TokenPruner):
@@ -50,7 +50,7 @@ def drops_of(method: Method) -> Drops | None:
 
 
 def active_parameters(module: nn.Module, config: Any) -> int:
-    """Return how many of a module's parameters one token uses."""
+    """Return how many of a module's parameters one token uses: no idle adapters, and only the chosen experts."""
     idle = {id(p) for part in module.modules() for p in _idle_adapters(part)}
     used = {id(p): p.numel() for p in module.parameters() if id(p) not in idle}
     met = sum(used.values())
@@ -89,7 +89,7 @@ class _TowerIsDoneError(Exception):
 
 
 def _encoder_flops(lm: AudioLM) -> float | None:
-    """Return the audio tower's FLOPs per second of audio."""
+    """Return the audio tower's FLOPs per second of audio, counted while it runs; None if they cannot be counted."""
     from audiomarathon.models.prompt import Prompt
 
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu

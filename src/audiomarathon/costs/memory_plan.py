@@ -31,7 +31,7 @@ class MemoryPlan:
     Attributes
     ----------
     source
-        Words on where the number of parameters comes from.
+        Text for the user: where the number of parameters comes from.
     room
         Free bytes of the GPU; None without a GPU.
     room_name
@@ -50,7 +50,7 @@ class MemoryPlan:
     limits: tuple[str, ...] = ()
 
     def need(self, seconds: float) -> tuple[int, dict[str, float]]:
-        """Return the number of tokens for `seconds` of audio (batch 1, nothing dropped), and the bytes by part."""
+        """Return the prompt's tokens for `seconds` of audio (batch 1, nothing dropped), and the bytes of each part."""
         heard = min(seconds, self.spec.heard_seconds or math.inf)
         tokens = math.ceil(heard * self.spec.tokens_per_second) + TEXT_TOKENS
         return tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES}
@@ -77,7 +77,7 @@ class MemoryPlan:
 
 
 def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
-    """Read a checkpoint's config and the GPU's memory.
+    """Return the memory that a checkpoint needs, from its config, and the memory of this machine's GPU.
 
     Raises
     ------
@@ -108,7 +108,9 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
         spec,
         checkpoint.name,
         f"{dtype} (auto)" if settings.dtype == "auto" else dtype,
-        "parameters counted in the weights' headers" if weights else "no weights there; parameters by the config",
+        "parameters counted in the weights' headers"
+        if weights
+        else "no weights there; parameters counted from the config",
         facts,
         room,
         name,
@@ -133,7 +135,7 @@ def _limits(spec: ModelSpec, settings: RunSettings) -> Iterator[str]:
 
 
 def _gpu(settings: RunSettings) -> tuple[float | None, str]:
-    """Return the free bytes and the name of the run's GPU, or of all GPUs with a device map."""
+    """Return the free bytes and the name of the run's GPU, or of all GPUs with a device map; None, "" without a GPU."""
     import torch
 
     if not torch.cuda.is_available() or settings.device == "cpu":

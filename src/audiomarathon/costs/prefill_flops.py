@@ -20,7 +20,7 @@ TEXT_TOKENS = 250  # a typical question with its options and the chat template
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a prompt, in FLOPs (a multiplication and an addition are two).
+    """Factors from which the FLOPs of a prompt follow (a multiplication and an addition are two FLOPs).
 
     Attributes
     ----------
@@ -47,13 +47,13 @@ class Cost:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
-        """Make a cost from the content of `cost` in a `run.json`."""
+        """Make a cost from the field `cost` of a `run.json`."""
         known: dict[str, Any] = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**known)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the content of `cost` for a `run.json`."""
+        """Return the cost as the field `cost` of a `run.json`."""
         return {**asdict(self), "layers": len(self.flops_per_token_per_layer)}
 
     def llm_prefill(self, tokens: Sequence[int]) -> float:
@@ -69,7 +69,7 @@ class Cost:
         )
 
     def encoder(self, clip_seconds: float) -> float:
-        """Return the audio tower's FLOPs for a clip."""
+        """Return the audio tower's FLOPs for a clip, which is padded to whole windows."""
         assert self.encoder_flops_per_second is not None
         if window := self.encoder_window_seconds:
             clip_seconds = math.ceil(clip_seconds / window) * window
@@ -84,7 +84,7 @@ class Drops:
     ratio: float = 0.0
 
     def tokens(self, layers: int, prompt: int, audio: int) -> list[int]:
-        """Return how many tokens each layer sees in prefill."""
+        """Return how many tokens each layer sees in prefill, if `audio` of the `prompt` tokens are audio tokens."""
         if self.layer is None:
             return [prompt] * layers
         left = prompt - audio + kept_count(audio, self.ratio)
@@ -92,7 +92,7 @@ class Drops:
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
-    """Return one sample's speed-up by FLOPs (base ÷ setting) of LLM prefill; with `encoder`, of the whole prefill."""
+    """Return base's FLOPs ÷ the setting's FLOPs for one sample's LLM prefill; with `encoder`, for the whole prefill."""
     layers = len(cost.flops_per_token_per_layer)
     prompt, audio = record.prompt_tokens or 0, record.audio_tokens or 0
     always = cost.encoder(record.clip_seconds) if encoder else 0.0

@@ -40,7 +40,7 @@ Opener = Callable[[], AbstractContextManager[Any]]
 
 
 def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
-    """Download an archive to `file` unless that file exists; return its path. A partial download is never left there.
+    """Download an archive to `file` unless that file exists; return its path. A failed download leaves no file.
 
     Raises
     ------
@@ -68,11 +68,11 @@ def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
 
 
 class Source(Protocol):
-    """Lists files, and copies them one by one into a staging folder."""
+    """A folder, archive or repository: lists its files, and copies them one by one into a staging folder."""
 
     @property
     def name(self) -> str:
-        """Name for messages."""
+        """Name of the source, for messages."""
 
     def entries(self) -> list[Entry]:
         """Return all files; paths are relative, without `..`."""
@@ -95,7 +95,7 @@ def open_source(path: Path) -> Source:
     Raises
     ------
     DataError
-        The path is neither, or the archive is damaged.
+        There is no folder or file at the path, or the archive is damaged.
     """
     if path.is_dir():
         return FolderSource(path)
@@ -127,7 +127,7 @@ def _reading(archive: Path) -> Iterator[None]:
 
 
 class FolderSource:
-    """A folder. Links are followed, because the hub's cache consists of them."""
+    """A folder as a source. Links are followed, because the hub's cache consists of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, str(folder)
@@ -139,13 +139,13 @@ class FolderSource:
         return [Entry(file.relative_to(top).as_posix(), file.stat().st_size) for file in found if file.is_file()]
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Copy each file."""
+        """Copy the wanted files; see :meth:`Source.fetch`."""
         for entry in wanted:
             with (self.folder / entry.path).open("rb") as stream:
                 yield entry, copied(stream, entry, stage)
 
     def opened(self, path: str) -> io.FileIO:
-        """Open a file."""
+        """Open a file of the folder, given by its relative path."""
         return io.FileIO(self.folder / path)
 
 
@@ -157,21 +157,21 @@ class ArchiveSource(ABC):
 
     @abstractmethod
     def members(self, raw: Any) -> Generator[Member]:
-        """Yield the members of an opened archive; at the end, raise if the archive is damaged."""
+        """Yield the members of the archive in the stream `raw`; at the end, raise if the archive is damaged."""
 
     @contextmanager
     def read(self) -> Iterator[Iterator[Member]]:
-        """Open the archive for reading its members."""
+        """Open the archive, and yield an iterator over its members."""
         with _reading(self.archive), self.content() as raw, closing(self.members(raw)) as found:
             yield found
 
     def entries(self) -> list[Entry]:
-        """Return the archive's files; raise if a member is not allowed."""
+        """Return the archive's files; raise if a member is not allowed (:func:`vetted`)."""
         with self.read() as found:
             return vetted(found)
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Unpack the wanted files in one pass."""
+        """Unpack the wanted files in one pass over the archive; see :meth:`Source.fetch`."""
         left = {entry.path: entry for entry in wanted}
         with self.read() as found:
             for member in found if left else ():
@@ -199,13 +199,13 @@ class ZipSource(ArchiveSource):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[IO[bytes]]:
-        """Open a file. Seeking back in a compressed file decompresses it again from its start."""
+        """Open a member by its path. Seeking back in a compressed member decompresses it again from its start."""
         with self.read() as found, next(one for one in found if normal(one.name) == path).open() as stream:
             yield stream
 
 
 class _ZipFile(io.BufferedReader):
-    """An opened zip archive that limits the size of the directory, since zipfile reads it in one piece."""
+    """A zip archive's stream that limits the size of its list of members, which zipfile reads in one piece."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > archive_rules.MAX_HEADERS:
@@ -217,7 +217,7 @@ class TarSource(ArchiveSource):
     """A tar archive, compressed or not, read from front to back without seeking."""
 
     def members(self, raw: Any) -> Generator[Member]:
-        """Yield the members. Open each before asking for the next. Compressed content is checked to its end."""
+        """Yield the members; open each before requesting the next. Compressed data is checked to its end."""
         with io.BufferedReader(raw) as file:
             start = file.peek(8)
             unpack = next((unpack for magic, unpack in _COMPRESSED if start.startswith(magic)), None)
@@ -236,7 +236,7 @@ class TarSource(ArchiveSource):
 
 
 class _Header(tarfile.TarInfo):
-    """A header of a tar archive. Extended headers have a size limit, and sparse files are refused."""
+    """Header of a member of a tar archive. Extended headers have a size limit, and sparse files are refused."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         if self.size < 0:
@@ -285,7 +285,7 @@ class SevenZipSource(ArchiveSource):
 
 
 class UnpackedSource:
-    """A source that also lists the files inside its archives, and inside archives within these.
+    """A source that also lists the files in its archives, and in archives inside these.
 
     Parameters
     ----------
@@ -329,7 +329,7 @@ class UnpackedSource:
 
 
 def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
-    """Copy a stream into the staging folder; raise if its length differs from the entry's size."""
+    """Copy a stream into the staging folder; return the file. Raise if its size is not the entry's."""
     target = stage / "partial"
     written = 0
     with target.open("wb") as file:
@@ -345,12 +345,14 @@ def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
 
 
 def check_space(folder: Path, needed: int) -> int:
-    """Return the free bytes of a folder's disk; the folder need not exist yet.
+    """Check that a folder's disk has room for `needed` bytes and some spare; return its free bytes.
+
+    The folder need not exist yet.
 
     Raises
     ------
     DataError
-        The disk has no room for so many bytes.
+        The disk has too little room.
     """
     place = folder.absolute()
     free = shutil.disk_usage(next(above for above in (place, *place.parents) if above.exists())).free
@@ -363,5 +365,5 @@ def check_space(folder: Path, needed: int) -> int:
 
 
 def is_there(file: Path, size: int) -> bool:
-    """Tell whether a file is complete: files get their name only when whole and checked."""
+    """Tell whether a file exists with this size. Then it is complete: files get their name only once checked."""
     return file.is_file() and file.stat().st_size == size

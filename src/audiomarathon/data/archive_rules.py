@@ -18,7 +18,7 @@ MAX_HEADER = 1 << 16
 """Limit on the bytes of one member's extended header (long name, pax)."""
 
 MAX_HEADERS = 32 << 20
-"""Limit on the bytes of all members' names and headers: 335 bytes per member if there are `MAX_MEMBERS`."""
+"""Limit on the bytes of all members' names and headers together; for `MAX_MEMBERS` members, 335 bytes each."""
 
 MAX_PATH = 1_000
 
@@ -54,12 +54,12 @@ class Member(NamedTuple):
 
 
 def vetted(members: Iterable[Member]) -> list[Entry]:
-    """Check a source's members and return its files.
+    """Check an archive's members, and return the files among them.
 
     Raises
     ------
     RefusedError
-        A member is not allowed, or there are too many.
+        A member is not allowed, or there are too many members, or they are too large.
     """
     files: dict[str, Entry] = {}
     folders: set[str] = {""}
@@ -93,10 +93,10 @@ def vetted(members: Iterable[Member]) -> list[Entry]:
 
 
 def beyond(allowed: int, what: str) -> str:
-    """Return the message for an exceeded limit."""
+    """Return a message that a limit is exceeded; `what` names what was counted."""
     return f"more than {allowed:,} {what}"
 
 
 def normal(name: str) -> str:
-    """Return a member's path without "./" and doubled slashes; the caller has refused ".."."""
+    """Return a member's path without "./" and doubled slashes; the caller must refuse ".."."""
     return PurePosixPath(name).as_posix()

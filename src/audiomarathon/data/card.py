@@ -28,12 +28,12 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
     tasks
         The tasks to describe; the examples come from each task in turn.
     seed
-        Chooses the examples.
+        Seed for choosing the examples.
 
     Raises
     ------
     SettingsError
-        Without jinja2 (the extra `report`).
+        jinja2 (the extra `report`) is not installed.
     RecordError
         The folder cannot be written.
     """
@@ -67,7 +67,7 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
 
 
 def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
-    """Return a task's values for the templates."""
+    """Return what the templates show of a task: counts, durations, licence, class balance."""
     found, manifest = durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)
     figures, expected = found.statistics(), manifest.expected(task)
     balance = Counter(sample.stratum for sample in loaded.samples if sample.stratum)

@@ -35,7 +35,7 @@ _BACKGROUND = "noise with the spectrum and level of the clip's quietest tenth"
 
 @dataclass(frozen=True)
 class _Variant:
-    """Length of every clip in seconds (None keeps each clip's length), kind of audio, and the seed."""
+    """A control variant: kind of audio, length of every clip in seconds (None: unchanged), and seed."""
 
     kind: str
     seconds: float | None
@@ -48,7 +48,7 @@ class _Variant:
 
 
 def window(length: float, seconds: float, events: Sequence[tuple[float, float]]) -> float | None:
-    """Return where in the clip the variant's clip starts. All events keep their relative place.
+    """Return where in the clip the variant's clip starts, such that its events keep their relative place.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def window(length: float, seconds: float, events: Sequence[tuple[float, float]])
 
 @dataclass(frozen=True)
 class _Clip:
-    """One clip to write: its samples, source, start in the source, length and path.
+    """One clip of a variant, to be written: its samples, source, start in the source and length (seconds), and path.
 
     `deciding` tells whether the clip holds the part that decides the answer (whole, cut, unknown or absent).
     `partner` is the clip whose audio replaces this clip's; `own` is a control that the task defines.
@@ -113,8 +113,8 @@ def build_controls(
     Returns
     -------
     (Path, dict)
-        The variant's root; and for each task the number of samples left out, since their clips must be cut, and the
-        answers for a part of a clip are unknown (:attr:`Task.cuttable`).
+        The variant's root, and for each task the number of samples left out because their clips would be cut and no
+        answer is known for a part of a clip (:attr:`Task.cuttable`).
 
     Raises
     ------
@@ -175,7 +175,7 @@ def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
     groups: dict[Path, list[Sample]] = {}
     for sample in loaded.samples:
         if not sample.clips:
-            raise DataError(f"{sample.id}: has no clip; controls are made of clips")
+            raise DataError(f"{sample.id}: has no clip; controls can only be made of samples with clips")
         for clip in dict.fromkeys(sample.clips):
             groups.setdefault(clip, []).append(sample)
     return groups
@@ -190,9 +190,10 @@ def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
 def _plan(
     task: Task, loaded: Loaded, clip: Path, group: Sequence[Sample], variant: _Variant, varied: Mapping[str, Variation]
 ) -> list[_Clip]:
-    """Return the clips to write for one clip: one, or one per question if their events are too far apart.
+    """Return the variant's clips for one clip of the task: one, or one per question if events are too far apart.
 
-    A sample without audio under a control that the task defines (`varied`) has an empty path.
+    `varied` has, by sample id, the change that a control of the task itself makes. If it removes the audio, the
+    path is "".
     """
     own = varied.get(group[0].id)
     if own and not own.audio:
@@ -225,9 +226,10 @@ def _path(loaded: Loaded, clip: Path) -> str:
 
 
 def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _Variant) -> Path:
-    """Return a clip of another speaker, place or passage and, if options are classes, of another class.
+    """Choose the clip whose audio replaces a sample's clip: the first clip of a random other sample.
 
-    It is the first clip of another sample; each clip of a sample gets a different partner.
+    It has another speaker, place or passage and, if options are classes, another class. Each clip of a
+    sample has its own random draw.
     """
     classes = bool(getattr(task, "classes", ()))
     others = [

@@ -47,7 +47,7 @@ class Wanted:
     chosen
         The samples to download: all, or those of a limited run.
     metadata, clips
-        The files.
+        The files to download.
     manifest
         The source's manifest, with its licence.
     expected
@@ -87,7 +87,8 @@ def download(
     ----------
     limit, seed
         SAMPLE_LIMIT and SEED of a run: its samples are added to those already in the root. The root's metadata has
-        only their rows, and its `audiomarathon.json` says so; a later call without a limit downloads the rest.
+        only the rows of these samples, and its `audiomarathon.json` says so. A later call without a limit downloads the
+        other samples.
     split
         TASK_SPLIT of a run; "" is the task's default. `data verify` checks only the default.
     licence
@@ -136,7 +137,7 @@ def _plan(
     task: Task, source: Source, entries: dict[str, Entry], mirror: Path, root: Path,
     limit: int, seed: int, split: str, licence: str,
 ) -> Wanted:  # fmt: skip
-    """Find and load a task in a mirror of the source's tree, where only metadata has content."""
+    """Return the files that a task needs: load it from a mirror of the source, where only metadata has content."""
     try:
         folder = task.find(mirror).relative_to(mirror.absolute())
     except MissingDataError:
@@ -173,7 +174,7 @@ def _plan(
 
 
 def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
-    """Return the samples that were downloaded before. They stay selected, so a lower limit removes nothing."""
+    """Return the ids of samples downloaded before. They stay selected, so a lower limit removes nothing."""
     try:
         return {sample.id for sample in task.load(folder, filters).samples} if folder.is_dir() else set()
     except DataError:
@@ -221,6 +222,8 @@ def bring(
     ----------
     stage
         Folder for unfinished files.
+    place
+        Function that returns an entry's final path.
     shown
         False shows no progress.
 
@@ -259,7 +262,7 @@ def _digest(file: Path, like: str) -> str:
 
 
 def _place(file: Path, target: Path) -> None:
-    """Move a complete file to its final path in one step, through a hidden copy if that is on another file system."""
+    """Move a complete file to its final path in one step, through a hidden file beside it."""
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.with_name(".partial")

@@ -33,7 +33,7 @@ def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0)
     what
         Name for the progress bar.
     jobs
-        Threads; 0: one per core.
+        Number of threads; 0 starts one per core.
 
     Returns
     -------
@@ -83,7 +83,7 @@ class Durations:
     bad_rows: int = 0
 
     def statistics(self) -> dict[str, float | int | None]:
-        """Return counts, total hours, and mean, std, min, percentiles and max in seconds."""
+        """Return the numbers of clips and samples, total hours, and mean, std, min, percentiles and max in seconds."""
         names = ["mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max"]
         figures: dict[str, float | int | None] = {"clips": len(self.seconds), "samples": self.samples}
         if not self.seconds:
@@ -125,7 +125,7 @@ class Durations:
 
 
 def durations(task: Task, loaded: Loaded, *, jobs: int = 0) -> Durations:
-    """Probe a task's clips and describe their durations; unreadable clips are listed, not raised."""
+    """Read the durations of a task's clips; unreadable clips are listed in the result, not raised as errors."""
     probed = probe_clips(loaded, task.key, jobs=jobs)
     return Durations(
         task,

@@ -22,7 +22,7 @@ _BLOCK = 8 << 20  # bytes per request when parts of a file are read
 
 
 class HubSource:
-    """A data set on the hub. The first read fixes the revision: the newest at that time.
+    """A data set on the hub. Listing its files fixes the revision for later reads: the newest at that time.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ class HubSource:
 
     @property
     def name(self) -> str:
-        """The repository, with its revision once known."""
+        """Name of the repository, with the revision once it is known."""
         return f"{self.repository}@{self._revision}" if self._revision else self.repository
 
     def entries(self) -> list[Entry]:
-        """Return its files with the hub's hashes."""
+        """Return the data set's files with the hub's hashes."""
         from huggingface_hub.hf_api import RepoFile
 
         with _errors(self.repository):

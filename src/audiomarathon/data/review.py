@@ -42,7 +42,7 @@ def review(
     Parameters
     ----------
     verdicts
-        JSONL file. Samples with a verdict in it are not shown again; skipped samples are.
+        JSONL file. Samples with a verdict in it are not shown again, but skipped samples are.
     seed, share
         Seed, and share of the samples to review. The first samples in a run's order with this seed are taken, so a
         larger share extends a smaller one.
@@ -59,7 +59,9 @@ def review(
     Raises
     ------
     DataError
-        The file has other content, or cannot be written.
+        The file holds something other than verdicts, or cannot be read.
+    RecordError
+        A verdict cannot be written.
     """
     chosen = select(loaded.samples, math.ceil(share * len(loaded.samples)), seed)
     known = _read(verdicts)
@@ -121,7 +123,7 @@ def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the last verdict on each sample; skip an incomplete last line, which a killed review leaves."""
+    """Return the last verdict on each sample, by id; skip an incomplete last line, which a killed review leaves."""
     try:
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         rows = [json.loads(line) for line in lines if line.endswith(b"\n")]

@@ -27,8 +27,8 @@ class Problem:
     Attributes
     ----------
     kind
-        `task` (unreadable), `row` (not a sample: a missing clip, an answer that is not an option, a duplicate id, …),
-        `clip` (unreadable audio), `duration` (out of range) or `count`.
+        `task` (it cannot be read), `row` (it gives no sample: a missing clip, an answer that is not an option, a
+        duplicate id, …), `clip` (unreadable audio), `duration` (out of range) or `count` (of samples).
     text
         What was found, and where.
     """
@@ -79,7 +79,7 @@ def verify(
     deep
         Decode every clip instead of reading its header.
     jobs
-        Threads; 0: one per core.
+        Number of threads; 0 starts one per core.
     tolerance
         Seconds by which a clip may lie outside the expected range.
 

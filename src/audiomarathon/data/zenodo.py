@@ -72,7 +72,7 @@ class Record:
             yield from zip(wanted, pool.map(partial(self._one, stage=stage), wanted), strict=True)
 
     def _one(self, entry: Entry, stage: Path) -> Path:
-        """Download a file; after a lost connection, or in a later call, continue where it stopped."""
+        """Download a file; after a lost connection or an interrupted run, continue where the download stopped."""
         import httpx2
 
         url, part = self._urls[entry.path], stage / f".{entry.path}.partial"
@@ -154,7 +154,7 @@ def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
 
 
 def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
-    """Copy a task's tars from a source; return how many tars the source has."""
+    """Copy a task's tars from a source into a folder; return how many of them the source has."""
     names = (*task.globs.values(), *task.mini.values())
     wanted = [one for one in source.entries() if any(fnmatch(Path(one.path).name, name) for name in names)]
     (stage := folder / ".unpack").mkdir(exist_ok=True)

@@ -31,7 +31,7 @@ def {name}_config(encoder) -> TaskConfig:
 
 
 def write_task(root: Path, *, clips: int = 6, seconds: tuple[float, float] = (0.1, 0.2)) -> Path:
-    """Write the task's tars into `<root>/sounds`, and its task file into the root; return the task file.
+    """Write the task's tars of clips into `<root>/sounds`, and its task file into `root`; return the task file.
 
     Parameters
     ----------

@@ -19,7 +19,9 @@ MINI = "mini"
 
 
 def data_root(named: str) -> Path | None:
-    """Return the data root that a user names; None for "". `mini` is the mini benchmark, which is written on first use.
+    """Return the data root that a user names, or None if `named` is "".
+
+    `mini` means the mini benchmark, which is written on first use.
 
     Raises
     ------

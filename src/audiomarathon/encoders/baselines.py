@@ -1,7 +1,7 @@
-"""X-ARES' four baselines as released (0.1.3), faults included: what its published figures were made with.
+"""Load X-ARES' four baseline encoders as released (0.1.3), with the faults behind its published figures.
 
-Audio is cut into pieces of 10 s; a last piece under 1 s is padded with zeros to 1 s. What is wrong with them is said
-where it is done; `hf:ID` is the same model without these faults. `model` may be a local copy.
+Audio is cut into pieces of 10 s; a last piece under 1 s is padded with zeros to 1 s. The classes name further
+faults; `hf:ID` loads the same model without any of these. The argument `model` is a hub id or a local copy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class _Pieces(torch.nn.Module):
     sampling_rate = _RATE
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return the features of `[B, T]` or `[T]`, piece by piece."""
+        """Return the features of audio `[B, T]` or `[T]`, computed piece by piece."""
         audio = audio[None] if audio.ndim == 1 else audio
         if audio.shape[-1] <= 10 * _RATE:
             return self.piece(audio)
@@ -49,7 +49,7 @@ class DashengEncoder(_Pieces):
 
 
 class Wav2vec2Encoder(_Pieces):
-    """wav2vec2 of 100,000 hours. Normalised over the whole padded batch, not each clip."""
+    """wav2vec2 trained on 100,000 hours. Fault: audio is normalised over the whole padded batch, not clip by clip."""
 
     hop_size_in_ms = 20
 
@@ -68,14 +68,14 @@ class Wav2vec2Encoder(_Pieces):
 
 
 class Data2VecEncoder(Wav2vec2Encoder):
-    """data2vec-audio, normalised in the same way."""
+    """data2vec-audio, with the same fault as :class:`Wav2vec2Encoder`."""
 
     def __init__(self, model: str = "facebook/data2vec-audio-base") -> None:
         super().__init__(model)
 
 
 class WhisperEncoder(_Pieces):
-    """Whisper's encoder. Each piece is padded to 30 s, all frames are kept, and the declared hop is half the true."""
+    """Whisper's encoder. Faults: frames of the padding to 30 s are kept, and the declared hop is half the true hop."""
 
     def __init__(self, model: str = "openai/whisper-base") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Check an encoder: X-ARES' ten rules, and faults that they miss."""
+"""Check an encoder against X-ARES' ten rules, and for faults that these rules do not find."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_audio_encoder(encoder: Any) -> bool:
 
 
 def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> Checked:
-    """Check an encoder, and leave it in eval mode without gradients. With `long`, also encode 600 s."""
+    """Check an encoder, and leave it in eval mode without gradients. With `long`, also encode a clip of 600 s."""
     ready = encoder if isinstance(encoder, Encoder) else None
     broken = verdict(ready.module if ready else encoder, ready.device if ready else "cpu")
     if broken:
@@ -60,7 +60,7 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
 
 
 def verdict(encoder: Any, device: str) -> str:
-    """Return the first of X-ARES' ten rules that fails, or ""."""
+    """Return a line about the first of X-ARES' ten rules that an encoder breaks; "" if it breaks none."""
     try:
         return next((problem for holds, problem in _verdicts(encoder, device) if not holds), "")
     except Exception as error:  # users' code may raise anything
@@ -85,7 +85,7 @@ def _verdicts(encoder: Any, device: str) -> Iterator[tuple[bool, str]]:
 
 
 def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
-    """Yield faults that X-ARES does not check. Clips longer than the encoder accepts are skipped."""
+    """Yield faults that X-ARES does not check for. Test clips longer than the encoder accepts are skipped."""
     import torch
 
     rate, limit = encoder.sampling_rate, encoder.max_seconds or float("inf")
@@ -150,7 +150,7 @@ def hop_off(encoder: Encoder) -> str:
 
 
 def _apart(first: torch.Tensor, second: torch.Tensor, limit: float) -> str:
-    """Return a line if two features differ by more than `limit`, relative to the norm of `first`; else ""."""
+    """Return a line if two feature tensors differ by more than `limit`, relative to the norm of `first`; else ""."""
     if first.shape != second.shape:
         return f"shapes differ: {list(first.shape)} and {list(second.shape)}"
     difference = float((first - second).norm() / first.norm().clamp_min(1e-12))

@@ -1,4 +1,4 @@
-"""Controls: what an encoder has to beat, from a spectrogram down to features that know nothing."""
+"""Define control encoders that a useful encoder must beat: spectrogram, random weights, length and loudness, noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from librosa.filters import mel
 
 
 class LogMelEncoder(torch.nn.Module):
-    """64 log-mel bins of 25 ms windows every 10 ms."""
+    """A log-mel spectrogram of 64 bins, with windows of 25 ms every 10 ms."""
 
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 10
     mel: torch.Tensor
@@ -23,13 +23,13 @@ class LogMelEncoder(torch.nn.Module):
         self.register_buffer("window", torch.hann_window(400))
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return `[B, T', 64]`. The edges are padded with zeros, so that a clip is the same alone and in a batch."""
+        """Return features `[B, T', 64]`. Edges are zero-padded, so that a clip is the same alone and in a batch."""
         spectrum = torch.stft(audio, 400, 160, window=self.window, pad_mode="constant", return_complex=True)
         return (self.mel @ spectrum.abs().square() + 1e-6).log().transpose(1, 2)
 
 
 class RandomEncoder(torch.nn.Module):
-    """Untrained convolutions over the waveform, seeded."""
+    """Untrained convolutions over the waveform, with seeded random weights."""
 
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 256, 20
 
@@ -44,19 +44,20 @@ class RandomEncoder(torch.nn.Module):
             self.layers.append(layer)
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return `[B, T', 256]`."""
+        """Return features `[B, T', 256]`."""
         hidden = torch.nn.functional.pad(audio, (0, max(330, 650 - audio.shape[-1])))[
             :, None
-        ]  # one frame hears 650 samples
+        ]  # one frame covers 650 samples
         for layer in self.layers:
             hidden = layer(hidden).relu()
         return hidden.transpose(1, 2)
 
 
 class LengthLoudnessEncoder(torch.nn.Module):
-    """One frame: how long a clip is, and how loud, each as 32 bumps along a scale.
+    """One frame per clip, which tells only how long and how loud the clip is.
 
-    Two bare numbers would be lost: probes take mean and length off each embedding.
+    Each number is encoded by 32 Gaussian bumps along a scale. Two plain numbers would be lost, because probes
+    scale each embedding to mean 0 and variance 1.
     """
 
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 1000
@@ -70,7 +71,7 @@ class LengthLoudnessEncoder(torch.nn.Module):
         self.register_buffer("decibels", torch.linspace(-80, 0, 32))
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Return `[B, 1, 64]`, and frames if lengths are given."""
+        """Return features `[B, 1, 64]`, and with `lengths` also each row's number of frames, which is 1."""
         samples = torch.tensor([audio.shape[-1]] * len(audio), device=audio.device) if lengths is None else lengths
         power = audio.square().sum(-1) / samples  # zeros after a clip add nothing
         scales = ((samples / 16_000).log(), self.seconds), (10 * power.clamp_min(1e-8).log10(), self.decibels)
@@ -80,12 +81,12 @@ class LengthLoudnessEncoder(torch.nn.Module):
 
 
 class NoiseEncoder(torch.nn.Module):
-    """Noise that a hash of the clip's samples seeds: a rerun is equal, and nothing can be learned from it."""
+    """Noise seeded by a hash of the clip's samples: a rerun gives the same noise, from which nothing can be learned."""
 
     sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 40
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Return `[B, T', 64]`, and frames if lengths are given."""
+        """Return features `[B, T', 64]`, and with `lengths` also each row's number of frames."""
         held = [audio.shape[-1]] * len(audio) if lengths is None else lengths.tolist()
         frames = [max(1, length // 640) for length in held]
         features = torch.zeros(len(audio), max(frames), 64)

@@ -1,8 +1,8 @@
 """Find a frozen audio encoder by name, load it, and check its output.
 
 The interface is X-ARES': an `nn.Module` with `sampling_rate`, `output_dim` and `hop_size_in_ms` that turns float32
-`[B, T]` into `[B, T', D]`. Two optional additions: `max_seconds`, and `forward(audio, lengths=None)`, which returns
-`(features, frames)` when it is given lengths.
+`[B, T]` into `[B, T', D]`. Two additions are optional: the attribute `max_seconds`, and `forward(audio, lengths=None)`,
+which returns `(features, number of frames of each row)` when it is given lengths.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Encoder:
     module
         The network, in eval mode, with frozen parameters.
     identity
-        All that its embeddings depend on (source, class, arguments, weights, declared facts), JSON-compatible.
+        Everything that its embeddings depend on (source, class, arguments, weights, declared facts), JSON-compatible.
     max_seconds
         The longest clip that it accepts, in seconds; None for any length.
     takes_lengths
@@ -95,7 +95,7 @@ class Encoder:
             raise EncoderError(f"{self.name}: forward on {list(audio.shape)} raised {told(error)}") from error
         if features.shape != size or len(frames) != len(audio) or not all(1 <= n <= size[1] for n in frames):
             got = f"{list(features.shape)} with frames {frames}"
-            raise EncoderError(f"{self.name}: expected [{size[0]}, frames, {size[2]}], got {got}")
+            raise EncoderError(f"{self.name}: features: expected [{size[0]}, frames, {size[2]}], got {got}")
         rows = [row[:count].clone() for row, count in zip(features, frames, strict=True)]
         if not all(bool(row.isfinite().all()) for row in rows):
             raise EncoderError(f"{self.name}: features of audio {list(audio.shape)} are not finite")
@@ -133,7 +133,7 @@ BUILT_IN = (
 
 
 def all_encoders() -> tuple[EncoderSpec, ...]:
-    """Return the named encoders: ours, then those of plug-ins."""
+    """Return the named encoders: the built-in ones, then those of plug-ins."""
     return (*BUILT_IN, *plugins("audiomarathon.encoders", EncoderSpec, BUILT_IN))
 
 
@@ -143,8 +143,8 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
     Parameters
     ----------
     name
-        `FILE.py[:CLASS]`, `PACKAGE.MODULE:CLASS`, `hf:ID_OR_FOLDER`, `tower:MODEL[@point]`, the key of a built-in
-        (`baseline:whisper`, `control:logmel`) or a plug-in.
+        `FILE.py[:CLASS]`, `PACKAGE.MODULE:CLASS`, `hf:ID_OR_FOLDER`, `tower:MODEL[@point]`, or the key of a built-in
+        encoder (`baseline:whisper`, `control:logmel`) or of an encoder from a plug-in.
     arguments
         Keyword arguments of the encoder's constructor; texts that spell an int, a float or a bool are converted.
 
@@ -182,7 +182,7 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
             raise SettingsError(f"{error}, {more}") from None
     with _loading(name):
         module = spec.make(**typed)
-    facts = {} if ":" in spec.key else typed  # these take a checkpoint's location; its content is hashed
+    facts = {} if ":" in spec.key else typed  # these take only a checkpoint's location, and its content is hashed
     return from_module(module, re.split("[:/]", spec.key)[-1], facts, device)
 
 
@@ -193,7 +193,7 @@ def from_module(
     device: str = "cpu",
     files: Iterable[Path] = (),
 ) -> Encoder:
-    """Return an `nn.Module` as an encoder: in eval mode, without gradients, on a device.
+    """Wrap an `nn.Module` as an :class:`Encoder`: in eval mode, without gradients, on a device.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def _loading(name: str) -> Iterator[None]:
 
 
 def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
-    """Return the encoder class that a file defines; imported classes do not count."""
+    """Return the class `wanted` of a file, or its only class named …Encoder; imported classes do not count."""
     module = run_file(path)
     kinds = [value for value in vars(module).values() if _is_module(value)]
     found = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}
@@ -268,7 +268,7 @@ def _value(text: str) -> Any:
 
 
 def _source_hash(kind: type, files: Iterable[Path]) -> str:
-    """Return a hash of the source files of a class and its base classes, torch's left out, and of other files."""
+    """Return a hash of `files` and of the source files of a class and its base classes, except torch's."""
     found = set(files)
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in ("torch", "builtins"):

@@ -1,4 +1,4 @@
-"""Encoders that transformers knows, heard rightly: true hop, a clip's own samples and frames, the last layer."""
+"""Load encoders from transformers: last layer, true hop, each clip normalised alone, no frames of padding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def from_checkpoint(model: str) -> tuple[Checkpoint, Any, Any]:
             raise EncoderError(f"{model}: config.json says model type {kind!r}; allowed: {allowed}")
         extractor = AutoFeatureExtractor.from_pretrained(checkpoint.path)
         loaded, info = AutoModel.from_pretrained(checkpoint.path, dtype=torch.float32, output_loading_info=True)
-    # Heads of other uses may be left over; the mask is used in training only, and often not stored.
+    # The checkpoint may hold unused heads. The mask embedding is used in training only, and often not stored.
     missing = [key for key in info["missing_keys"] if not key.endswith("masked_spec_embed")]
     check_loading(checkpoint.path, {"missing_keys": missing, "mismatched_keys": info["mismatched_keys"]})
     check_finite(checkpoint.path, loaded)
@@ -46,13 +46,13 @@ def from_checkpoint(model: str) -> tuple[Checkpoint, Any, Any]:
 
 
 def normalised(audio: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Return samples with mean 0 and variance 1, over a dimension or all of them, as Wav2Vec2FeatureExtractor does."""
+    """Return samples with mean 0 and variance 1, over `dim` or all dimensions, as Wav2Vec2FeatureExtractor does."""
     deviation = (audio.var(dim, correction=0, keepdim=True) + 1e-7).sqrt()
     return (audio - audio.mean(dim, keepdim=True)) / deviation
 
 
 class WaveformEncoder(torch.nn.Module):
-    """Strided convolutions and a transformer over the waveform; a clip's zeros are heard, so it takes no lengths."""
+    """Strided convolutions and a transformer over the waveform. Padding changes features, so it takes no lengths."""
 
     def __init__(self, checkpoint: Checkpoint, extractor: Any, model: Any) -> None:
         super().__init__()
@@ -60,12 +60,12 @@ class WaveformEncoder(torch.nn.Module):
         self.normalise, self.sampling_rate = bool(extractor.do_normalize), int(extractor.sampling_rate)
         self.output_dim = int(model.config.hidden_size)
         self.hop_size_in_ms = math.prod(model.config.conv_stride) / self.sampling_rate * 1000
-        self.least = 1  # samples behind one frame
+        self.least = 1  # number of samples that one frame needs
         for kernel, stride in list(zip(model.config.conv_kernel, model.config.conv_stride, strict=True))[::-1]:
             self.least = (self.least - 1) * stride + kernel
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        """Return the last layer, `[B, T', D]`; each row is normalised over itself."""
+        """Return the output of the last layer, `[B, T', D]`; each row of audio is normalised alone."""
         audio = normalised(audio, -1) if self.normalise else audio
         audio = torch.nn.functional.pad(audio, (0, max(0, self.least - audio.shape[-1])))
         features: torch.Tensor = self.model(audio).last_hidden_state
@@ -73,9 +73,9 @@ class WaveformEncoder(torch.nn.Module):
 
 
 class SpectrogramEncoder(torch.nn.Module):
-    """Whisper's encoder and AST: a spectrogram padded to a fixed length, of which a clip's own frames are kept.
+    """Whisper's encoder or AST. Spectrograms are padded to a fixed length, and only the frames of the clip are kept.
 
-    A frame of Whisper is kept when it begins in the clip, a patch of AST when it lies within; a clip has at least one.
+    Whisper's frames are kept if they begin within the clip, AST's patches if they lie within it; at least one is kept.
     """
 
     def __init__(self, checkpoint: Checkpoint, extractor: Any, model: Any) -> None:
@@ -86,7 +86,7 @@ class SpectrogramEncoder(torch.nn.Module):
         self.window, step = rate // 40, rate // 100  # of the spectrogram: 25 and 10 ms
         if config.model_type == "whisper":
             self.model = model.get_encoder()
-            self.span, self.hop = 1, 2 * step  # samples; its second convolution halves
+            self.span, self.hop = 1, 2 * step  # in samples; Whisper's second convolution halves the rate
             self.max_seconds = config.max_source_positions * self.hop / rate
         else:
             self.model = model
@@ -96,7 +96,10 @@ class SpectrogramEncoder(torch.nn.Module):
         self.hop_size_in_ms = self.hop / rate * 1000
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Return features `[B, T', D]`, and each row's frames if its samples are given. AST: mean over frequencies."""
+        """Return features `[B, T', D]`, and with `lengths` also each row's number of frames.
+
+        AST's patches are averaged over frequencies.
+        """
         held = [audio.shape[-1]] * len(audio) if lengths is None else lengths.tolist()
         if max(held) > self.max_seconds * self.sampling_rate:
             raise ValueError(f"a clip is longer than max_seconds={self.max_seconds:g}")

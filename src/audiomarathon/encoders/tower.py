@@ -1,4 +1,4 @@
-"""The audio tower inside an audio LLM as an encoder: `tower:MODEL[@point]`, read by hooks in one prefill.
+"""Use the audio tower inside an audio LLM as an encoder: `tower:MODEL[@point]`, read by hooks in one prefill.
 
 Points, in the order in which audio passes them: `tower.i` (output of the tower's layer i), `tower` (output of the
 tower), `projector` (input of the LLM), `llm.k` (output of the LLM's layer k), `llm.last` (output of its last layer),
@@ -30,7 +30,7 @@ from audiomarathon.models.trace import Trace
 
 PROMPT = "Describe the audio."
 Applied = Callable[[AudioLM, Inputs], AbstractContextManager[Trace]]
-"""A method's `applied_to`, which changes the model during a prefill."""
+"""A method's `applied_to`: returns a context manager that changes the model during a prefill."""
 _ARGUMENTS = ("checkpoint", "dtype", "attention", "prompt")
 _LEAST_S, _PROBE_S = 0.1, 16.0  # pad shorter clips to this; measure sizes and hops on noise of this length
 
@@ -69,7 +69,7 @@ class Tower:
     name
         Folder name of the checkpoint.
     identity
-        All that the hidden states depend on (checkpoint, precision, prompt), JSON-compatible.
+        Everything that the hidden states depend on (checkpoint, precision, prompt), JSON-compatible.
     sizes, hops
         For each point: number of values in a row, and milliseconds between rows.
     max_seconds
@@ -94,7 +94,7 @@ class Tower:
         return replace(tower, sizes={point: found.shape[1] for point, found in rows.items()}, hops=hops)
 
     def point(self, name: str) -> str:
-        """Return a point's name, with the number of the LLM's last layer for `llm.last`.
+        """Return a point's name, after checking that the model has it; `llm.last` becomes `llm.k` of the last layer.
 
         Raises
         ------
@@ -173,7 +173,7 @@ class Tower:
 
 @contextmanager
 def _watching(lm: AudioLM) -> Any:
-    """Collect, inside the block, the hidden states that leave each layer and those that enter the LLM, by point."""
+    """Yield a dict that collects hidden states by point: the output of each layer, and the input of the LLM."""
     seen: dict[str, torch.Tensor] = {}
     names = {f"tower.{i}": layer for i, layer in enumerate(lm.tower_layers)} | {"tower": lm.audio_encoder}
     layers = {f"llm.{k}": layer for k, layer in enumerate(lm.decoder_layers)}
@@ -190,7 +190,7 @@ def _watching(lm: AudioLM) -> Any:
     with ExitStack() as hooks:
         for name, module in (names | layers).items():
             hooks.enter_context(module.register_forward_hook(keep(name)))
-        # Before any hook of a method.
+        # Registered before the hooks of a method, so that it sees the input before the method changes it.
         hooks.enter_context(lm.decoder_layers[0].register_forward_pre_hook(enters, with_kwargs=True))
         yield seen
 

@@ -61,7 +61,7 @@ class Answer:
     text
         The reply; without one, the refusal that the server sent. `***` replaces the key and parts of it.
     finish
-        The server's reason: `stop`, `length` at the token limit, `content_filter`, …
+        Why the reply ended, in the server's words: `stop`, `length` (token limit), `content_filter`, …
     first_token, total
         Seconds from the start of the successful attempt to the first and the last piece of text.
     prompt_tokens, audio_tokens, new_tokens
@@ -114,7 +114,7 @@ class Prices:
         raise SettingsError(f"{shown}: allowed: 0 or more per million tokens; set both {_PRICES[0]} and {_PRICES[1]}")
 
     def cost(self, prompt_tokens: int | None, audio_tokens: int | None, new_tokens: int | None) -> float | None:
-        """Return the cost of a reply; None if a required count is unknown."""
+        """Return the cost of one request, in the currency of the prices; None if a required count is unknown."""
         audio = 0 if self.audio is None else audio_tokens
         if prompt_tokens is None or new_tokens is None or audio is None:
             return None
@@ -132,7 +132,7 @@ class _BadReplyError(Exception):
     Attributes
     ----------
     status
-        The HTTP status; 0 for a stream that breaks off, is invalid or does not end.
+        The HTTP status; 0 if the reply's stream breaks off, is invalid or does not end.
     code
         The protocol's error code, such as `insufficient_quota`, or "".
     """
@@ -166,7 +166,7 @@ class Endpoint:
     sleep
         Function that waits a number of seconds before an attempt.
     given_up
-        Number of chats in a row that failed after all attempts.
+        Number of chats in a row that failed in all of their attempts.
     trouble
         Reason for the most recent failure; cleared by the next success.
     via
@@ -270,7 +270,7 @@ class Endpoint:
         return self._run(self._chat(body, _BYTES + max_new_tokens * _BYTES_A_TOKEN))
 
     def models(self) -> list[str]:
-        """Return the endpoint's list of models, with one attempt.
+        """Return the names of the endpoint's models. Make only one attempt.
 
         Raises
         ------
@@ -317,14 +317,17 @@ class Endpoint:
         raise EndpointError(f"{reason} ({self.attempts} attempts)")
 
     async def _wait(self, attempt: int) -> None:
-        """Wait before an attempt: longer after each failure, and at least as long as the server asked any thread."""
+        """Wait before an attempt: longer after each failure, and at least as long as the server asked any thread to."""
         backoff = 0.0 if attempt == 1 else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 2)) * random.uniform(0.5, 1)
         asked = (self._not_before - time.monotonic()) * random.uniform(1.0, 1.25)  # spreads the threads' requests
         if max(backoff, asked) > 0:
             await self.sleep(max(backoff, asked))
 
     def _raise_if_final(self, error: Exception, refusal: str) -> None:
-        """Raise if a retry cannot succeed."""
+        """Raise an error if a retry cannot succeed; else return, and the caller retries.
+
+        `refusal` begins the message of an error that would stop every request.
+        """
         if _is_certificate(error):
             raise ModelError(f"{self.host}: {self.clean(error)}") from None
         if not isinstance(error, _BadReplyError) or not error.status:
@@ -360,7 +363,7 @@ class Endpoint:
         )
 
     async def _reply(self, body: bytes, most_bytes: int) -> _Reply:
-        """Make one attempt; ignore errors of the stream after the end of the reply."""
+        """Send the request once, and return the streamed reply. Errors after the end of the reply are ignored."""
         begin, reply = time.perf_counter(), _Reply()
         try:
             async with self._response("POST", "/chat/completions", body) as (response, limit):
@@ -408,7 +411,7 @@ class Endpoint:
             raise _BadReplyError(f"no complete reply within {self.limit_s:g} s") from None
 
     def clean(self, error: Exception | str) -> str:
-        """Return an error as one line, without the key or parts of it, which servers may quote."""
+        """Return an error or a text as one line. Parts of the key, which servers may quote, become `***`."""
         text, kind = unquote(str(error)), type(error).__name__
         if isinstance(error, _BadReplyError):
             text = f"{error.status} {text}" if error.status else text
@@ -428,7 +431,7 @@ def _trusted(*_places: str | None) -> ssl.SSLContext:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of all requests of this process, in its own thread."""
+    """Return the event loop, in a thread of its own, that all requests of this process share."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http requests", daemon=True).start()
     asyncio.run_coroutine_threadsafe(anyio.lowlevel.checkpoint(), loop).result()  # load the backend
@@ -437,9 +440,10 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 @dataclass
 class _Reply:
-    """The reply so far; times are seconds from the attempt's start to the first and last piece.
+    """The part of a streamed reply that has arrived.
 
-    `usage` is the server's count of tokens, unchanged.
+    `first` and `last` are the seconds from the attempt's start to the first and the last piece. `usage` has the token
+    counts as the server sent them.
     """
 
     text: str = ""
@@ -449,7 +453,7 @@ class _Reply:
     usage: dict[str, Any] = field(default_factory=dict)
 
     def take(self, data: str, now: float) -> None:
-        """Add an event of the stream.
+        """Add an event of the stream to the reply; `now` is its time since the attempt's start.
 
         Raises
         ------
@@ -495,7 +499,7 @@ async def _events(response: httpx2.Response, most_bytes: int) -> AsyncIterator[s
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    """Return the beginning of a response that is not streamed, at most about 1 MiB."""
+    """Read a response that is not streamed, such as an error, up to about 1 MiB."""
     content = bytearray()
     with suppress(_BadReplyError):
         async for piece in _bounded(response, _BYTES):
@@ -537,7 +541,7 @@ def _json(text: str, complaint: str) -> Any:
 
 
 def _text(content: Any) -> str:
-    """Return a piece of text; some servers send it as a list of parts."""
+    """Return the text of `content`, which some servers send as a list of parts."""
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if part.get("type") == "text")
     if content is not None and not isinstance(content, str):
@@ -546,7 +550,7 @@ def _text(content: Any) -> str:
 
 
 def _message_and_code(body: str) -> tuple[str, str]:
-    """Return the message and the code of an error, in the formats of all known servers."""
+    """Return the message and the code from an error's body, in any of the formats that servers use."""
     try:
         content = json.loads(body)
         error = content.get("error") or content if isinstance(content, dict) else content
@@ -575,12 +579,12 @@ def _seconds(retry_after: str | None) -> float:
 
 
 def _is_certificate(error: BaseException | None) -> bool:
-    """Whether the error means that this machine does not trust the server's certificate."""
+    """Tell whether an error means that this machine does not trust the server's certificate."""
     return error is not None and (isinstance(error, ssl.SSLCertVerificationError) or _is_certificate(error.__context__))
 
 
 def _read_url(env: Mapping[str, str]) -> str:
-    """Return the endpoint's address after checking it and its proxy; error messages show no part that may be secret."""
+    """Return the endpoint's address. Check it and its proxy; error messages show no part that may be secret."""
     url = (env.get("OPENAI_BASE_URL") or DEFAULT_URL).strip().rstrip("/")
     parts = _parts(url)
     if parts is None or parts.scheme not in ("http", "https"):
@@ -598,7 +602,7 @@ def _read_url(env: Mapping[str, str]) -> str:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """Return the parts of an address, or None if no request can be sent to it."""
+    """Split an address into its parts; return None if no request can be sent to it."""
     try:
         httpx2.URL(url)
         parts = urlsplit(url)
@@ -609,7 +613,7 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the environment's proxy for an address; requests to this machine use none."""
+    """Return the proxy that the environment names for an address; None for no proxy, as for this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     named = getproxies().get(parts.scheme)
@@ -619,7 +623,7 @@ def proxy_of(url: str) -> str | None:
 
 
 def _is_this_machine(host: str) -> bool:
-    """Whether a host is this machine, in any spelling. Asks no name server, since that may be unreachable."""
+    """Tell whether a host is this machine, in any spelling. Ask no name server, since it may be unreachable."""
     name = host.rstrip(".").lower()
     if name in (*_LOCAL, socket.gethostname().lower()) or name.endswith(".localhost"):
         return True

@@ -54,7 +54,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The reply."""
+        """Text of the reply."""
         return self.generation.replies[0].text
 
 
@@ -103,7 +103,9 @@ def answers(
     settings: RunSettings | None = None,
     warm_up: bool = True,
 ) -> Iterator[Answer]:
-    """Answer a prompt under each of several methods; decoding and the audio tower run once. See :func:`answer`.
+    """Answer a prompt under each of several methods; audio decoding and the audio tower run once.
+
+    The other parameters are those of :func:`answer`.
 
     Parameters
     ----------
@@ -140,7 +142,11 @@ def generations(
     warm_up: bool = False,
     keep_entries: bool = False,
 ) -> Iterator[tuple[Method, Generation]]:
-    """Generate a reply under each method. The audio tower runs once; its seconds are reported for every method."""
+    """Generate a reply under each method, and yield the method with its reply.
+
+    The audio tower runs once; its seconds are reported for every method. See :meth:`AudioLM.generate` for
+    `keep_entries`.
+    """
     encoder: float | None = None
     with encoder_shared(lm) as memory:
         if warm_up:

@@ -47,14 +47,14 @@ LONGEST_FULL = 4096  # longest prompt in tokens whose whole maps are written wit
 
 @dataclass(frozen=True)
 class Parts:
-    """The group of each prompt position.
+    """The part of the prompt (clip 1, question, template, …) that each prompt position belongs to.
 
     Attributes
     ----------
     groups
-        Names of the groups.
+        Names of the parts, such as `clip 1` and `question`.
     group_of
-        Shape (S + 1,): index of each prompt position's group; the last entry stands for all generated tokens.
+        Shape (S + 1,): index into `groups` for each prompt position; the last entry stands for all generated tokens.
     question
         Shape (S,): True at the question's positions.
     clips
@@ -68,7 +68,7 @@ class Parts:
 
 
 def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
-    """Find a prompt's parts: template, clips and question.
+    """Assign each prompt position to a part of the prompt: template, a clip, or the question.
 
     If the question's text is not in the prompt (some families word a request for a transcript themselves), all text
     after the audio counts as the question.
@@ -98,7 +98,7 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
 
 
 def _found(lm: AudioLM, inputs: Inputs, question: str) -> tuple[int, int] | None:
-    """Return the question's first position in the prompt and the position after its last; None if it is not there."""
+    """Return the start and the end (exclusive) of the question's prompt positions; None if the prompt lacks it."""
     ids, heard = inputs.tensors["input_ids"][0].tolist(), inputs.audio_mask[0].tolist()
     texts = [[*run] for is_heard, run in groupby(range(len(ids)), key=heard.__getitem__) if not is_heard]
     for run in reversed(texts):
@@ -173,7 +173,7 @@ def check_layers(lm: AudioLM, layers: Sequence[int]) -> None:
 
 @dataclass
 class _Recorder:
-    """Records and reduces the attention of one `generate` call, layer by layer.
+    """Records the attention of one `generate` call, and reduces it to small summaries layer by layer.
 
     Positions count the whole prompt, before any token is dropped. All generated tokens share one position at the end.
     """
@@ -200,7 +200,7 @@ class _Recorder:
 
     @contextmanager
     def around(self, applied: AbstractContextManager[Trace]) -> Iterator[Trace]:
-        """Apply a method, and record the attention of every chosen layer meanwhile."""
+        """Apply a method for the block, and record the attention of every chosen layer in it."""
         looks = {self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, layer) for layer in self.layers}
         with applied as trace:
             self.trace = trace
@@ -212,7 +212,7 @@ class _Recorder:
         look(layer, given)
 
     def _positions(self, layer: int, device: torch.device) -> torch.Tensor:
-        """Return the prompt positions that a layer computes, shape (S',)."""
+        """Return the prompt positions that a layer computes in prefill, shape (S',): not those dropped before it."""
         if self.trace.positions is None:
             return torch.arange(self.length, device=device)
         return self.trace.positions(layer).to(device)
@@ -263,12 +263,18 @@ class _Recorder:
         self.decoded[layer] = self.decoded[layer] + spread if layer in self.decoded else spread
 
     def _spread(self, weights: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Move rows of shape (H, entries) to their prompt positions, shape (H, S + 1); dropped positions are 0."""
+        """Scatter weights over cache entries (H, entries) to weights over prompt positions (H, S + 1), 0 where dropped.
+
+        `columns` has each entry's prompt position, shape (H, entries).
+        """
         wide = torch.zeros(len(weights), self.length + 1, dtype=torch.float64, device=weights.device)
         return wide.scatter_add_(1, columns, weights.double())
 
     def _keep(self, kind: str, layer: int, row: torch.Tensor) -> None:
-        """Reduce attention of shape (H, S + 1), and store the result."""
+        """Reduce the attention `row`, shape (H, S + 1), and store the result for `layer`.
+
+        `kind` tells whose attention it is: `last` (prompt token), `question` or `generated`.
+        """
         group_of = self.parts.group_of.to(row.device)
         mass = torch.zeros(len(row), len(self.parts.groups), dtype=row.dtype, device=row.device)
         heard = row[:, self.audio.to(row.device)]
@@ -284,13 +290,13 @@ class _Recorder:
         self.rows[kind, layer] = {name: value.cpu().numpy() for name, value in found.items()}
 
     def _spans(self) -> list[list[Any]]:
-        """Return each run of neighbouring positions of one group: the group, the start and the end."""
+        """Return [part of the prompt, start, end (exclusive)] for each run of neighbouring positions in one part."""
         groups = [self.parts.groups[group] for group in self.parts.group_of[:-1].tolist()]
         runs = [[*run] for _group, run in groupby(range(len(groups)), key=groups.__getitem__)]
         return [[groups[run[0]], run[0], run[-1] + 1] for run in runs]
 
     def attention(self, generation: Generation) -> Attention:
-        """Return the captured attention."""
+        """Return the captured attention with its metadata; call it after the `generate` call."""
         for layer in self.layers:
             total = self.decoded.get(layer)
             heads = len(self.rows["last", layer]["mass"])
@@ -331,7 +337,14 @@ def capture_missing(
 ) -> None:
     """Capture and store the attention of every answered sample that lacks it.
 
-    A failing sample is reported and left out; the same command tries it again.
+    A sample that fails is reported and skipped; running the same command again retries it.
+
+    Parameters
+    ----------
+    say
+        Receives lines for the user.
+    step
+        Called with 1 after each sample, to show progress.
 
     Raises
     ------
@@ -356,7 +369,7 @@ def capture_missing(
                 say(f"error: {plan.task.key}: attention of {sample.id}: {told(error)}")
         step(1)
     if different:
-        again = "replies that were generated again to capture attention, and differ from the recorded replies"
+        again = "replies that differ from the recorded replies when generated again to capture attention"
         say(f"{plan.task.key}: {again}: {different}")
 
 
@@ -370,12 +383,14 @@ def _capture_one(
     settings: RunSettings,
     before: Mapping[str, Any] | None,
 ) -> bool:
-    """Write a sample's attention under a setting; return whether the reply equals the recorded one.
+    """Capture and store one sample's attention under one setting.
+
+    Return whether the reply, which is generated again, equals the recorded reply.
 
     Parameters
     ----------
     before
-        The sample's existing line in the index; None if there is none.
+        The sample's existing line in the index of captured attention; None if there is none.
     """
     name, place = file_name(sample.id), job.folder.path / FOLDER
     if before and not same(before.get("clips"), plan.clips.get(sample.id)):
@@ -420,7 +435,9 @@ def capture_whole(
     layers: Sequence[int] = (),
     max_new_tokens: int = 1,
 ) -> Attention:
-    """Write whole maps in LALM Bench's format: `attn.npy` (L, S, S), `tokens.json`, `meta.json`; see :func:`capture`.
+    """Capture whole attention maps, and write them to `folder`; otherwise as :func:`capture`.
+
+    The files are in LALM Bench's format: `attn.npy` of shape (L, S, S), `tokens.json`, `meta.json`.
 
     Parameters
     ----------

@@ -65,10 +65,11 @@ class Plan:
 
 @dataclass
 class Ready:
-    """A prepared batch.
+    """A batch of samples that is ready for the model.
 
-    `failed` holds each sample that could not be prepared, with the reason. `clip_seconds` counts the audio that the
-    model hears; speeds and FLOPs are computed from it. `load` and `preprocess` are the seconds of these two stages.
+    `failed` holds each sample that could not be prepared, with the reason. `clip_seconds` has the seconds of audio
+    that the model hears of each sample; speeds and FLOPs are computed from it. `load` has the seconds that decoding
+    took, and `preprocess` those of making tensors.
     """
 
     samples: list[Sample]
@@ -85,10 +86,10 @@ def sample_seed(seed: int, sample_id: str) -> int:
 
 
 def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
-    """Decode a sample's clips, and return its prompt.
+    """Decode a sample's clips, check that they have not changed since the run began, and return the prompt.
 
-    Hash the clips again: a worker on another machine cannot compare file times, only content. A clip that is replaced
-    between decoding and hashing is noticed by its file's size and time.
+    The check hashes the clips: a worker on another machine can only compare content, since file times differ there. A
+    clip that is replaced between decoding and hashing is noticed by its file's size and time.
 
     Raises
     ------
@@ -118,7 +119,7 @@ def _file_facts(clip: Path) -> tuple[int, ...]:
 
 
 def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
-    """Prepare the next batches in threads while the model works. At most two are ahead, which limits the memory."""
+    """Yield prepared batches. Threads prepare the next two while the model works; more would take more memory."""
     size = plan.batch_size or 1
     batches = deque(list(samples[start : start + size]) for start in range(0, len(samples), size))
     waiting: deque[Future[Ready]] = deque()

@@ -16,10 +16,10 @@ from audiomarathon.models.loading import patched_attribute
 
 @dataclass
 class Tower:
-    """The audio tower's last output, the batch it belongs to, and the call in which the tower ran.
+    """The audio tower's last output, the clips it belongs to, and the call in which the tower ran.
 
-    The tower's time and memory come from that call. Samples of one bundle with the same clip share the output, such as
-    the eight prompts about one JASCO clip.
+    Records take the tower's time and memory from that call. Samples about the same clip share the output if they are
+    in one bundle, such as the eight prompts about one JASCO clip.
     """
 
     heard: Sequence[tuple[str, tuple[Path, ...]]] = ()
@@ -27,7 +27,7 @@ class Tower:
     ran_in: Generation | None = None
 
     def turn_to(self, samples: Sequence[Sample]) -> None:
-        """Forget the output unless the batch has the same clips."""
+        """Prepare for a batch: forget the output, unless it belongs to the clips of these samples."""
         heard = [(sample.bundle or f"alone: {sample.id}", sample.clips) for sample in samples]
         if heard != self.heard:
             self.clear()

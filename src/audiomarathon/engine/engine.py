@@ -1,4 +1,4 @@
-"""An engine answers samples with a model. Here are its interface, and the engine with a model in this process.
+"""An engine answers samples with a model. This file has the interface, and the engine that runs in this process.
 
 The other two engines use Ray's workers (:mod:`.ray_engine`) and an endpoint (:mod:`.remote`).
 """
@@ -87,7 +87,10 @@ class Engine(ABC):
 
     @abstractmethod
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """Answer each sample under the settings that `pending` has for its id; yield each record when it is made."""
+        """Answer samples; yield each record, with its setting's label, as soon as it is made.
+
+        `pending` has, for each sample's id, the settings to run.
+        """
 
     def certificate(self) -> dict[str, Any] | None:
         """Return the certificate's stamp (see :mod:`.stamp`) for this checkpoint and machine; None without one."""
@@ -96,8 +99,8 @@ class Engine(ABC):
     def state(self) -> dict[str, Any]:
         """Describe the machine and its state now.
 
-        `gpu` is the state of its GPUs, `load` its load, `cpu_s` the CPU seconds of each process of the run so far,
-        `environment` its versions and hardware, `other_gpu_processes` other programs on its GPUs.
+        Keys: `gpu` (state of each GPU), `load` (load of the machine), `cpu_s` (CPU seconds of each process of the run
+        so far), `environment` (versions and hardware), `other_gpu_processes` (other programs on the GPUs).
         """
         from audiomarathon.engine.environment import cpu_seconds, environment, gpu_state, load, other_gpu_processes
 
@@ -118,7 +121,7 @@ class LocalEngine(Engine):
     lm: AudioLM
 
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """See :meth:`Engine.answer`."""
+        """Answer samples with the loaded model; see :meth:`Engine.answer`."""
         from audiomarathon.engine.evaluate import answer
 
         samples = [sample for sample in plan.samples if sample.id in pending]

@@ -40,7 +40,7 @@ def device_name(device: str, device_map: str = "") -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return facts that do not change during a run: versions, hardware and commit."""
+    """Return the facts about this machine that do not change during a run: versions, hardware and commit."""
     return {
         "audiomarathon": __version__,
         "commit": _commit(),
@@ -71,12 +71,12 @@ def gpu_state() -> list[dict[str, str]]:
 def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
     """Return the load averages, and how many threads of other programs run or wait for a core now.
 
-    Without `/proc`, the load average of the last minute replaces this number.
+    Where `/proc` does not exist, the load average of the last minute replaces the number of threads.
 
     Parameters
     ----------
     root
-        A process of ours: its threads, and those of its descendants, are not counted.
+        Id of a process of this run: its threads, and those of its descendants, are not counted.
     """
     average = list(os.getloadavg()) if hasattr(os, "getloadavg") else None
     looks: list[int] = []
@@ -94,7 +94,7 @@ def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
 
 
 def _descendants(root: int, proc: Path) -> set[int]:
-    """Return a process and all its descendants."""
+    """Return the ids of a process and all its descendants."""
     parents = {int(file.parent.name): int(_stat(file)[1] or 0) for file in proc.glob("[0-9]*/stat")}
     ours, found = set[int](), {root}
     while found:
@@ -104,7 +104,7 @@ def _descendants(root: int, proc: Path) -> set[int]:
 
 
 def _stat(file: Path) -> tuple[str, str]:
-    """Read a process's state and its parent's id, which follow its name in parentheses; "" if it has ended."""
+    """Read a process's state and its parent's id from its `stat` file in `/proc`; both "" if it has ended."""
     try:
         state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def cpu_seconds() -> float:
 
 
 def other_gpu_processes(own_pid: int) -> list[str]:
-    """List other processes that compute on a GPU, since they disturb the times."""
+    """Return a line (id, name, memory) for each other process on a GPU: such processes disturb the times."""
     rows = _nvidia_smi("--query-compute-apps=pid,process_name,used_memory")
     return [" ".join(row) for row in rows if row and row[0] != str(own_pid)]
 

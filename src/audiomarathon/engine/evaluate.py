@@ -1,7 +1,7 @@
 """The evaluation loop: run one model on one task under many settings, and make a record of each reply.
 
 The outer loop runs over samples, the inner loop over settings. So each sample is decoded and encoded once, and each
-setting is measured right before or after the baseline. The setting that goes first changes from batch to batch.
+setting is measured shortly before or after the baseline. The setting that goes first changes from batch to batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def answer(
     cold: bool = False,
     say: Say = lambda _line: None,
 ) -> Generator[Labelled]:
-    """Answer samples under their pending settings; yield each record when it is made.
+    """Answer samples under their pending settings; yield each record, with its setting's label, as soon as it is made.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def answer(
     first_turn
         Number of the first batch; it decides which setting goes first.
     cold
-        Whether to warm up: a timed run then runs its first batch once beforehand, without records.
+        Whether the model still has to warm up: a timed run then runs its first batch once without making records.
     say
         Receives a line for the user if a batch does not fit into memory; the line is not repeated.
     """
@@ -66,7 +66,7 @@ def answer(
 
 @dataclass
 class _Loop:
-    """Runs batches, each under the settings that it has no record of."""
+    """Runs batches, each under the settings that its samples have no record of."""
 
     lm: AudioLM
     plan: Plan
@@ -74,7 +74,10 @@ class _Loop:
     tower: Tower = field(default_factory=Tower)
 
     def run(self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int) -> Iterator[Labelled]:
-        """Answer a batch. If it fails, run its halves (out of memory) or its samples one by one."""
+        """Answer a batch. If that fails, answer its halves (out of memory), or its samples one by one (other errors).
+
+        `turn` is the batch's number; it decides which setting goes first.
+        """
         for sample, reason in batch.failed:
             for method in pending[sample.id]:
                 yield method.label, error_record(self.plan, sample, reason)
@@ -95,7 +98,9 @@ class _Loop:
     def _run_settings(
         self, batch: Ready, inputs: Inputs, methods: Sequence[Method], turn: int
     ) -> Generator[Labelled, None, tuple[list[Method], int]]:
-        """Run a batch under each setting. The audio tower runs once, or not at all if the last batch had these clips.
+        """Run a batch under each setting; yield each record with its setting's label.
+
+        The audio tower runs once, or not at all if the previous batch had the same clips.
 
         Returns
         -------
@@ -162,7 +167,7 @@ def _record(
 ) -> Record:
     """Build the record of one sample of a batch.
 
-    The audio tower's time and peak memory come from `tower`, the call in which the tower ran for every setting.
+    The audio tower's time and peak memory come from `tower`, the one call in which it ran.
     """
     inputs = batch.inputs
     assert inputs is not None
@@ -205,13 +210,13 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
 
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
-    """Return a call's peak memory as if it had run the audio tower itself; the tower ran in the call `tower`."""
+    """Return a call's peak memory in bytes as if it had run the audio tower, which ran in the call `tower`."""
     peaks = generation.peak_memory_bytes, tower.encoder_peak_memory_bytes
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def asked(plan: Plan, sample: Sample) -> Record:
-    """Return the part of a sample's record that does not depend on the model or the reply."""
+    """Return a sample's record without a reply: only the fields that do not depend on the model."""
     return Record(
         sample.id,
         sample.cluster,
@@ -223,5 +228,5 @@ def asked(plan: Plan, sample: Sample) -> Record:
 
 
 def error_record(plan: Plan, sample: Sample, reason: str) -> Record:
-    """Return the record of a sample without a reply, with the reason."""
+    """Return the record of a sample that failed, with the reason."""
     return replace(asked(plan, sample), error=reason, session=plan.session)

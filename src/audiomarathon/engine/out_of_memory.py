@@ -18,12 +18,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def half(batch_size: int) -> int:
-    """Return how many samples to try at a time after a batch did not fit: a half, rounded up."""
+    """Return the next batch size to try after a batch did not fit into memory: half of it, rounded up."""
     return (batch_size + 1) // 2
 
 
 def free_memory() -> None:
-    """Free GPU memory after a failed call. Its tensors are gone with the traceback, but the allocator caches blocks."""
+    """Free GPU memory after a failed call. Its tensors are deleted, but PyTorch's allocator still holds the memory."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -72,7 +72,7 @@ def progress_of(
     seed: int,
     summary: Mapping[str, Any] | None = None,
 ) -> Progress:
-    """Return a setting's progress.
+    """Compute the progress of one setting from its records and verdicts.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Look:
         return self.seconds * (self.expected - self.done) / self.fresh if self.fresh and self.seconds > 0 else None
 
     def heading(self, now: datetime.datetime, *, audio: bool = True) -> str:
-        """Return counts, rates and the expected end as one line."""
+        """Return the heading of the table: counts, rates and the expected end, on one line."""
         parts = [f"{self.task}: {self.done:,} of {counted(self.expected, 'sample')}"]
         if self.fresh and self.seconds > 0:
             parts.append(rates(self.fresh, self.audio_s if audio else None, self.seconds))
@@ -129,7 +129,7 @@ class Look:
         return ", ".join(parts)
 
     def line(self, now: datetime.datetime) -> str:
-        """Return counts, the expected end, errors, and as many running scores as fit into a log line."""
+        """Return a log line: counts, the expected end, errors, and as many running scores as fit."""
         line = self.heading(now, audio=False)
         if errors := sum(setting.errors for setting in self.settings.values()):
             line += f", {counted(errors, 'error')}"
@@ -142,7 +142,7 @@ class Look:
 
 
 class Watch:
-    """Follows the progress of a task's settings, and shows it now and then, between samples."""
+    """Follows the progress of a task under all settings, and shows it at intervals, between samples."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Watch:
         self._cost = self._earned = 0.0
 
     def update(self, samples: int = 1) -> None:
-        """Count finished samples. Show the progress if the interval is over and the cost is within its limit."""
+        """Count finished samples. Show the progress if the interval is over and showing takes little of the time."""
         self.fresh += samples
         now = self._clock()
         self._earned += max(COST_A_SAMPLE_S * samples, COST_SHARE * (now - self._last))
@@ -176,7 +176,7 @@ class Watch:
             self.show()
 
     def show(self) -> None:
-        """Show the progress."""
+        """Show the progress now, and note how long this took."""
         begin = self._clock()
         self._show(self.look())
         self.shown = self.fresh
@@ -184,7 +184,7 @@ class Watch:
         self._cost, self._earned = self._shown - begin, 0.0
 
     def look(self) -> Look:
-        """Return the progress now."""
+        """Return the task's progress at this moment."""
         settings, heard = dict[str, Progress](), dict[str, float]()
         for job, stale, verdicts in zip(self._jobs, self._stale, self._verdicts, strict=True):
             found = (job.folder.records.get(sample.id) for sample in self._plan.samples)
@@ -196,7 +196,7 @@ class Watch:
         return Look(self._plan.task.key, done, expected, self.fresh, seconds, sum(heard.values()), settings)
 
     def _progress(self, records: Sequence[Record], verdicts: dict[str, Verdict]) -> Progress:
-        """Return a setting's progress; `verdicts` caches verdicts between calls."""
+        """Return one setting's progress. `verdicts` caches verdicts between calls, by sample id."""
         plan = self._plan
         if not plan.task.scorer.instant:
             return progress_of(None, records, {}, len(plan.samples), seed=plan.seed)
@@ -251,12 +251,12 @@ def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None
 
 
 def _over_the_last(line: str) -> None:
-    """Overwrite the last line by a carriage return: a notebook does not understand cursor movements."""
+    """Overwrite the last printed line. Use a carriage return: notebooks do not support cursor movements."""
     print(f"\r{line:<{LINE}}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def look_table(look: Look, now: datetime.datetime) -> Table:
-    """Return a table with one row per setting."""
+    """Return the live table of a task's progress, with one row per setting."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -270,19 +270,19 @@ def look_table(look: Look, now: datetime.datetime) -> Table:
 
 
 def answered_text(setting: Progress) -> str:
-    """Return the number of answered samples, and a line for each kind of trouble."""
+    """Return a cell: the number of answered samples, then a line for each problem, such as `2 errors`."""
     troubles = {"errors": setting.errors, "unparsed": setting.unparsed, "cut_by_token_limit": setting.cut}
     return "\n".join([f"{setting.answered:,} of {setting.expected:,}", *flags_of(troubles)])
 
 
 def rates(samples: float, audio_s: float | None, seconds: float) -> str:
-    """Return the rate of samples, and of audio if its length is given."""
+    """Return the speed as text: samples per minute and, if `audio_s` is given, seconds of audio per second."""
     rate = f"{_figure(60 * samples / seconds)} samples/min"
     return rate if audio_s is None else f"{rate}, {_figure(audio_s / seconds)} s of audio/s"
 
 
 def ending(left_s: float, now: datetime.datetime) -> str:
-    """Return the time left, and when it ends."""
+    """Return the time left and the expected end as text, such as `ends in 5 min 0 s (14:30)`."""
     if left_s > 10 * 365 * 86_400:
         return "time left unknown"
     end = now + datetime.timedelta(seconds=left_s)
@@ -291,7 +291,7 @@ def ending(left_s: float, now: datetime.datetime) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in its two largest units."""
+    """Return a duration as text in its two largest units, such as `1 h 5 min`."""
     whole = round(max(0.0, seconds))
     if whole < 60:
         return f"{whole} s"

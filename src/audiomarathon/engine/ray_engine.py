@@ -32,12 +32,12 @@ from audiomarathon.errors import ModelError
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
-_BATCHES_A_CHUNK = 4  # of an untimed run: the later batches are prepared while the first is in the model
+_BATCHES_A_CHUNK = 4  # in an untimed run: the later batches are prepared while the model works on the first
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Facts of a worker that has loaded its model.
+    """Facts about a worker that has loaded its model; the worker sends them to the main process.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Opened:
     environment
         Versions and hardware of that machine.
     said
-        Lines for the user that were said during loading.
+        Messages for the user that were produced during loading.
     """
 
     setup: Setup
@@ -78,7 +78,10 @@ class Worker:
 
     @cached_property
     def loaded(self) -> tuple[LocalEngine, Opened]:
-        """Load the model. It is not loaded in the constructor, whose errors Ray would wrap in an error of its own."""
+        """The engine and its facts; the first access loads the model.
+
+        The constructor does not load it, since Ray would wrap the constructor's errors in an error of its own.
+        """
         said: list[str] = []
         with warnings.catch_warnings(record=True) as caught:
             engine = open_local(self.model, self.settings, self.methods, say=said.append)
@@ -88,7 +91,7 @@ class Worker:
         return engine, Opened(setup, engine.cost, certificate, host, pid, environment(), tuple(said))
 
     def open(self, first: Opened | None) -> Opened:
-        """Load the model, if it is not loaded.
+        """Load the model if it is not loaded, and return this worker's facts.
 
         Raises
         ------
@@ -101,7 +104,7 @@ class Worker:
         return opened
 
     def state(self) -> dict[str, Any]:
-        """Return the machine's state now. Its load leaves out all workers here, which share a parent process."""
+        """Return the machine's state now. Its load leaves out all of our workers here, which share a parent process."""
         return {**self.loaded[0].state(), "load": load(os.getppid())}
 
     def work(
@@ -111,7 +114,11 @@ class Worker:
         pending: Mapping[str, Sequence[str]],
         first_turn: int,
     ) -> list[Labelled]:
-        """Answer samples under their pending settings; `pending` has the settings' labels, which are cheap to send."""
+        """Answer samples under their pending settings, and return each record with its setting's label.
+
+        `shared` holds the first worker's facts and the plan. `pending` has, for each sample's id, the labels of the
+        settings to run: labels are cheaper to send than methods.
+        """
         first, plan = shared
         self.open(first)  # Ray may have restarted this process without notice
         engine, _opened = self.loaded
@@ -126,7 +133,7 @@ class Worker:
 
 
 def differences(first: Setup, other: Setup) -> str:
-    """Return how another worker's setup wrongly differs from the first worker's; "" if it does not."""
+    """Return, as text, the forbidden differences between the first worker's setup and another's; "" if none."""
     pairs = {
         "checkpoint": (first.checkpoint_hash, other.checkpoint_hash),
         "dtype": (first.hardware.dtype, other.hardware.dtype),
@@ -142,12 +149,15 @@ class RayEngine(Engine):
     pool: Pool
 
     def certificate(self) -> dict[str, Any] | None:
-        """See :meth:`Engine.certificate`. The certificate is looked up on the first worker's machine."""
+        """Return the certificate's stamp, looked up on the first worker's machine; see :meth:`Engine.certificate`."""
         certificate: dict[str, Any] | None = self.pool.first.certificate
         return certificate
 
     def state(self) -> dict[str, Any]:
-        """See :meth:`Engine.state`. Versions are the first worker's; the load is that of the busiest machine."""
+        """Describe the workers' machines: the first worker's versions, all GPUs, and the load of the busiest machine.
+
+        See :meth:`Engine.state`.
+        """
         known, shape = self.pool.known, self.pool.shape
         states = [(known[worker], state) for worker, state in self.pool.states().items()]
         by_host = {opened.host: state for opened, state in states}
@@ -167,7 +177,7 @@ class RayEngine(Engine):
         }
 
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """See :meth:`Engine.answer`."""
+        """Answer samples in the workers; see :meth:`Engine.answer`."""
         self.pool.say = say
         todo = [replace(s, clips=tuple(c.absolute() for c in s.clips)) for s in plan.samples if s.id in pending]
         labels = {id_: [method.label for method in methods] for id_, methods in pending.items()}
@@ -182,7 +192,7 @@ def _foreign_share(load: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Samples that are sent to a worker together, and the number of their first batch."""
+    """Samples that are sent to a worker together. `turn` is the number of their first batch within the task."""
 
     samples: tuple[Sample, ...]
     turn: int
@@ -218,7 +228,7 @@ class TaskWork:
     shared: Any
 
     def send(self, worker: Any, part: Chunk) -> Any:
-        """Hand a chunk to a worker."""
+        """Send a chunk to a worker, and return Ray's reference to the result."""
         pending = {sample.id: self.labels[sample.id] for sample in part.samples}
         return worker.work.options(max_task_retries=0).remote(self.shared, part.samples, pending, part.turn)
 
@@ -230,7 +240,7 @@ class TaskWork:
         return [Chunk(part.samples[at : at + size], part.turn + at // size) for at in range(0, len(part.samples), size)]
 
     def given_up(self, part: Chunk, deaths: int) -> list[Labelled]:
-        """Return error records for samples that are given up."""
+        """Return error records for the samples of a chunk that is given up after too many workers died with it."""
         reason = f"WorkerLost: {deaths} workers died while they ran this sample"
         records = {sample.id: error_record(self.plan, sample, reason) for sample in part.samples}
         return [(label, record) for id_, record in records.items() for label in self.labels[id_]]

@@ -32,7 +32,7 @@ class Ray:
 def read_executor(
     executor: str, *, address: str | None = None, workers: int | None = None, gpus_per_worker: float | None = None
 ) -> Ray | None:
-    """Check the command line's options, and return those for Ray; None to run in this process.
+    """Check the values of `--executor` and its options. Return the options for Ray; None to run in this process.
 
     Raises
     ------

@@ -43,7 +43,7 @@ _TOKEN = (
 
 @dataclass(frozen=True)
 class Shape:
-    """Layout of the workers.
+    """Layout of the workers: how many there are, and the hardware of each.
 
     Attributes
     ----------
@@ -170,7 +170,7 @@ def _kill_ours() -> None:
 
 
 def _end(number: int, _frame: object) -> None:
-    """Exit with the code of a terminated process, after cleaning up."""
+    """Handle a signal: exit with code 128 + its number, so that `finally` blocks clean up first."""
     sys.exit(128 + number)
 
 
@@ -187,7 +187,7 @@ def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if nothing listens at `host:port`. Ray itself would try for a minute, and then abort.
+    """Raise OSError if no server listens at `host:port`. Ray itself would try for a minute, and then abort.
 
     `auto` means the cluster that was last started on this machine; it may have ended since.
     """
@@ -227,12 +227,14 @@ def _machines() -> list[dict[str, Any]]:
 
 
 def has_room(shape: Shape) -> bool:
-    """Tell whether a live machine is large enough for a worker."""
+    """Tell whether any live machine has as many CPU cores and GPUs as one worker needs."""
     return any(node.get("CPU", 0) >= shape.cpus and node.get("GPU", 0) >= shape.gpus for node in _machines())
 
 
 def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]]) -> Shape:
-    """Place the workers on machines. `nodes` holds each machine's resources, by Ray's names.
+    """Choose the number of workers, and each worker's GPUs and CPU cores.
+
+    `nodes` holds each machine's resources under Ray's names (`CPU`, `GPU`).
 
     Raises
     ------
@@ -250,7 +252,9 @@ def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]])
     if not 1 <= workers <= room:
         what = f"{_gpus(gpus)} and a CPU core each" if gpus else "a CPU core each"
         wants, there = counted(max(1, workers), "worker"), counted(len(nodes), "machine")
-        raise ExecutorError(f"{wants} with {what} do not fit: there is room for {room} on {there}")
+        raise ExecutorError(
+            f"{wants} with {what} do not fit: there is room for {room} on {there}; lower --workers or --gpus-per-worker"
+        )
     slots = on_each if gpus else [-(-workers // len(usable))] * len(usable)
     cpus = max(1, min(int(node["CPU"]) // max(1, min(slot, workers)) for node, slot in zip(usable, slots, strict=True)))
     sharing = min(workers, _on_gpus(1, gpus)) if gpus else -(-workers // len(usable))
@@ -279,7 +283,7 @@ class Work(Protocol):
         """Return the parts to try next after `deaths` workers died with this part; empty to give it up."""
 
     def given_up(self, part: Any, deaths: int) -> Any:
-        """Return the result of a part that is given up."""
+        """Return the result of a part that is given up after `deaths` workers died with it."""
 
 
 @dataclass
@@ -313,7 +317,7 @@ class Pool:
     def run(self, parts: Iterable[Any] = (), work: Work | None = None) -> Iterator[tuple[Any, Any]]:
         """Send parts to workers, and yield each part with its result when it comes back.
 
-        Every worker loads its model first, unless it has. Without parts, return when the first worker has loaded its
+        A worker without a loaded model loads it first. Without parts, return when the first worker has loaded its
         model. A part whose worker died goes back to the front of the queue.
 
         Raises
@@ -357,7 +361,11 @@ class Pool:
                     self.first, self.known[worker] = self.first or made, made
 
     def _failed(self, worker: Any, error: BaseException, *, at_work: bool) -> None:
-        """Drop a worker that cannot load its model. Raise errors of its work, and errors that stop every worker."""
+        """Handle an error that a worker raised.
+
+        Raise the error if it came from work on a part (`at_work`), or if every worker would fail with it. Otherwise the
+        worker cannot load its model: drop it, and raise :class:`ExecutorError` if no worker is left.
+        """
         if at_work or isinstance(error, ExecutorError) or (not self.first and isinstance(error, AudioMarathonError)):
             raise error from None
         self.workers.remove(worker)

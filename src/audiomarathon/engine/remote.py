@@ -1,4 +1,4 @@
-"""Evaluate a model behind an endpoint, with several requests at once; latencies are those that a client sees."""
+"""Evaluate a model behind an endpoint, with several requests at once. Latencies are measured by the client."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class EndpointEngine(Engine):
                 raise
 
     def _record(self, plan: Plan, sample: Sample) -> Record:
-        """Return the record of one sample: its reply, or its error."""
+        """Send one sample's request, and return its record, with the reply or the error."""
         try:
             prompt = heard(plan, sample, SAMPLING_RATE)
             answer = self.endpoint.chat(messages_of(prompt), max_new_tokens=plan.max_new_tokens, seed=plan.seed)
@@ -99,7 +99,7 @@ class EndpointEngine(Engine):
         )
 
     def state(self) -> dict[str, Any]:
-        """See :meth:`Engine.state`. It describes the machine that sends the requests.
+        """Describe the machine that sends the requests; see :meth:`Engine.state`.
 
         GPUs are left out, since a server on this machine may use them for this model.
         """
@@ -156,7 +156,7 @@ def open_endpoint(
 
 
 def _check_settings(settings: RunSettings) -> None:
-    """Refuse settings that only local models have. They would have no effect, but be written into the run's facts."""
+    """Refuse settings of local models: at an endpoint they have no effect, but `run.json` would list them."""
     if settings.decode_tokens:
         raise SettingsError(f"DECODE_TOKENS={settings.decode_tokens}: an endpoint stops at the end token; allowed: 0")
     for field in fields(settings):

@@ -48,8 +48,8 @@ IMPORTED = "imported"
 class Result:
     """A finished run: one task under one setting.
 
-    It has the run's folder, the method's label and the content of `summary.json`. `without_attention` counts the
-    answered samples whose attention should have been captured but is missing.
+    `summary` is the content of `summary.json`. `without_attention` counts the answered samples whose attention should
+    have been captured but is missing.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ def run(
     ray
         Options for Ray's workers; None runs the samples in this process.
     say
-        Receives lines for the user: on the model, skipped samples and run folders.
+        Receives lines for the user, about the model, skipped samples and run folders.
     trackers
         Trackers that show each run, such as MLflow; see :mod:`audiomarathon.tracking`.
 
@@ -95,7 +95,9 @@ def run(
     spec = get_model(model)
     methods = [get_method(settings.method, settings.ratio, **settings.places)] if methods is None else list(methods)
     if len({method.label for method in methods}) < len(methods):
-        raise SettingsError(f"two settings have the same name: {', '.join(method.label for method in methods)}")
+        raise SettingsError(
+            f"two methods have the same label, leave one out: {', '.join(method.label for method in methods)}"
+        )
     check_batch_size(settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     for task, data in loaded:
@@ -123,14 +125,14 @@ def opened(
     needed: Callable[[Setup], bool] = lambda _setup: True,
     say: Say = lambda _line: None,
 ) -> Iterator[tuple[Setup, Engine | None]]:
-    """Load a model, in this process or in Ray's workers, for the duration of the block; see :func:`open_local`.
+    """Yield an engine with a loaded model, in this process or in Ray's workers; see :func:`open_local`.
 
     Parameters
     ----------
     needed
         Called before the weights are loaded, which may take minutes. It returns whether any work is left (if not, no
-        model is loaded), and raises errors that are known without the model. Exception: on a cluster that is joined,
-        only the workers know their machines, so the model is always loaded first.
+        model is loaded), and raises errors that are known without the model. When a running Ray cluster is joined,
+        the model is always loaded first, since only the workers know their machines.
 
     Yields
     ------
@@ -188,7 +190,7 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
         There are no samples, or rows are invalid and ALLOW_BAD_ROWS is off.
     """
     if task.probed:
-        raise SettingsError(f"{task.key} probes encoders; run it with: audiomarathon encoder run ENCODER --tasks")
+        raise SettingsError(f"{task.key} probes encoders; run it with: audiomarathon encoder run ENCODER --tasks NAME")
     folder = task_folder(task, data_root(settings.data), dict(settings.data_paths))
     filters = Filters(
         settings.skip_persons, settings.skip_emotion, settings.balance, settings.seed, settings.split, settings.prompt
@@ -213,7 +215,7 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
 
 
 def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
-    """Tell whether every selected sample has a reply under every setting; with SAVE_ATTN, also its attention.
+    """Tell whether every selected sample has a recorded reply under every setting (with SAVE_ATTN, also attention).
 
     Raises
     ------
@@ -312,7 +314,9 @@ def run_task(
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
-    """Judge a folder's records, and write the verdicts and the summary, which covers the last run's samples.
+    """Judge a folder's records; write the verdicts and the summary, and return the summary.
+
+    The summary covers only the samples that the last run selected; the folder may hold records of other samples.
 
     Raises
     ------
@@ -345,7 +349,7 @@ def score(path: Path) -> Result:
         task, label, identity = get_task(run_facts["task"]), run_facts["method"], run_facts["identity"]
         _ = run_facts["settings"]["seed"], run_facts["samples"]
     except (KeyError, TypeError) as error:
-        raise RecordError(f"{path / 'run.json'}: lacks a field ({error})") from None
+        raise RecordError(f"{path / 'run.json'}: a field is missing ({error})") from None
     with RunFolder(path, identity, task.scorer.fits) as folder:
         folder.run = run_facts  # entering a folder without records does not read run.json
         return Result(path, label, _score(task, folder))
@@ -361,14 +365,14 @@ def as_run(
     control: str | None = None,
     corpus: Sequence[Sequence[str]] = (),
 ) -> Result:
-    """Write imported records to a run folder, or add those that it lacks, and score the run.
+    """Write imported records to a run folder and score the run. If the folder exists, add only the missing records.
 
     Two imported runs with the same questions can be compared.
 
     Parameters
     ----------
     file
-        The file with the replies.
+        The file that the records were read from; named in errors and in `run.json`.
     name
         The model's name in tables.
     control
@@ -394,7 +398,7 @@ def as_run(
         for record in records:
             known = run.records.get(record.id, record)
             if (known.reply, known.answered) != (record.reply, record.answered):
-                raise DataError(f"{folder}: its reply to {record.id} differs from {file}; remove that folder first")
+                raise DataError(f"{folder}: its reply to {record.id} is not that of {file}; remove that folder first")
         facts = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
         origin = {"origin": IMPORTED, "file": file.name, "settings": {"seed": 42}}
         run.write_run({**facts, **origin, **controlled, "samples": [record.id for record in records]})

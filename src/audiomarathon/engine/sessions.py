@@ -1,4 +1,4 @@
-"""Write facts of the run, the machine and each session to `run.json`. Tell the user what a resumed run finds."""
+"""Write facts about the run, the machine and each session to `run.json`, and report what a resumed run finds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], say: Say, progress: bool | None) -> None:
-    """Evaluate a task's settings, and write the session's time and load to `run.json`; see :meth:`Engine.evaluate`."""
+    """Evaluate a task under its settings, and write times and machine load of this session to each `run.json`.
+
+    Parameters are those of :meth:`Engine.evaluate`.
+    """
     from audiomarathon.costs.flops import drops_of
 
     machine = engine.state()
@@ -76,7 +79,7 @@ def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
 
 
 def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return the facts for `run.json` that all settings of a task share and that need no loaded model."""
+    """Return the fields of `run.json` that are equal for all settings of a task and need no loaded model."""
     expected = read_manifest(data.folder).expected(task)
     return {
         "task": task.key,
@@ -95,12 +98,14 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
 
 
 def now() -> str:
-    """Return the time, in UTC."""
+    """Return the current time in UTC, in ISO format to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None:
-    """Tell the user what a folder holds: finished samples, samples whose clips have changed, and the version.
+    """Report what a run folder already holds: finished samples, and samples whose clips have changed.
+
+    Also report if another version of this project wrote the records.
 
     Parameters
     ----------

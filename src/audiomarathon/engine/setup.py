@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Device and precision of the model. `name` names the GPU or the CPU, since times depend on it."""
+    """Device and precision of the model. `name` is the name of the GPU or CPU, since times depend on it."""
 
     device: str
     dtype: str
@@ -39,7 +39,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Setup:
-    """Checkpoint, machine, settings and methods of a run. Together with the task, they make the run's identity."""
+    """Checkpoint, machine, settings and methods of a run. The identity of a run is made from these and the task."""
 
     checkpoint: Checkpoint
     checkpoint_hash: str
@@ -76,7 +76,7 @@ def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
 
 
 def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) -> None:
-    """Refuse methods that cannot work with this config. Faults of the config itself are reported when it is loaded."""
+    """Refuse methods that cannot work with this config. A faulty config is no error here: loading reports it."""
     from audiomarathon.models.loading import loading
 
     try:
@@ -128,7 +128,10 @@ def _method(method: Method) -> dict[str, Any]:
 
 
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
-    """Return hashes of the third-party code that defines some objects, by the objects' kind and name."""
+    """Return a hash of the third-party code behind each object, under a key of `kind` and the object's name.
+
+    Objects without third-party code are left out. See :func:`source_hash` for `without`.
+    """
     hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
     return {name: found for name, found in hashes.items() if found}
 

@@ -64,7 +64,7 @@ def source_hash(thing: object, without: type | None = None) -> str | None:
 
 
 def _definitions(one: object) -> list[Any]:
-    """Return the definitions behind an object: a module, a function, or its class and base classes."""
+    """Return the definitions behind an object: the module or function itself, else its class and base classes."""
     if isinstance(one, functools.partial):
         return _definitions(one.func)
     if isinstance(one, MethodType):
@@ -79,7 +79,7 @@ def _package(part: Any) -> str:
 
 
 def _is_definition(value: object, *, beside: str) -> bool:
-    """Tell whether an attribute of module `beside` is another module, or a class or function defined elsewhere."""
+    """Tell whether `value`, found in the module `beside`, is a module, or a class or function defined elsewhere."""
     return isinstance(value, ModuleType | type | FunctionType) and getattr(value, "__module__", None) != beside
 
 
@@ -97,7 +97,7 @@ def _held(one: object) -> list[object]:
 
 
 def _in_script(part: Any, file: str | None) -> str:
-    """Return the source of a definition in a script or a notebook; in a console, its compiled code."""
+    """Return the source of a definition in a script or notebook; if there is no source (a console), its bytecode."""
     own = [part] if isinstance(part, FunctionType) else list(vars(part).values())
     codes = [inspect.unwrap(function).__code__ for function in own if isinstance(function, FunctionType)]
     for place in [file] if file else [code.co_filename for code in codes]:
@@ -107,7 +107,7 @@ def _in_script(part: Any, file: str | None) -> str:
 
 
 def _reached(script: str, name: str) -> str:
-    """Return a script's statements that define a name, and, recursively, the definitions that they use."""
+    """Return the source of a script's statements that define `name`, and of all definitions that these need."""
     bound: dict[str, list[ast.stmt]] = {}
     for statement in ast.parse(script).body:
         stored = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))

@@ -19,7 +19,7 @@ FAIL = "fail"
 
 
 def about(setup: Setup) -> dict[str, str]:
-    """Return the facts that a certificate is about. It is valid for a run only if all these facts are equal."""
+    """Return the facts about a run that a certificate depends on. It is valid only for runs with equal facts."""
     return {
         "checkpoint": setup.checkpoint_hash,
         "device": setup.hardware.name,
@@ -34,7 +34,7 @@ def about(setup: Setup) -> dict[str, str]:
 def stamp(setup: Setup) -> dict[str, Any] | None:
     """Return the stamp for `run.json`: date, version, and the verdict of each check; None without a certificate.
 
-    Warns if a check failed.
+    Warn if a check failed, or if the certificate's fingerprint of the checkpoint is of the older, weaker kind.
     """
     facts = about(setup)
     path, weak_path = place(facts), place({**facts, "checkpoint": by_rule_1(facts["checkpoint"])})
@@ -57,5 +57,5 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
 
 
 def place(about_: dict[str, str]) -> Path:
-    """Return the file for a certificate about these facts."""
+    """Return the path where the certificate with these facts is stored."""
     return cache_folder() / "certificates" / f"{identity_hash(about_)}.json"

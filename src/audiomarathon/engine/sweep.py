@@ -31,7 +31,7 @@ from audiomarathon.tracking.tracker import Tracker
 
 @dataclass
 class Swept:
-    """A sweep's results so far, and for each task that failed the reason."""
+    """A sweep's results so far; `failures` has the reason for each task that failed."""
 
     results: list[Result] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -80,7 +80,8 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     ----------
     names
         `all` means every method but base. `fast_v` gets every ratio of `ratios`; `fast_v:0.5` and
-        `fast_v:0.5+snapkv:0.3` have their own. A method with ratio 0 is replaced by base, which comes first, once.
+        `fast_v:0.5+snapkv:0.3` include their ratio. A method with ratio 0 is replaced by base; base comes first,
+        once.
     base
         Whether to add base even if no name asks for it.
     places
@@ -134,7 +135,7 @@ def sweep(
     finished: Callable[[Swept], None] = lambda _swept: None,
     trackers: Sequence[Tracker] = (),
 ) -> Swept:
-    """Run every task under every setting.
+    """Run every task under every setting; a task that fails does not stop the others.
 
     Parameters
     ----------
@@ -194,7 +195,7 @@ def sweep(
 
 
 def _write(finished: Callable[[Swept], None], swept: Swept, say: Say) -> None:
-    """Call `finished` with the results so far. If they cannot be written, say so, and continue the sweep."""
+    """Call `finished` with the results so far. If it cannot write them, report this, and continue the sweep."""
     try:
         finished(swept)
     except (AudioMarathonError, OSError) as error:
@@ -209,7 +210,7 @@ def _in_a_line(summary: dict[str, Any]) -> str:
 
 @contextmanager
 def _log(logs: Path | None, task: Task, say: Say, swept: Swept) -> Iterator[Say]:
-    """Print lines and write them to the task's log; record an exception as the task's failure."""
+    """Yield a function that prints a line and writes it to the task's log. Record an error as the task's failure."""
 
     def tell(line: str) -> None:
         say(line)

@@ -42,9 +42,9 @@ class Todo:
     samples, seconds
         Number of selected samples, and seconds of their audio.
     heard
-        Audio seconds of each sample without a reply under at least one setting.
+        Audio seconds of each sample that lacks a reply under one or more settings.
     durations
-        For each setting, the audio seconds of each sample without a reply.
+        Each setting, with the audio seconds of each sample that lacks a reply under it.
     on_record
         Number of replies that are already recorded.
     """
@@ -58,10 +58,10 @@ class Todo:
 
 @dataclass(frozen=True)
 class _Part:
-    """One task of the plan: its line, and what it adds to the totals.
+    """One task of the plan: its line of text, and its share of the totals.
 
-    `seconds` is the estimated time, or None. `by_flops` tells whether it was computed from FLOPs. `runs` is False
-    if an error would stop the task. `longest` is its longest clip in seconds.
+    `replies` is the number of replies to make. `seconds` is the estimated time, or None; `by_flops` tells whether it
+    was computed from FLOPs. `runs` is False if an error would stop the task. `longest` is its longest clip in seconds.
     """
 
     line: str
@@ -83,7 +83,7 @@ def plan_sweep(
 ) -> tuple[list[str], bool]:
     """Describe a sweep without running it.
 
-    Return lines (tasks, settings, estimated time and memory), and whether every task can run.
+    Return the plan's lines (tasks, settings, estimated time and memory), and whether every task can run.
 
     Parameters
     ----------
@@ -124,11 +124,11 @@ def plan_sweep(
         )
     else:
         lines.append(
-            "These are estimates. Those from records use base's measured seconds, with LLM prefill scaled by FLOPs."
+            "These are estimates. Estimates from records use base's measured seconds, with LLM prefill scaled by FLOPs."
         )
     if any(part.by_flops for part in parts):
         lines.append(
-            f"Those from FLOPs compute the config's layers at {speed:g} TFLOP/s ({'given' if tflops else 'assumed'}; "
+            f"Estimates from FLOPs run the config's layers at {speed:g} TFLOP/s ({'given' if tflops else 'assumed'}; "
             "--tflops sets it). They assume replies of the longest allowed length, and one read of the weights per "
             f"token at {bandwidth:g} GB/s. They leave out audio decoding and features. "
             "Run a few base samples first for better estimates."
@@ -142,7 +142,10 @@ def plan_sweep(
 def _find_model(
     spec: ModelSpec, settings: RunSettings, hardware: Hardware
 ) -> tuple[Checkpoint | None, ModelFacts | None, str]:
-    """Return the checkpoint if it is on this machine, the model's facts if known, and the reason if they are not."""
+    """Return the checkpoint (None if it is not on this machine), the model's facts, and "".
+
+    If the facts are unknown, return None in their place, and the reason instead of "".
+    """
     source, checkpoint = settings.model_path or spec.checkpoint, None
     try:
         checkpoint = replace(find_checkpoint(source, download=False), variant=spec.variant)
@@ -167,7 +170,7 @@ def _part(
     speeds: tuple[float, float],
     say: Say,
 ) -> _Part:
-    """Plan one task. If an error would stop the task, its line says so."""
+    """Plan one task. If an error would stop the task, its line says so. `speeds` are TFLOP/s and GB/s."""
     try:
         data = load_task(task, settings, say)
         folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
@@ -201,7 +204,9 @@ def _hours(seconds: float) -> str:
 def what_is_left(
     samples: Sequence[Sample], folders: Sequence[tuple[Method, RunFolder | None]], heard: float = 0.0
 ) -> Todo:
-    """Return the work left, by the records in the folders. The model hears at most `heard` seconds of a clip (0: all).
+    """Return the work that the records in the run folders leave to do.
+
+    The model hears at most `heard` seconds of a clip; 0 means the whole clip.
 
     Raises
     ------
@@ -237,7 +242,10 @@ def _seconds(clips: Sequence[Path], most: float) -> float:
 
 
 def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, int] | None:
-    """Estimate the seconds of all work left from base's records; return them with the number of these records."""
+    """Estimate the time of the remaining work from the records of base, which are in `folder`.
+
+    Return the seconds and the number of records used; None without usable records.
+    """
     if not (folder / "run.json").exists():
         return None
     try:
@@ -259,9 +267,9 @@ def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, i
 
 
 def _after_encoder(record: Record, time: Mapping[str, float], share: float, decode_tokens: int) -> float:
-    """Return the seconds of a sample after the encoder: of its reply, and of the forced decode run if there is one.
+    """Estimate a sample's LLM prefill and decode time, in seconds, from a record of base.
 
-    The forced run is a whole generate call, with a prefill of its own.
+    A forced decode run is added if it is on: it is a second `generate` call, with its own prefill.
 
     Parameters
     ----------
@@ -279,7 +287,10 @@ def _after_encoder(record: Record, time: Mapping[str, float], share: float, deco
 def from_flops(
     facts: ModelFacts, spec: ModelSpec, todo: Todo, speeds: tuple[float, float], new_tokens: int, decode_tokens: int
 ) -> float:
-    """Estimate the seconds of all work left from FLOPs. A forced decode run adds a second prefill."""
+    """Estimate the seconds of the remaining work from FLOPs. `speeds` are TFLOP/s and GB/s (to read weights).
+
+    A forced decode run adds a second prefill.
+    """
     flops, bandwidth = speeds[0] * 1e12, speeds[1] * 1e9
     layers = len(facts.cost.flops_per_token_per_layer)
     prefills, tokens = (2, new_tokens + decode_tokens) if decode_tokens else (1, new_tokens)
@@ -294,7 +305,7 @@ def from_flops(
 
 
 def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int) -> str:
-    """Return a line on the memory for a batch of the longest clip, to which shorter clips are padded."""
+    """Return a line about the memory that a batch needs if all its clips are as long as the longest clip."""
     tokens = math.ceil(longest * spec.tokens_per_second) + TEXT_TOKENS
     parts = facts.memory(tokens, batch)
     shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())

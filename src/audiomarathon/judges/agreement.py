@@ -1,4 +1,4 @@
-"""Measure how far judges agree: Krippendorff's alpha over all, Cohen's kappa and plain agreement of each pair."""
+"""Measure how far judges agree: Krippendorff's alpha of all judges, Cohen's kappa and plain agreement of each pair."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ Scale = Literal["nominal", "ordinal"]
 
 
 def agreement(values: Mapping[str, Sequence[Any]], scale: Scale) -> dict[str, Any]:
-    """Return the judges' agreement on one value.
+    """Return the judges' agreement on one kind of value, such as a rating.
 
     Parameters
     ----------
     values
-        Each judge's value of each item; None if missing.
+        For each judge by name, its value for each item (reply); None if missing.
     scale
-        Ordinal values are compared by rank, and kappa gets quadratic weights.
+        With "ordinal", alpha compares values by rank, and kappa gets quadratic weights.
 
     Returns
     -------
     dict
-        `n` (items with two or more judges), `alpha`, and for each pair `A / B` its `n`, `agree` (share) and `kappa`. An
-        undefined figure is None, such as kappa if each judge always gives the same value.
+        `n` (number of items with values of two or more judges), `alpha`, and `pairs`: for each pair `A / B` of judges,
+        `n` (items that both judged), `agree` (share of equal values) and `kappa`. An undefined figure is None, such as
+        kappa if both judges always give the same value.
     """
     items = [item for item in zip(*values.values(), strict=True) if sum(value is not None for value in item) > 1]
     pairs = {}
@@ -40,7 +41,7 @@ def agreement(values: Mapping[str, Sequence[Any]], scale: Scale) -> dict[str, An
 
 
 def krippendorff_alpha(items: Sequence[Sequence[Any]], scale: Scale) -> float | None:
-    """Return Krippendorff's alpha; None if all values are equal. Each item is a row with one value per judge."""
+    """Return Krippendorff's alpha; None if all values are equal. Each item lists the value of each judge, or None."""
     levels = sorted({value for item in items for value in item if value is not None})
     if len(levels) < 2:
         return None

@@ -16,25 +16,25 @@ WEAK = 0.8  # tables mark a judge that reads a smaller share of any kind of anch
 
 @dataclass(frozen=True)
 class Certificate:
-    """One judge's results: for each kind of anchor, the number read correctly and the number asked."""
+    """One judge's results on anchors: for each kind of anchor, the number judged correctly and the number asked."""
 
     kinds: Mapping[str, tuple[int, int]]
 
     @property
     def weak(self) -> list[str]:
-        """Kinds of anchors of which the judge reads less than the share `WEAK` correctly."""
+        """Kinds of anchors where the judge reads a smaller share than `WEAK` correctly."""
         return [kind for kind, (right, n) in self.kinds.items() if right < WEAK * n]
 
     @property
     def mark(self) -> str:
-        """The warning shown with the judge in tables; "" if it reads enough anchors of every kind."""
+        """The warning that tables show with the judge; "" if the judge reads enough anchors of every kind correctly."""
         if not self.kinds:
             return _UNKNOWN
         shown = (f"{kind} {self.kinds[kind][0]} of {self.kinds[kind][1]}" for kind in self.weak)
         return f"{_WEAK} ({', '.join(shown)} right)" if self.weak else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the certificate for `summary.json`: `right`, `n` and Wilson's 95 % interval of each kind."""
+        """Return the certificate for `summary.json`: `right`, `n` and Wilson's 95 % interval by kind of anchor."""
         rows = {
             kind: {"right": right, "n": n, "interval": list(wilson(right, n))}
             for kind, (right, n) in self.kinds.items()
@@ -43,7 +43,7 @@ class Certificate:
 
 
 def certificate_of(rows: Iterable[Sequence[Any]]) -> Certificate:
-    """Return a judge's certificate. Each row is an anchor's kind, and whether the judge read the anchor correctly."""
+    """Make a judge's certificate from rows of (kind of anchor, whether the judge read the anchor correctly)."""
     right, count = Counter[str](), Counter[str]()
     for kind, good in rows:
         right[kind] += bool(good)
@@ -52,7 +52,7 @@ def certificate_of(rows: Iterable[Sequence[Any]]) -> Certificate:
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (E. Wilson, J. Am. Stat. Assoc. 22, 1927)."""
+    """Return the 95 % interval of the share `right` / `n` (E. Wilson, J. Am. Stat. Assoc. 22, 1927)."""
     z, share = 1.959963984540054, right / n
     reach = z * math.sqrt(share * (1 - share) / n + (z / n / 2) ** 2)
     low, high = ((share + z * z / n / 2 + side) / (1 + z * z / n) for side in (-reach, reach))

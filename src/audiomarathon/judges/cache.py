@@ -18,14 +18,16 @@ from audiomarathon.judges.judgements import Request
 
 
 class Cache:
-    """One file per answer, `judgements/ab/<hash>.json`, written atomically; any number of processes may use it.
+    """A judge's stored answers, each in a file `judgements/ab/<hash>.json`, written atomically.
+
+    Any number of processes may use one cache.
 
     Parameters
     ----------
     root
         The cache folder.
     identity
-        The judge's identity.
+        The judge's identity, part of the key of each answer.
     """
 
     def __init__(self, root: Path, identity: Mapping[str, Any]) -> None:
@@ -45,7 +47,7 @@ class Cache:
         return Reply(**content["reply"])
 
     def put(self, request: Request, reply: Reply) -> None:
-        """Store an answer; if that fails, the judge is asked again later."""
+        """Store an answer. If the file cannot be written, do nothing; the judge will be asked again."""
         file = self._file(request)
         content = {"identity": self._identity, "request": asdict(request), "reply": asdict(reply)}
         with suppress(OSError):

@@ -13,13 +13,13 @@ from audiomarathon.errors import ModelError
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Request
 
-_GIVE_UP = 6  # failed requests in a row, besides those in flight, that end the judging
+_GIVE_UP = 6  # stop after this many failed requests in a row, not counting those in flight
 _SEED = 42
 
 
 @dataclass
 class EndpointJudge(Judge):
-    """A served model, asked at temperature 0 with a seed; up to `at_once` requests are in flight."""
+    """A judge that is a served model, asked at temperature 0 with a seed; at most `at_once` requests are in flight."""
 
     key: str
     endpoint: Endpoint

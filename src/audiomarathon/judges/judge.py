@@ -1,4 +1,4 @@
-"""The interface of a judge: it answers requests, and names everything that its answers depend on."""
+"""The interface of a judge: it answers requests, and states everything that its answers depend on (its identity)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.judges.judgements import Request
 
 @dataclass(frozen=True)
 class Reply:
-    """A judge's answer to a request, or an error; see :class:`Judgement` for the fields."""
+    """A judge's answer to a request, or an error; the fields are those of :class:`Judgement`."""
 
     text: str = ""
     finish: str = ""
@@ -25,14 +25,14 @@ class Reply:
 
 
 class Judge(ABC):
-    """A model that rates replies by answering requests.
+    """A model that rates replies of the model under test: it answers requests, each with one question about a reply.
 
     Attributes
     ----------
     key
-        Name after `--with`. It is also the judge's name in files, unless `--with NAME=…` gives another.
+        Name that the user gives to `--with`. It is also the judge's name in files, unless `--with NAME=…` renames it.
     aliases
-        Other names after `--with`.
+        Alternative names for `--with`.
     stored
         Whether all answers come from a file, so that no cache is needed.
     """
@@ -45,7 +45,7 @@ class Judge(ABC):
     def identity(self) -> Mapping[str, Any]:
         """Return everything that the answers depend on, as JSON values: back-end, model, fingerprint, sampling.
 
-        The identity is stored with each judgement, and is part of the cache's key.
+        The identity is stored with each judgement, and is part of the key under which the cache stores an answer.
         """
 
     @abstractmethod
@@ -55,7 +55,7 @@ class Judge(ABC):
         Raises
         ------
         ModelError
-            No request can succeed.
+            The judge cannot answer any request, for example because its server stopped.
         """
 
     def prices(self) -> Prices | None:

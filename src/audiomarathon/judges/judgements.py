@@ -51,7 +51,7 @@ class Judgement:
     protocol, version
         Name and version of the protocol that asked.
     sample
-        Id of the judged record; for an anchor, the id of the record that the anchor belongs to.
+        Id of the judged record; for an anchor (a made-up reply), the id of the record whose reply it replaces.
     request_hash, messages
         The request's hash, and its raw messages.
     text, finish
@@ -59,9 +59,9 @@ class Judgement:
     error
         Why there is no answer; None after an answer.
     prompt_tokens, new_tokens, seconds, cost
-        None if unknown.
+        Counts of tokens, seconds and price of the answer; None if unknown.
     cached
-        True if it came from the cache.
+        True if the answer came from the cache.
     """
 
     judge: str
@@ -96,15 +96,15 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Reading:
-    """A judge's current judgement of a record, as read by a protocol.
+    """The values that a protocol read from a judge's answers about a record, such as a rating.
 
     Attributes
     ----------
     values
-        None if there is no judgement, or it cannot be read.
+        The values by name; None if the judge has not answered, or its answer cannot be read.
     missing
-        Why there are no values: `absent` (not judged, or judged before the reply or the prompt changed), `failed`,
-        `unreadable`; else "".
+        Why there are no values: `absent` (not judged, or judged before the reply or the prompt changed), `failed` (the
+        request failed) or `unreadable`; "" if there are values.
     """
 
     values: Mapping[str, Any] | None
@@ -112,24 +112,24 @@ class Reading:
 
 
 def request_of(protocol: Protocol, record: Record) -> Request | None:
-    """Return the request about a record; None if nothing is asked."""
+    """Return a protocol's request about a record; None if the protocol asks nothing about it."""
     messages = protocol.messages(shielded(record, protocol.longest_reply))
     return Request(messages, protocol.max_new_tokens) if messages else None
 
 
 def second_of(protocol: Protocol, text: str, record: Record) -> Request | None:
-    """Return the second question that an answer (`text`) calls for; None if there is none."""
+    """Return the second request that a judge's first answer (`text`) calls for; None if the first answer suffices."""
     messages = protocol.second(text, shielded(record, protocol.longest_reply))
     return Request(messages, protocol.max_new_tokens) if messages else None
 
 
 def reading_of(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> Reading:
-    """Read a judge's answers about one record.
+    """Read the values of a judge's answers about one record, as its protocol defines.
 
     Parameters
     ----------
     said
-        The judge's answers by request hash; None for a failed request.
+        The judge's answers by request hash; the value None stands for a failed request.
     """
     shown, request = shielded(record, protocol.longest_reply), request_of(protocol, record)
     if request is None:
@@ -148,17 +148,17 @@ def _read(values: Mapping[str, Any] | None) -> Reading:
 
 
 def judgements_file(folder: Path, judge: str) -> Path:
-    """Return the file of a judge's judgements of a run."""
+    """Return the path of a judge's file of judgements in a run folder."""
     return folder / f"{_PREFIX}{judge}.jsonl"
 
 
 def judge_of(file: Path) -> str:
-    """Return the judge's name from a file's name."""
+    """Return the judge's name from the name of its file of judgements."""
     return file.stem.removeprefix(_PREFIX)
 
 
 def lines_in(file: Path) -> Iterator[Judgement]:
-    """Yield a file's judgements in order. Skip damaged lines with a warning, a half-written last line silently.
+    """Yield a file's judgements in order. Skip damaged lines with a warning, and a half-written last line silently.
 
     Raises
     ------
@@ -181,9 +181,10 @@ def lines_in(file: Path) -> Iterator[Judgement]:
 
 
 def read_judgements(folder: Path) -> dict[str, dict[str, dict[str, Judgement]]]:
-    """Return a run's judgements by judge, sample and request hash.
+    """Return a run's judgements as {judge: {sample id: {request hash: judgement}}}.
 
-    If a request has several lines, its last answer counts. A failed judgement counts only if there is no answer.
+    If a request has several lines, the last line with an answer counts. A failed request is returned only if it never
+    got an answer.
     """
     found: dict[str, dict[str, dict[str, Judgement]]] = {}
     for file in sorted(folder.glob(f"{_PREFIX}*.jsonl")):

@@ -17,14 +17,14 @@ from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 
 @dataclass
 class LocalJudge(Judge):
-    """A checkpoint in a folder or on the hub; uses GPUs if there are any.
+    """A judge that is a local chat model, from a folder or the hub; it runs on GPUs if there are any.
 
     Attributes
     ----------
     source
         A folder or a hub id.
     batch_size
-        Requests per `generate` call; answers depend on it only through rounding.
+        Requests per `generate` call; it changes answers at most by rounding errors.
     download
         Whether missing files are downloaded from the hub.
     """
@@ -74,7 +74,7 @@ class LocalJudge(Judge):
         return model, tokenizer
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """See :meth:`Judge.ask`; requests of similar length share a batch. A prompt that is too long gets an error."""
+        """See :meth:`Judge.ask`. Requests of similar length share a batch; a prompt that is too long gets an error."""
         model, _tokenizer = self._loaded
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         fitting = []
@@ -83,7 +83,7 @@ class LocalJudge(Judge):
             room = most - request.max_new_tokens if most else len(tokens)
             if len(tokens) > room:
                 asked = f"{len(tokens):,} tokens of prompt and {request.max_new_tokens:,} of answer"
-                yield request, Reply(error=f"too long: {asked}; {self.checkpoint.name} allows {most:,} in all")
+                yield request, Reply(error=f"request too long: {asked}; {self.checkpoint.name} allows {most:,} in all")
             else:
                 fitting.append((request, tokens))
         fitting.sort(key=lambda one: (one[0].max_new_tokens, -len(one[1])))

@@ -1,6 +1,7 @@
-"""The protocol interface: questions to a judge about a reply, and how to read the answers.
+"""The protocol interface: which questions to ask a judge about a reply, and how to read its answers.
 
-A protocol is pure: it makes messages from a record, and values from a judge's text. It uses no judge and no file.
+A protocol has no side effects: it turns a record into chat messages, and a judge's text into values such as a rating.
+It uses no judge and no file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _QUOTED = re.compile(r"[\"“”][^\"“”]*[\"“”]")  # short quotations to
 
 @dataclass(frozen=True)
 class Anchor:
-    """An artificial reply to a stored sample, with a known right reading.
+    """An artificial reply to a stored sample, which tests a judge because the right judgement is known.
 
     Attributes
     ----------
@@ -38,7 +39,7 @@ class Anchor:
     reply
         Replaces the model's reply in the record.
     expected
-        For each value of the reading, such as `rating`: the values that are right.
+        The right judgement: for each value by name, such as `rating`, the values that count as right.
     """
 
     kind: str
@@ -46,30 +47,30 @@ class Anchor:
     expected: Mapping[str, Collection[Any]] = field(default_factory=dict)
 
     def of(self, record: Record) -> Record:
-        """Return the record with this reply instead of the model's."""
+        """Return the record with the anchor's reply in place of the model's."""
         return replace(record, reply=self.reply, transcript=None)
 
     def right(self, reading: Mapping[str, Any] | None) -> bool:
-        """Return whether a judge read this reply correctly; an unreadable judgement is wrong."""
+        """Tell whether a judge judged this anchor correctly; an unreadable judgement (None) is wrong."""
         return reading is not None and all(reading.get(name) in allowed for name, allowed in self.expected.items())
 
 
 class Protocol(ABC):
-    """Makes questions to judges about replies, and reads the answers. Instances hold no state.
+    """Makes the questions to judges about replies, and reads the answers. Instances hold no state.
 
     Attributes
     ----------
     name
-        Written into each judgement: letters, digits, `-` and `_`.
+        Name of the protocol, written into each judgement: letters, digits, `-` and `_`.
     version
         A number, or a hash of the question's text and the code that reads answers. When it changes, stored judgements
         are read again.
     max_new_tokens
-        Token limit of a judgement.
+        Token limit of a judge's answer.
     scales
-        Scale of each value on which the judges' agreement is measured.
+        The values for which agreement between judges is measured, each with its scale.
     longest_reply
-        Characters of the reply that a judge sees; None shows all.
+        Number of characters of the reply that a judge sees; None shows all.
     """
 
     name: str
@@ -80,14 +81,14 @@ class Protocol(ABC):
 
     @abstractmethod
     def messages(self, record: Record) -> Messages:
-        """Return the question as chat messages; an empty list asks nothing, such as for a reply without words.
+        """Return the question about a record as chat messages; an empty list asks nothing, such as for an empty reply.
 
-        The reply belongs in a user's message. The record is already :func:`shielded`.
+        Put the reply into a user's message. The record was already made harmless by :func:`shielded`.
         """
 
     @abstractmethod
     def read(self, text: str, record: Record) -> Mapping[str, Any] | None:
-        """Return the values of a judgement, JSON-compatible; None if it cannot be read.
+        """Return the values that a judge's answer states, such as a rating, JSON-compatible; None if it is unreadable.
 
         Parameters
         ----------
@@ -100,35 +101,38 @@ class Protocol(ABC):
         return None
 
     def read_second(self, text: str, second: str, record: Record) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """Read the two answers of a judge that was asked twice; by default only the second counts."""
+        """Return the values of a judge that was asked twice, from both answers; by default only the second counts."""
         return self.read(second, record)
 
     def anchors(self, record: Record) -> Sequence[Anchor]:  # noqa: ARG002
-        """Return replies to this sample with a known right reading, made from its reference alone."""
+        """Return anchors for this sample (replies with a known right judgement), made from its reference alone."""
         return ()
 
 
 def shielded(record: Record, longest: int | None = LONGEST_REPLY) -> Record:
-    """Make a record's reply harmless to a judge's chat template: break control tokens, and cut its end.
+    """Make a reply harmless to a judge's chat template: break control tokens, and keep `longest` characters.
 
     A zero-width character after the first bracket of a control token (`<|im_start|>`, `[INST]`) makes it plain text.
-    Half surrogate pairs, which cannot be encoded, become `?`.
+    Lone surrogates, which cannot be encoded, become `?`.
     """
     text = record.text[:longest].encode(errors="replace").decode()
     return replace(record, reply=_CONTROL.sub(rf"\g<0>{JOINER}", text), transcript=None)
 
 
 def last_verdict(label: str, values: str, text: str, reply: str, *, worst: Collection[str] = ()) -> str | None:
-    """Return the value in the last line `LABEL: VALUE` of a judge's answer, in lower case; None without such a line.
+    """Return VALUE from the last line `LABEL: VALUE` of a judge's answer, in lower case; None if there is no such line.
 
-    Also return None if the judged reply states the same value in such a line, since the judge may have copied it. An
-    earlier line is not used instead, since the last line may be the judge's own. So a reply can never choose its
-    verdict. Values in `worst` always count, so a reply cannot hide a low verdict by stating it either.
+    Also return None if the judged reply itself states this value after LABEL, since the judge may have copied it. An
+    earlier line of the judge is not used instead. So a reply cannot choose its own verdict. Values in `worst` always
+    count, so a reply cannot avoid a low verdict by stating it.
 
     Parameters
     ----------
     label, values
-        Regular expressions, without case; a look-ahead in `values` limits the text after a value.
+        Regular expressions that match LABEL and VALUE, ignoring case; a look-ahead in `values` can limit the text
+        after VALUE.
+    text, reply
+        The judge's answer, and the judged reply.
     worst
         Values, in lower case, that count even if the reply states them.
     """
@@ -142,17 +146,17 @@ def last_verdict(label: str, values: str, text: str, reply: str, *, worst: Colle
 
 
 def verdict_part(text: str) -> str:
-    """Remove thoughts before the last `</think>` from a judge's answer, and blank long quotations.
+    """Remove the thoughts before the last `</think>` from a judge's answer, and empty its long quotations.
 
-    A quotation of more than 20 characters may come from the judged reply, and contain a verdict's line.
+    A quotation of more than 20 characters may come from the judged reply, and contain a line that looks like a verdict.
     """
     return _QUOTED.sub(lambda found: found[0] if len(found[0]) <= 22 else '""', text.rpartition("</think>")[2])
 
 
 def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> Messages | None:
-    """Return messages that ask again: the first question, the judge's answer, and `request`.
+    """Return messages that ask a judge again: the first question, the judge's answer (`text`), and `request`.
 
-    None if every value of the answer could be read.
+    Return None if every value could be read from the first answer.
     """
     if None not in (protocol.read(text, record) or {"": None}).values():
         return None
@@ -161,18 +165,18 @@ def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> 
 
 
 def completed(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Fill an answer's missing values from a second answer; None if neither answer could be parsed."""
+    """Return the values of a first answer, with None replaced from a second; None if neither could be read."""
     if first is None or second is None:
         return dict(first or second or {}) or None
     return {name: value if value is not None else second[name] for name, value in first.items()}
 
 
 def injections(wrong: Anchor, texts: Sequence[str]) -> list[Anchor]:
-    """Return anchors of prompt injection: a wrong reply followed by each text must still be read as wrong."""
+    """Return one prompt-injection anchor per text: a wrong reply followed by the text must still be judged wrong."""
     return [Anchor("injection", f"{wrong.reply}\n{text}", wrong.expected) for text in texts]
 
 
 def was_shielded(record: Record, longest: int | None = LONGEST_REPLY) -> list[str]:
-    """Return the changes that :func:`shielded` makes in a reply: `cut`, `control tokens`."""
+    """Return the names of the changes that :func:`shielded` makes in a record's reply: `cut`, `control tokens`."""
     cut = ["cut"] if longest is not None and len(record.text) > longest else []
     return cut + ["control tokens"] * bool(_CONTROL.search(record.text[:longest]))

@@ -1,4 +1,4 @@
-"""Turn the names after `--with` into judges."""
+"""Turn the names that the user gives to `--with` into judges."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from audiomarathon.judges.replay import ReplayJudge
 from audiomarathon.plugins import look_up, plugins
 
 GROUP = "audiomarathon.judges"  # entry point group
-#: Short names of the papers' judges: hub ids, for local use and for `endpoint:`.
+#: Short names of the papers' judges and their hub ids, for local use and for `endpoint:`.
 KNOWN = {
     "llama-3.1-70b": "meta-llama/Llama-3.1-70B-Instruct",
     "qwen2.5-72b": "Qwen/Qwen2.5-72B-Instruct",
     "mistral-large-2411": "mistralai/Mistral-Large-Instruct-2411",
     "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
 }
-#: Other values after `--with`, with a description.
+#: Other values for `--with`, each with a description.
 FORMS = {
     "a folder or hub id": "a chat model that transformers loads",
     "endpoint:MODEL": "a model behind OPENAI_BASE_URL",
@@ -65,7 +65,7 @@ def _open(text: str, batch_size: int, download: bool) -> Judge:
     kind, _, where = text.partition(":")
     if kind == "replay":
         if not (file := Path(where).expanduser()).is_file():
-            raise SettingsError(f"--with {text}: no such file; allowed: a judgements-NAME.jsonl of a run")
+            raise SettingsError(f"--with {text}: no such file; allowed: a run's file judgements-NAME.jsonl")
         return ReplayJudge(file)
     if kind in ("endpoint", "openai"):
         if not where:
@@ -87,5 +87,5 @@ def plugged_in() -> Sequence[Judge]:
 
 
 def _name(source: str) -> str:
-    """Return a judge's name, which is also part of its files' names."""
+    """Return the judge's default name, made from its folder, hub id or key; it becomes part of file names."""
     return re.sub(r"[^\w.-]", "-", source.rstrip("/").rsplit("/", 1)[-1])[:80]

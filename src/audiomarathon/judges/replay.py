@@ -1,4 +1,4 @@
-"""A judge that replays stored judgements, of an earlier run or from elsewhere. It sends no request."""
+"""A judge that answers from stored judgements, such as those of another run. It sends no requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReplayJudge(Judge):
     def _answers(self) -> Mapping[str, Judgement]:
         found = {one.request_hash: one for one in lines_in(self.file) if one.error is None}
         if not found:
-            raise RecordError(f"{self.file}: contains no judgement; name another file")
+            raise RecordError(f"{self.file}: contains no answered judgement; name another file")
         return found
 
     def identity(self) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
-"""Judge a run: ask for missing answers, and store each answer as it arrives.
+"""Judge a run: ask a judge for the answers that are missing, and store each answer as it arrives.
 
-`judgements-<judge>.jsonl` is the state. A killed process loses at most the answers in flight.
+The file `judgements-<judge>.jsonl` is the only state. A killed process loses at most the answers in flight.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from audiomarathon.records import Record
 
 @dataclass(frozen=True)
 class Bench:
-    """A judge with its name and cache.
+    """A judge with its name and the cache of its answers.
 
     Attributes
     ----------
     name
         The judge's name, which is part of the name of its file of judgements.
     cache
-        Cache of the judge's answers; None for no cache.
+        Cache of the judge's answers; None if no cache is used.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Case:
-    """A run to judge; with `anchors_only`, ask only about anchors (replies with a known verdict)."""
+    """A run to judge; with `anchors_only`, only about anchors (artificial replies with a known right judgement)."""
 
     folder: Path
     records: Sequence[Record]
@@ -48,7 +48,7 @@ class Case:
     anchors_only: bool = False
 
     def asked(self) -> Iterator[Record]:
-        """Yield the records to ask about: anchors first, since the certificate comes first."""
+        """Yield the records to ask about: first the anchors, by which the judge is tested, then the model's replies."""
         answered = [record for record in self.records if record.answered]
         for record in answered:
             yield from (anchor.of(record) for anchor in self.protocol.anchors(record))
@@ -62,10 +62,10 @@ class Plan:
     Attributes
     ----------
     on_file, cached, calls
-        Number of requests answered in the run's folder, answered in the cache or a replayed file, and still to send. A
-        second question counts only after the first is answered.
+        Number of requests with an answer in the run's folder, with an answer in the cache or a replayed file, and
+        still to send. A second question counts only after the first is answered.
     characters, most_tokens
-        Characters to send in all calls, and the most tokens to receive.
+        Number of characters to send in all calls, and the largest possible number of tokens to receive.
     """
 
     on_file: int
@@ -76,13 +76,13 @@ class Plan:
 
 
 def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
-    """Return the work of judging a run. Ask and write nothing.
+    """Count the requests that judging a run would need. Ask and write nothing.
 
     Parameters
     ----------
     planned
-        Hashes of the requests of runs that were planned before, whose answers will then be in the cache. The hashes of
-        this run's requests are added.
+        Hashes of the requests of runs that will be judged earlier, so their answers will be in the cache by then. The
+        hashes of this run's requests are added to the set.
     """
     pending, n_answered = _pending(case, read_judgements(case.folder).get(bench.name, {}))
     planned = set() if planned is None else planned
@@ -103,9 +103,10 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
     Raises
     ------
     RecordError
-        Another process uses the folder, it cannot be written, or another judge of this name has judged the run.
+        Another process uses the folder, the folder cannot be written, or a different judge with this name has already
+        judged the run.
     ModelError
-        No request to the judge can succeed.
+        The judge cannot answer any request.
     """
     file = judgements_file(case.folder, bench.name)
     with hold_run(case.folder):
@@ -138,14 +139,14 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
 def _pending(
     case: Case, known: Mapping[str, Mapping[str, Judgement]], asked: Collection[str] = ()
 ) -> tuple[dict[str, tuple[Request, list[str]]], int]:
-    """Return the requests to send (by hash, with the ids of their samples), and the number of answered requests.
+    """Return the requests without an answer, by hash and with their sample ids, and the number of answered requests.
 
     Parameters
     ----------
     known
-        The judge's judgements, by sample and request hash.
+        The judge's stored judgements, by sample id and request hash.
     asked
-        Hashes of requests to leave out.
+        Hashes of requests to leave out, since they were already sent in this call.
     """
     pending: dict[str, tuple[Request, list[str]]] = {}
     n_answered = 0
@@ -165,7 +166,7 @@ def _pending(
 
 
 def _answers(bench: Bench, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply, bool]]:
-    """Yield requests with their answers, and whether the answer was cached."""
+    """Answer requests from the cache or by the judge; yield (request, answer, whether it came from the cache)."""
     uncached = []
     for request in requests:
         if bench.cache and (reply := bench.cache.get(request)) is not None:
@@ -181,7 +182,7 @@ def _answers(bench: Bench, requests: Sequence[Request]) -> Iterator[tuple[Reques
 
 @contextmanager
 def _appending(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file of lines to append to; cut off a half-written last line."""
+    """Open a file to append lines; first cut off a half-written last line."""
     with writing(file):
         if file.exists():
             with open_plain(file, "r+b") as stream:

@@ -35,8 +35,8 @@ def macro_f1(truth: Labels, predicted: Predictions) -> float:
 def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]]:
     """Return `precision`, `recall`, `f1`, `support` and `unparsed` of each class in `truth`, sorted.
 
-    `precision` is None for a class never predicted (its F1 is 0). `support` counts the class's samples, `unparsed`
-    its samples without a chosen option.
+    `precision` is None for a class never predicted (its F1 is 0). `support` is the number of the class's samples,
+    `unparsed` the number of these whose reply chose no option.
     """
     _check(truth, predicted)
     table: dict[str, dict[str, Any]] = {}
@@ -56,18 +56,18 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
 
 
 def choice_details(truth: Labels, predicted: Predictions) -> dict[str, Any]:
-    """Return `per_class` and `as_published` of a multiple-choice run's summary."""
+    """Return the fields `per_class` and `as_published` of a run's summary, from the functions of the same names."""
     if not truth:
         return {"per_class": {}, "as_published": None}
     return {"per_class": per_class(truth, predicted), "as_published": as_published(truth, predicted)}
 
 
 def as_published(truth: Labels, predicted: Predictions) -> dict[str, Any] | None:
-    """Return the figures as computed by the benchmark's release, for comparison with its table only.
+    """Return accuracy and F1 by the benchmark's released code, for comparison with its published table only.
 
-    Drop samples with an unparsed reply first (`n` samples remain; None if none do). Average `macro_f1` over all classes
-    in the truth or the predictions, and `weighted_f1` by support, as scikit-learn does. The release used `macro_f1` for
-    some tasks and `weighted_f1` for others.
+    This code first drops the samples with an unparsed reply: `n` is the number of samples left, and the result is None
+    if none is left. `macro_f1` averages over all classes in the truth or the predictions, `weighted_f1` by support,
+    both as in scikit-learn. The release used `macro_f1` for some tasks and `weighted_f1` for others.
     """
     kept = [(right, chosen) for right, chosen in zip(truth, predicted, strict=True) if chosen is not None]
     if not kept:
@@ -83,7 +83,7 @@ def as_published(truth: Labels, predicted: Predictions) -> dict[str, Any] | None
 
 
 def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], clusters: Sequence[str] = ()) -> Sums:
-    """Return accuracy, strict accuracy and macro-F1 as sums over samples.
+    """Return accuracy, strict accuracy and macro-F1 as sums over samples, which can be resampled.
 
     Parameters
     ----------
@@ -112,7 +112,10 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
 
 
 def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Sequence[str] = ()) -> Sums:
-    """Return the release's two F1 scores (see :func:`as_published`) as sums over samples; unparsed replies add 0."""
+    """Return the release's macro-F1 and weighted F1 as sums over samples, which can be resampled.
+
+    See :func:`as_published`; a sample with an unparsed reply adds 0 to every sum.
+    """
     labels = sorted({*truth, *(chosen for chosen in predicted if chosen is not None)})
     parsed = [None if chosen is None else right for right, chosen in zip(truth, predicted, strict=True)]
     is_class, chooses = _one_hot(parsed, labels), _one_hot(predicted, labels)
@@ -129,7 +132,7 @@ def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Seque
 
 
 def _one_hot(values: Predictions, labels: Labels) -> Floats:
-    """Return 1 where a value equals a label, else 0, shape (values, labels)."""
+    """Return an array of shape (values, labels): 1 where a value equals a label, else 0."""
     return np.array([[value == label for label in labels] for value in values], np.float64).reshape(-1, len(labels))
 
 
@@ -137,4 +140,4 @@ def _check(truth: Labels, *others: Sequence[object]) -> None:
     if not truth:
         raise ValueError("no samples to score")
     if any(len(other) != len(truth) for other in others):
-        raise ValueError(f"{len(truth)} truths, but {[len(other) for other in others]} predictions, flags or clusters")
+        raise ValueError(f"{len(truth)} truths, but {[len(other) for other in others]} predictions or flags")

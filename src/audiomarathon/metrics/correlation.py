@@ -1,4 +1,4 @@
-"""Pearson's correlation from sums over items, so that resampling needs only each cluster's sums."""
+"""Compute Pearson's correlation from sums over items, so that resampling needs only each cluster's sums."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ _ROUNDING = 1e-12  # a variance below this share of the mean square counts as 0
 
 
 def moment_columns(predicted: Floats, true: Floats) -> Floats:
-    """Return each item's terms of the sums of 1, p, t, p², t² and pt, shape (..., 6)."""
+    """Return 1, p, t, p², t² and p · t for each prediction p and true value t, shape (..., 6).
+
+    :func:`pearson` needs only the sums of these values over items.
+    """
     return np.stack([np.ones_like(true), predicted, true, predicted**2, true**2, predicted * true], axis=-1)
 
 
 def pearson(sums: Floats) -> Floats:
-    """Return Pearson's r from sums of :func:`moment_columns`, shape (...).
+    """Return Pearson's r, shape (...), from sums of :func:`moment_columns` over items, shape (..., 6).
 
-    Constant predictions have r = 0; with a constant truth, r is NaN.
+    Constant predictions have r = 0; with constant true values, r is NaN.
     """
     n, p, t, pp, tt, pt = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)
     spread, wanted = n * pp - p * p, n * tt - t * t

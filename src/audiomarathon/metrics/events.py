@@ -1,4 +1,4 @@
-"""F1 of events in time, by segments or by onsets within a tolerance."""
+"""Compute F1 of events in time: by segments, or by onsets within a tolerance."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _EPSILON = 1e-9  # seconds
 
 
 def f1(counts: npt.ArrayLike) -> Floats:
-    """Return F1 from true positives, false positives and false negatives, shape (..., 3); NaN if all are 0."""
+    """Return F1 from counts of shape (..., 3): true positives, false positives, false negatives. NaN if all are 0."""
     hits, extra, missed = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
     return ratio(2 * hits, 2 * hits + extra + missed)
 
 
 def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
-    """Return the mean F1 over the labels that occur in the truth; without `macro`, the F1 of all labels pooled.
+    """Return the mean F1 of the labels that occur in the truth; without `macro`, F1 of all labels' counts together.
 
     Parameters
     ----------
     counts
-        Shape (..., labels, 3).
+        True positives, false positives and false negatives of each label, shape (..., labels, 3).
 
     Returns
     -------
-    Shape (...); NaN if no label occurs.
+    Shape (...); NaN if no label occurs in the truth.
     """
     labels = np.asarray(counts, dtype=np.float64)
     labels = labels if macro else labels.sum(axis=-2, keepdims=True)
@@ -38,9 +38,10 @@ def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
 
 
 def segments(frames: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """Return the maximum of each segment of `size` frames, shape (segments, labels); drop an incomplete last segment.
+    """Split frames into segments of `size` frames, and return each label's maximum in each segment.
 
-    X-ARES does the same; sed_eval (A. Mesaros et al., Applied Sciences 6, 2016) keeps the incomplete segment.
+    Frames have the shape (frames, labels), the result (segments, labels). An incomplete last segment is dropped, as in
+    X-ARES; sed_eval (A. Mesaros et al., Applied Sciences 6, 2016) keeps it.
     """
     many = len(frames) // size
     found: npt.NDArray[Any] = frames[: many * size].reshape(many, size, frames.shape[1]).max(axis=1)
@@ -48,16 +49,21 @@ def segments(frames: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 def counts_of(predicted: npt.NDArray[np.bool_], true: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return true positives, false positives and false negatives of each label, shape (labels, 3)."""
+    """Count true positives, false positives and false negatives of each label, shape (labels, 3).
+
+    `predicted` and `true` have the shape (frames, labels), or (segments, labels).
+    """
     return np.stack(
         [(predicted & true).sum(axis=0), (predicted & ~true).sum(axis=0), (~predicted & true).sum(axis=0)]
     ).T
 
 
 def onset_counts(predicted: Sequence[float], true: Sequence[float], tolerance: float) -> tuple[int, int, int]:
-    """Match sorted onsets (seconds) of one label, each at most once; return TP, FP and FN as :func:`counts_of`.
+    """Match a label's predicted and true onsets; return numbers of true positives, false positives, false negatives.
 
-    Matching the earliest fitting pair first gives the most pairs, because all pairs have the same tolerance.
+    Onsets are sorted times in seconds. Two onsets match if they differ by at most `tolerance`; each is matched at most
+    once. Matching the earliest fitting pair first gives the most pairs, because the tolerance is the same for all
+    pairs.
     """
     hits = here = there = 0
     while here < len(predicted) and there < len(true):

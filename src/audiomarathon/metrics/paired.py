@@ -36,14 +36,14 @@ _CODES = 1 << 17  # compute equal draws once if at most this many different ones
 
 @dataclass(frozen=True)
 class Pair:
-    """Two settings on the same samples.
+    """A setting and the setting that it is compared with (the reference), on the same samples.
 
     Attributes
     ----------
     totals
         Shape (clusters, 2 · columns): each cluster's sums, first the setting's columns, then the reference's.
     sums
-        The setting's sums, whose statistic gives the figures.
+        The setting's sums; their `statistic` also turns the reference's sums into figures.
     figure
         Index of the tested figure among the statistic's figures.
     """
@@ -54,7 +54,9 @@ class Pair:
 
     @classmethod
     def of(cls, setting: Sums, reference: Sums, figure: str | None = None) -> Pair:
-        """Pair a setting with a reference of the same units, in the same order; test `figure`, or the first figure.
+        """Pair a setting's sums with a reference's, and choose the figure to test (default: the first).
+
+        Both must hold the same units in the same order.
 
         Raises
         ------
@@ -62,7 +64,9 @@ class Pair:
             When setting and reference differ in the number of units or in their figures.
         """
         if setting.columns.shape != reference.columns.shape or setting.names != reference.names:
-            raise ValueError(f"not the same samples or figures: {setting.columns.shape} and {reference.columns.shape}")
+            raise ValueError(
+                f"not the same samples or figures: shapes {setting.columns.shape}, {reference.columns.shape}"
+            )
         totals = cluster_totals(np.hstack([setting.columns, reference.columns]), setting.clusters)
         return cls(totals, setting, 0 if figure is None else setting.names.index(figure))
 
@@ -87,14 +91,14 @@ class Pair:
         return setting, reference
 
     def _apart(self, sums: Floats) -> Floats:
-        """Return setting − reference of each figure, for each row of summed totals."""
+        """Return the setting's figures minus the reference's, for each row of summed totals."""
         return self.sums.statistic(sums[:, : self._width]) - self.sums.statistic(sums[:, self._width :])
 
     def differences(self, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Estimate]:
         """Return setting − reference of every figure with its 95 % interval over clusters.
 
-        Setting and reference are resampled together, so that the difficulty of shared samples cancels out. If every
-        sample is right (or wrong) for the setting and also for the reference, no resample varies. Then combine the two
+        Setting and reference are resampled together, so that the difficulty of shared samples cancels out. If the
+        setting has all samples right or all wrong, and so has the reference, no resample varies. Then combine the two
         scores' intervals by R. Newcombe's method (Statistics in Medicine 17, 1998).
         """
         weights = (_weights(rng, rows, self.clusters) for rows in _blocks(draws, self.clusters))
@@ -107,7 +111,10 @@ class Pair:
         }
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
-        """Return the tested difference after swapping the settings of random clusters, shape (draws,)."""
+        """Return the tested difference after swapping setting and reference in random clusters, shape (draws,).
+
+        These values are the permutation test's distribution under the null hypothesis.
+        """
         moved = np.roll(self.totals, self._width, axis=1) - self.totals  # the effect of swapping a cluster on the sums
         moved = moved[moved.any(axis=1)]  # skip clusters that a swap does not change
         swaps = (rng.integers(0, 2, (rows, len(moved)), np.int8) for rows in _blocks(draws, len(moved)))
@@ -118,6 +125,7 @@ class Pair:
     def _after_draws(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
         """Return setting − reference of every figure for each random draw (a resample or a swap).
 
+        The setting's and the reference's sums are `start` plus the rows of `totals`, each times its number in `drawn`.
         If few different draws are possible, equal draws are computed once.
         """
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
@@ -134,7 +142,7 @@ class Pair:
 
 
 def _difference(setting: float, reference: float, drawn: Floats, clusters: int, ends: Sequence[float]) -> Estimate:
-    """Return a difference with its interval, from its value in each resample."""
+    """Return setting − reference with its interval; `drawn` holds this difference in each resample."""
     found = Estimate(setting - reference, None, clusters, drawn)
     if clusters < 2 or math.isnan(setting - reference):
         return found
@@ -148,7 +156,7 @@ def _difference(setting: float, reference: float, drawn: Floats, clusters: int, 
 
 @dataclass(frozen=True)
 class PairedResult:
-    """The result of a comparison.
+    """The result of comparing a setting with a reference.
 
     Attributes
     ----------
@@ -160,7 +168,8 @@ class PairedResult:
     p
         Two-sided p of the permutation test that swaps both settings within clusters; None if no draw has a value.
     undefined_resamples, undefined_swaps
-        How many resamples of the bootstrap and swaps of the test were left out: a score has no value on them.
+        Number of bootstrap resamples, and of the test's random swaps, that were left out because a score has no value
+        on them.
     """
 
     difference: float | None
@@ -172,7 +181,7 @@ class PairedResult:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A pair with its draws, for a test of one pair or of several together.
+    """A pair's difference in random resamples and swaps, from which :func:`judge` tests one or several pairs.
 
     Attributes
     ----------
@@ -187,12 +196,12 @@ class Drawn:
     flipped: Floats
 
     def scaled(self, weight: float) -> Drawn:
-        """Multiply by a task's weight in a mean over tasks."""
+        """Multiply all differences by a task's weight in a mean over tasks."""
         return Drawn(self.difference.scaled(weight), self.flipped * weight)
 
     @classmethod
     def of(cls, pair: Pair, rng: np.random.Generator, draws: int = DRAWS, swaps: int = DRAWS) -> Drawn:
-        """Resample and swap a pair."""
+        """Draw random resamples and swaps of a pair, and compute its difference in each."""
         difference = list(pair.differences(rng, draws).values())[pair.figure]
         return cls(difference, pair.flipped(rng, swaps))
 
@@ -200,11 +209,11 @@ class Drawn:
 def judge(tasks: Sequence[Drawn]) -> PairedResult:
     """Compare two settings on one task, or on several by the mean of the tasks' differences.
 
-    Tasks are independent: each has separate draws, equally many. The interval comes from
+    Tasks are independent, so each has separate draws; all have the same number of draws. The interval comes from
     :func:`~audiomarathon.metrics.statistics.interval_over`. The test swaps the two settings within whole clusters,
     which changes nothing under the null hypothesis (B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993,
     section 15.2, on clusters). The observed labelling counts as a draw, so p is never 0 and the test keeps its level.
-    Swaps for which a score is undefined are left out, and counted; the test also keeps its level among the others.
+    Swaps for which a score is undefined are left out and counted; the test keeps its level without them.
     """
     found = float(np.mean([task.difference.value for task in tasks]))
     if math.isnan(found):
@@ -237,7 +246,7 @@ def mcnemar(setting: Sequence[bool], reference: Sequence[bool]) -> float:
 def sign_flip(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> float | None:
     """Return the two-sided p of the sign-flip test that independent values have mean 0.
 
-    None for fewer than two values, or if a value is NaN.
+    Return None for fewer than two values, or if a value is NaN.
     """
     if len(values) < 2 or np.isnan(values).any():
         return None

@@ -1,4 +1,4 @@
-"""Retrieval metrics: ranks of the relevant items, recall at k, and average precision at k."""
+"""Compute retrieval metrics: ranks of the relevant items, recall at k, and average precision at k."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ def places_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
 
 
 def recall(queries: Sequence[Sequence[int]], k: int) -> float:
-    """Return the share of queries with a relevant item among the first k, given each query's ranks."""
+    """Return the share of queries with a relevant item among the first k.
+
+    A query is given as the ranks of its relevant items.
+    """
     return float(np.mean([min(places) <= k for places in queries]))
 
 
 def average_precision(queries: Sequence[Sequence[int]], k: int) -> float:
-    """Return the mean over queries of average precision, given each query's ranks; ranks beyond k count 0."""
+    """Return the mean over queries of average precision at k.
+
+    A query is given as the ranks of its relevant items. An item with a rank beyond k adds 0, but counts in the mean.
+    """
     precisions = [
         np.mean([n / place if place <= k else 0.0 for n, place in enumerate(sorted(places), start=1)])
         for places in queries

@@ -37,17 +37,17 @@ class Sums:
     names
         Names of the figures.
     columns
-        Shape (units, columns): each unit's terms of each sum. A unit is a sample, or a group of samples.
+        Shape (units, columns): what each unit adds to each sum. A unit is a sample, or a group of samples.
     statistic
         Maps sums, shape (n, columns), to figures, shape (n, figures); NaN where a figure is undefined.
     clusters
         The cluster of each unit.
     ends
-        The values of each figure if all units are right, or all wrong, such as (0, 1) for accuracy. If a figure equals
-        an end in every resample, it gets Wilson's interval, scaled to the distance of the ends. A figure with the ends
-        () gets no interval if it does not vary.
+        Each figure's values if all units are wrong and if all are right, such as (0, 1) for accuracy. If a figure
+        equals one of these ends in every resample, it gets Wilson's interval, scaled to the distance between the ends.
+        A figure with the ends () gets no interval if it does not vary.
     counted
-        Number of clusters that a figure uses, for figures that do not use all clusters.
+        Number of clusters that a figure uses, for each figure that does not use all clusters.
     """
 
     names: tuple[str, ...]
@@ -113,17 +113,17 @@ class Estimate:
 
     @property
     def reach(self) -> tuple[float, float]:
-        """Distances of the figure to the interval's lower and upper end."""
+        """Distances from the figure to the lower and to the upper end of its interval."""
         return self.value - self.low, self.high - self.value
 
 
 def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
-    """Sum samples within clusters.
+    """Sum the rows of the samples of each cluster.
 
     Parameters
     ----------
     values
-        Shape (samples, columns): each sample's terms of a metric's sums.
+        Shape (samples, columns): what each sample adds to each sum.
     clusters
         The cluster of each sample.
 
@@ -142,18 +142,18 @@ def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
 
 
 def ratio(above: Floats, below: npt.NDArray[Any], otherwise: float = np.nan) -> Floats:
-    """Divide where `below` is positive; elsewhere the ratio is `otherwise`."""
+    """Return `above` / `below` where `below` is positive, and `otherwise` elsewhere."""
     quotient: Floats = np.divide(above, below, out=np.full(np.shape(above), otherwise), where=below > 0)
     return quotient
 
 
 def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequence[str]) -> Sums:
-    """Return figures that are means over items; items whose value is None are left out.
+    """Return figures that are means over items, as sums that can be resampled; leave out items whose value is None.
 
     Parameters
     ----------
     columns
-        Values of each figure, one per item.
+        The values of each figure, by the figure's name: one value per item.
     """
     values = np.array(list(columns.values()), dtype=np.float64).T.reshape(len(clusters), len(columns))
     present = ~np.isnan(values)
@@ -169,14 +169,14 @@ def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequ
 
 
 class Resampler:
-    """Draws whole clusters. Intervals of sums, means and medians come from the same draws.
+    """Computes intervals by resampling whole clusters. Sums, means and medians are resampled by the same draws.
 
     An interval is the expanded percentile interval (T. Hesterberg, "What Teachers Should Know About the Bootstrap", The
     American Statistician 69(4), 2015). The plain percentile interval is too narrow, about as a z interval is narrower
-    than a t interval. So take the tail at Φ(−√(C/(C−1)) · t) for C clusters instead of at 2.5 %. BCa would not help:
-    the problem here is few clusters, but BCa corrects skew, by a jackknife that is noisy with few clusters. In
-    simulation (tests), the interval contains the truth 93 to 95 % of the time with at least 6 clusters, but 75 % with
-    3, because no resample goes beyond the values of the clusters.
+    than a t interval. So take the tail at Φ(−√(C/(C−1)) · t) instead of at 2.5 %, for C clusters and the quantile t of
+    Student's distribution. BCa would not help: the problem here is few clusters, but BCa corrects skew, by a jackknife
+    that is noisy with few clusters. In simulation (tests), the interval contains the truth 93 to 95 % of the time with
+    at least 6 clusters, but 75 % with 3, because no resample goes beyond the values of the clusters.
 
     If all samples are right, or all wrong, no resample varies. Then use Wilson's interval with the number of clusters
     as trials (E. Wilson, J. Am. Stat. Assoc. 22, 1927), or None below three clusters.
@@ -201,7 +201,7 @@ class Resampler:
         return estimates
 
     def of_totals(self, totals: Floats, statistic: Statistic) -> list[Estimate]:
-        """Return each figure of the statistic on totals, shape (clusters, columns), with its interval."""
+        """Apply a statistic to totals of shape (clusters, columns); return each figure with its interval."""
         count = len(totals)
         values = statistic(totals.sum(axis=0, keepdims=True))[0].tolist()
         if count < 2:
@@ -234,7 +234,7 @@ class Resampler:
         return _estimate(value, np.concatenate(medians), len(names))
 
     def _weights(self, count: int) -> Iterable[npt.NDArray[Any]]:
-        """Return how often each resample contains each cluster, shape (resamples, count), in blocks."""
+        """Return how often each resample contains each cluster, in blocks of shape (some resamples, count)."""
         draw = _kept if count * self.resamples <= _WEIGHTS_KEPT else _drawn
         return draw(self.seed, count, self.resamples)
 
@@ -248,7 +248,10 @@ def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> Iterator[npt.ND
 
 @lru_cache(maxsize=8)
 def _kept(seed: tuple[int, ...], count: int, resamples: int) -> tuple[npt.NDArray[np.uint8], ...]:
-    """Return all draws of `count` clusters. Cached, because a task's settings have equally many clusters."""
+    """Return how often each resample contains each of `count` clusters.
+
+    Cached, because all settings of a task have the same number of clusters.
+    """
     return tuple(_drawn(seed, count, resamples))
 
 
@@ -261,7 +264,7 @@ def _estimate(value: float, drawn: Floats, clusters: int) -> Estimate:
 
 
 def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
-    """Return the estimate, with Wilson's interval if all resamples equal one end of the range, such as 0."""
+    """Return the estimate, with Wilson's interval if the figure equals one of `ends`, such as 0, in every resample."""
     value = estimate.value
     if not estimate.fixed or (ends and value not in ends):
         return estimate
@@ -274,12 +277,12 @@ def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
 
 
 def span_of(ends: Sequence[float]) -> float:
-    """Return the distance between the range's two ends; 1 for a single end."""
+    """Return the distance between the two ends of a figure's range; 1 if there is only one end."""
     return max(ends) - min(ends) or 1.0
 
 
 def wilson_reach(clusters: int) -> float:
-    """Return the width of Wilson's interval if none or all of `clusters` trials succeed: z² / (C + z²)."""
+    """Return the width of Wilson's interval if none or all of C = `clusters` trials succeed: z² / (C + z²)."""
     z2 = float(special.ndtri((1 + CONFIDENCE) / 2)) ** 2
     return z2 / (clusters + z2)
 
@@ -291,7 +294,7 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def means_of(rows: Sequence[Sequence[float] | None]) -> list[float] | None:
-    """Return the mean of each column; None without rows, or if a row is None or differs in length."""
+    """Return the mean of each column; None without rows, if a row is None, or if rows differ in length."""
     present = [row for row in rows if row is not None]
     alike = len(present) == len(rows) and len({*map(len, present)}) == 1
     return np.mean(present, axis=0).tolist() if alike else None
@@ -304,7 +307,7 @@ def expanded_tail(clusters: int) -> float:
 
 
 def mean_over(tasks: Sequence[Estimate], weights: Sequence[float] | None = None) -> Estimate:
-    """Return the mean of independent tasks' figures.
+    """Return the mean of a figure over independent tasks, with its interval.
 
     Tasks with equally many clusters have the same draws, so shuffle each task's draws first, seeded by its index.
 
@@ -325,8 +328,8 @@ def mean_over(tasks: Sequence[Estimate], weights: Sequence[float] | None = None)
 def interval_over(tasks: Sequence[Estimate]) -> tuple[float, float] | None:
     """Return the interval of the mean of independently drawn tasks; None if a task has no interval.
 
-    Start from :func:`interval_of_mean`. A task whose figure does not vary (all samples right) still has an interval:
-    combine its width with the mean's as the root of the sum of squares.
+    Start from :func:`interval_of_mean`, in which a task whose figure does not vary (all samples right) has no width.
+    Such a task still has an interval: combine its width with the mean's as the root of the sum of squares.
     """
     if any(task.interval is None or not len(task.drawn) for task in tasks):
         return None
@@ -342,9 +345,9 @@ def interval_over(tasks: Sequence[Estimate]) -> tuple[float, float] | None:
 def interval_of_mean(drawn: Floats, clusters: Sequence[int]) -> tuple[float, float] | None:
     """Return the 95 % interval of a mean of independent figures with separate clusters.
 
-    Each figure's variance over resamples is too small by (C − 1) / C for its C clusters. t has Welch and
-    Satterthwaite's degrees of freedom (B. Welch, Biometrika 34, 1947). For one figure, this is the expanded percentile
-    interval.
+    A figure's variance over resamples is (C − 1) / C of the true variance for C clusters, and is corrected for that.
+    The quantile t has Welch and Satterthwaite's degrees of freedom (B. Welch, Biometrika 34, 1947). For one figure,
+    this is the expanded percentile interval.
 
     Parameters
     ----------

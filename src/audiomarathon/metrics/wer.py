@@ -37,10 +37,10 @@ class TranscriptErrors:
     errors
         `substitutions + deletions + insertions` of the shortest edit from reference to hypothesis.
     words
-        Words of the reference; 0 if it is empty after normalisation (only fillers and bracketed noise).
+        Number of words of the reference; 0 if normalisation leaves none (only fillers and bracketed noise).
     insertion_loop
-        Whether the hypothesis repeats itself as a stuck decoder does: a phrase of at most 20 words at least four times
-        in a row, with at least 8 repeated words, and with more than any such loop of the reference.
+        Whether the hypothesis repeats itself as a stuck decoder does: a phrase of at most 20 words occurs at least four
+        times in a row. At least 8 words must be repeats, and more than in any such loop of the reference.
     """
 
     errors: int
@@ -58,17 +58,14 @@ def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str
     :func:`transcript_details`.
     """
     expected, given = map(str.split, map(read or normalise, (reference, hypothesis)))
-    if expected and given:
-        aligned = jiwer.process_words(" ".join(expected), " ".join(given))
-        edits = int(aligned.substitutions), int(aligned.deletions), int(aligned.insertions)
-    else:
-        edits = 0, len(expected), len(given)
+    aligned = jiwer.process_words(" ".join(expected), " ".join(given))
+    edits = int(aligned.substitutions), int(aligned.deletions), int(aligned.insertions)
     loop = _longest_loop(given)
     return TranscriptErrors(sum(edits), len(expected), *edits, loop >= LOOP_WORDS and loop > _longest_loop(expected))
 
 
 def letter_errors(reference: str, hypothesis: str) -> tuple[int, int]:
-    """Return the number of wrong letters, and the reference's number of letters, in lower case.
+    """Compare two texts in lower case; return the number of wrong letters, and the reference's number of letters.
 
     Whisper's normaliser is not used: it writes numbers as digits, so one wrong letter would change a whole word.
     """
@@ -103,9 +100,11 @@ def transcript_details(errors: Sequence[Counts]) -> dict[str, Any]:
     Returns
     -------
     dict
-        `words` of all references; `substitutions`, `deletions` and `insertions` per word (None without words);
-        `insertion_loops` (samples); `empty_references` (samples without a reference word: their insertions count in
-        `wer`, and their rate is 0, or 1 with any insertion); and `mean_of_samples`, with score 1 − `mean_wer`.
+        `words`: number of words of all references. `substitutions`, `deletions`, `insertions`: number per reference
+        word, or None without words. `insertion_loops`: number of samples with a loop. `empty_references`: number of
+        samples without a reference word. Their insertions count in `wer`; in `mean_wer` such a sample counts as 0, or
+        as 1 with any insertion. `mean_of_samples`: `mean_wer`, and `score`, which is 1 − `mean_wer`; None without
+        words.
     """
     counts = _counts(errors)
     words = int(counts[:, 1].sum())
@@ -121,7 +120,7 @@ def transcript_details(errors: Sequence[Counts]) -> dict[str, Any]:
 
 
 def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
-    """Return corpus WER, mean WER and the score (1 − WER, at least 0) as sums over samples.
+    """Return `wer` over all words, `mean_wer` over samples, and `score` (1 − `wer`, at least 0) as sums over samples.
 
     Without reference words, no figure has a value.
 
@@ -141,7 +140,7 @@ def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> S
 
 
 def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
-    """Return the release's score, 1 − the mean of the samples' rates, as sums over samples."""
+    """Return the score by the benchmark's released code, 1 − mean of the samples' WERs, as sums over samples."""
     sums = transcript_sums(errors, clusters)
     return Sums(
         ("score",), sums.columns, lambda totals: 1 - sums.statistic(totals)[:, 1:2], sums.clusters, {"score": (1.0,)}
@@ -149,7 +148,7 @@ def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = ())
 
 
 def corpus_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
-    """Return only the score (1 − corpus WER, at least 0) as sums over samples."""
+    """Return only the figure `score` (1 − WER over all words, at least 0), as sums over samples."""
     sums = transcript_sums(errors, clusters)
     return Sums(("score",), sums.columns, lambda totals: sums.statistic(totals)[:, 2:], sums.clusters, sums.ends)
 

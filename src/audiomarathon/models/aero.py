@@ -1,8 +1,8 @@
 """Aero-1-Audio (github.com/EvolvingLMMs-Lab/Aero-1): Qwen2-Audio's encoder and the LLM Qwen2.5-1.5B.
 
-The checkpoint's own code builds the parts of Qwen2-Audio under other names. So we load the checkpoint into the class
-Qwen2-Audio of transformers, and never run that code. In the prompt, each window of 30 s has a placeholder and a line
-break.
+The checkpoint's own code builds the same parts as Qwen2-Audio under other names. So we load the checkpoint into
+transformers' Qwen2-Audio class, and never run that code. In the prompt, each window of 30 s has a placeholder and a
+line break.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from audiomarathon.models.qwen2_audio import Qwen2Audio
 
 
 class Aero(Qwen2Audio):
-    """Aero-1-Audio."""
+    """Aero-1-Audio: its weights, loaded into Qwen2-Audio's class, and its prompt."""
 
     title: ClassVar[str] = "Aero-1"
     model_types: ClassVar[tuple[str, ...]] = ("aero",)

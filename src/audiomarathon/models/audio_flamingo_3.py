@@ -23,7 +23,7 @@ _MOST_SECONDS = 600
 
 
 class AudioFlamingo3(AudioLM):
-    """Audio Flamingo 3."""
+    """Audio Flamingo 3 on clips of up to ten minutes, window by window."""
 
     title: ClassVar[str] = "Audio Flamingo 3"
     architecture: ClassVar[Any] = AudioFlamingo3ForConditionalGeneration
@@ -33,7 +33,7 @@ class AudioFlamingo3(AudioLM):
     placeholder = "<sound>"
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """See :meth:`AudioLM.heard`. A clip longer than ten minutes is refused, never cut."""
+        """Cut clips into windows and extract features; see :meth:`AudioLM.heard`. Refuse a clip over ten minutes."""
         cut = [self._windows(clip) for clip in clips]
         features = self.features([window for clip in cut for window in clip])
         mask = features["attention_mask"]
@@ -42,13 +42,13 @@ class AudioFlamingo3(AudioLM):
         return counts, {"input_features": features["input_features"], "input_features_mask": mask}
 
     def transcript(self, tokens: Sequence[int]) -> str:
-        """See :meth:`AudioLM.transcript`. The model replies `The spoken content of the audio is "…".`"""
+        """Return the text inside `The spoken content of the audio is "…".`; see :meth:`AudioLM.transcript`."""
         processor = AudioFlamingo3Processor(self.feature_extractor, self.tokenizer)
         text: str = processor.decode([list(tokens)], strip_prefix=True, skip_special_tokens=True)[0]
         return text
 
     def _windows(self, clip: Waveform) -> list[Waveform]:
-        """Cut a clip into windows.
+        """Cut a clip into the encoder's windows of 30 s.
 
         Raises
         ------
@@ -66,15 +66,16 @@ class AudioFlamingo3(AudioLM):
         return list(windows(clip, extractor.n_samples))
 
     def worded(self, prompt: Prompt) -> str:
-        """See :meth:`AudioLM.worded`. The chat template has one placeholder, since the processor takes one clip.
+        """Return a prompt's text with a placeholder for each clip; see :meth:`AudioLM.worded`.
 
-        For several clips, replace it by several placeholders, each on a line.
+        The chat template writes one placeholder, since the processor takes one clip. For several clips, replace it by
+        several placeholders, each on a line.
         """
         several = "\n".join([self.placeholder] * max(1, len(prompt.clips)))
         return super().worded(prompt).replace(self.placeholder, several, 1)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """See :meth:`AudioLM.documented_inputs`. The processor takes one clip per prompt."""
+        """Return the processor's inputs for a prompt of one clip, else None; see :meth:`AudioLM.documented_inputs`."""
         if len(prompt.clips) != 1:
             return None
         processor = AudioFlamingo3Processor.from_pretrained(path)

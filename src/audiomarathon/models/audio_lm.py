@@ -67,7 +67,7 @@ class AudioLM:
 
     @classmethod
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
-        """Load a checkpoint folder. The steps are the same for every family; families override the methods below.
+        """Load a checkpoint folder as a model. All families take the same steps; a family may override single steps.
 
         Parameters
         ----------
@@ -113,11 +113,11 @@ class AudioLM:
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
-        """Before loading, refuse a folder that lacks files, or a machine that lacks a package. By default, pass."""
+        """Raise an error before loading if the folder lacks files or this machine lacks a package. By default, pass."""
 
     @classmethod
     def attention(cls, attn_implementation: str) -> str | Mapping[str, str]:
-        """Return the attention implementation for the whole model, or for each part, by the name of its config."""
+        """Return `from_pretrained`'s argument `attn_implementation`: one name, or a name for each sub-config."""
         return attn_implementation
 
     @classmethod
@@ -141,7 +141,10 @@ class AudioLM:
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:
-        """Load weights that the family stores in a special way, and remove them from `info`'s missing keys."""
+        """Load weights that `from_pretrained` cannot load, because the family stores them in a special way.
+
+        `info` is the loading report of `from_pretrained`: remove these weights from its missing keys.
+        """
 
     @classmethod
     def read_config(cls, path: Path) -> Any:
@@ -169,7 +172,7 @@ class AudioLM:
         return prompt
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """Return each clip's number of audio tokens, and the features of all clips, named as the model's arguments."""
+        """Return each clip's number of audio tokens, and the features of all clips as arguments of the model."""
         raise NotImplementedError(f"{type(self).__name__} defines neither `heard` nor its own `prepare`")
 
     def features(self, clips: Any, **options: Any) -> Any:
@@ -182,7 +185,7 @@ class AudioLM:
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
     def worded(self, prompt: Prompt) -> str:
-        """Return a prompt's text by the tokenizer's chat template, with a placeholder for each clip."""
+        """Render a prompt as text with the tokenizer's chat template; each clip becomes a placeholder."""
         return chat_text(self.tokenizer, prompt, self.placeholder)
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
@@ -201,7 +204,7 @@ class AudioLM:
         return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts))
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
-        """Return prompts as left-padded tokens; `counts` are the numbers of audio tokens of the clips."""
+        """Tokenize prompts, padded on the left. `counts` has the number of audio tokens of each clip, in order."""
         remaining = iter(counts)
         texts = [
             with_audio_tokens(self.worded(prompt), self.placeholder, [next(remaining) for _ in prompt.clips])
@@ -219,7 +222,7 @@ class AudioLM:
 
     @property
     def decoder_layers(self) -> nn.ModuleList:
-        """The LLM's layers, from 0."""
+        """The LLM's decoder layers, in order; layer K is item K."""
         layers: nn.ModuleList = self.decoder.layers  # type: ignore[assignment]
         return layers
 
@@ -236,7 +239,7 @@ class AudioLM:
 
     @property
     def tower_layers(self) -> Sequence[nn.Module]:
-        """The audio encoder's layers, from 0; empty if it has no list named :attr:`tower_list`."""
+        """The audio encoder's layers, in order; empty if it has no list named :attr:`tower_list`."""
         return [*getattr(self.audio_encoder, self.tower_list, ())]
 
     @property
@@ -247,7 +250,7 @@ class AudioLM:
 
     @property
     def device(self) -> torch.device:
-        """The device for inputs."""
+        """The device on which the model expects its inputs."""
         device: torch.device = self.model.device
         return device
 
@@ -273,7 +276,7 @@ class AudioLM:
         return (positions,)
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context manager in which each generate call runs; by default, one that does nothing."""
+        """Return a context manager for the time of a `generate` call; by default, it does nothing."""
         return nullcontext()
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
@@ -387,7 +390,7 @@ class AudioLM:
         return Reply(text, finish, len(tokens), tuple(tokens), None if transcript == text else transcript)
 
     def _end_tokens(self) -> tuple[int, ...]:
-        """Return the ids of the tokens that end a reply, by the generation config and the tokenizer."""
+        """Return the ids of the tokens that end a reply, as the generation config and the tokenizer list them."""
         listed = self.model.generation_config.eos_token_id
         ends = {*(listed if isinstance(listed, list) else [listed]), self.tokenizer.eos_token_id} - {None}
         if not ends:
@@ -396,7 +399,7 @@ class AudioLM:
 
 
 def _last_position_only(lm_head: nn.Module) -> RemovableHandle:
-    """Give the LM head only the last position of the prompt.
+    """Hook the LM head to compute only the last position of the prompt; return the hook's handle.
 
     Some families compute logits for every prompt position (2.3 GB at 300 s on a 3B model). Then pruning would seem to
     save this needless work. Only the last position is used, so replies do not change.

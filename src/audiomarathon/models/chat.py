@@ -76,7 +76,7 @@ def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str
 
 
 def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
-    """Return the id of the audio token.
+    """Return the id of the audio token, after checking that tokenizer and config agree on it.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
 
 
 def audio_only(kind: Any, **parts: Any) -> Any:
-    """Build a processor of class `kind` without its parts for pictures, which need torchvision."""
+    """Build a processor of class `kind` from `parts`, without those for pictures, which need torchvision."""
 
     class Processor(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, name: str, part: Any) -> Any:
@@ -109,9 +109,9 @@ def windows(clip: Waveform, samples: int) -> Iterator[Waveform]:
 
 
 def template_in(folder: Path) -> str:
-    """Read a folder's separate file with a chat template, which processors prefer; "" without such a file.
+    """Return the chat template from a checkpoint folder's separate template file; "" without such a file.
 
-    Older processors keep the template in `chat_template.json`.
+    Processors prefer this file to the tokenizer's template. Older ones name it `chat_template.json`.
     """
     file = folder / "chat_template.json"
     if not file.is_file():

@@ -86,7 +86,7 @@ class Checkpoint:
 
 
 def is_ignored(name: str) -> bool:
-    """Tell whether a file of a checkpoint is never downloaded, such as weights in another format."""
+    """Tell whether a file of a hub checkpoint is never downloaded, such as weights in another format."""
     return any(fnmatch(name, pattern) for pattern in _IGNORED)
 
 

@@ -59,7 +59,7 @@ class Gemma3n(AudioLM):
 
     @classmethod
     def read_config(cls, path: Path) -> Gemma3nConfig:
-        """See :meth:`AudioLM.read_config`. The vision config keeps only the sizes that its embedding needs."""
+        """Read a config, and keep only the vision sizes that loading needs; see :meth:`AudioLM.read_config`."""
         cls.refuse_other_kinds(path)
         given, _ = Gemma3nConfig.get_config_dict(path)
         names = ("hidden_size", "vocab_size", "vocab_offset", "rms_norm_eps")
@@ -68,7 +68,7 @@ class Gemma3n(AudioLM):
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:
-        """See :meth:`AudioLM.load_options`."""
+        """Pass the reduced config to `from_pretrained`; see :meth:`AudioLM.load_options`."""
         return {"config": cls.read_config(path)}
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -79,11 +79,14 @@ class Gemma3n(AudioLM):
         self.frames_per_token = strides[0][0] * strides[1][0] * model.config.audio_config.conf_reduction_factor
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
-        """See :meth:`AudioLM.rotary_arguments`. Sliding-window layers rotate faster; use the first layer's kind."""
+        """Return the rotary embedding's arguments for text; see :meth:`AudioLM.rotary_arguments`.
+
+        The rotation differs between sliding-window and full layers. Use that of the first layer.
+        """
         return positions, self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`."""
+        """Turn prompts into a batch, and count each sample's window padding; see :meth:`AudioLM.prepare`."""
         inputs = super().prepare(prompts)
         if (mask := inputs.tensors.get("input_features_mask")) is None:
             return inputs
@@ -92,16 +95,16 @@ class Gemma3n(AudioLM):
         return replace(inputs, window_padding=tuple(sum(next(silent) for _ in range(count)) for count in counts))
 
     def windowed(self, prompt: Prompt) -> Prompt:
-        """See :meth:`AudioLM.windowed`."""
+        """Cut a prompt's clips into windows of 30 s; see :meth:`AudioLM.windowed`."""
         if not all(len(clip) for clip in prompt.clips):
             raise ModelError("a clip is empty")
         return replace(prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, _WINDOW)))
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """See :meth:`AudioLM.heard`.
+        """Extract the features of windows, each padded to 30 s; see :meth:`AudioLM.heard`.
 
-        Every window is padded to 30 s. The processor pads only to the longest clip of its call, so the features at the
-        end of a clip would depend on the batch.
+        The processor pads only to the longest clip of its call, so the features at the end of a clip would depend on
+        the batch.
         """
         features = self.features(clips, max_length=_WINDOW)
         mask = features["input_features_mask"].bool()
@@ -109,12 +112,18 @@ class Gemma3n(AudioLM):
         return [self.tokens_per_window] * len(clips), tensors
 
     def worded(self, prompt: Prompt) -> str:
-        """See :meth:`AudioLM.worded`. The processor puts two tokens and blank lines around each clip."""
+        """Return a prompt's text with tokens and blank lines around each clip, as the processor writes it.
+
+        See :meth:`AudioLM.worded`.
+        """
         framed = f"\n\n{self.tokenizer.boa_token}{self.placeholder}{self.tokenizer.eoa_token}\n\n"
         return super().worded(prompt).replace(self.placeholder, framed)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """See :meth:`AudioLM.documented_inputs`. The processor gets windows, because it would cut a clip at 30 s."""
+        """Return the processor's inputs for a prompt cut into windows; see :meth:`AudioLM.documented_inputs`.
+
+        The processor itself would cut a clip at 30 s.
+        """
         processor = audio_only(
             Gemma3nProcessor,
             feature_extractor=Gemma3nAudioFeatureExtractor.from_pretrained(path),

@@ -42,7 +42,7 @@ class Generation:
     stages
         Measured seconds of encoder, LLM prefill and decode.
     kept_audio_tokens
-        Number of audio tokens that the method kept of each sample; None if the method does not tell.
+        Number of audio tokens that the method kept, for each sample; None if the method does not report it.
     kv_lengths
         Cache length of each decoder layer after prefill (padding included when B > 1).
     expected_lengths
@@ -52,8 +52,8 @@ class Generation:
     peak_memory_bytes
         Peak of the GPUs' allocated memory during the call; None on a CPU.
     encoder_peak_memory_bytes
-        Peak of that memory until the audio tower was done; None on a CPU. If the call reused the tower's output, this
-        is not the tower's peak.
+        Peak of the GPUs' allocated memory until the audio tower was done; None on a CPU. If the call reused the tower's
+        output, this is not the tower's peak.
     scoring
         Seconds of LLM prefill in which the method chose what to keep.
     kept_positions

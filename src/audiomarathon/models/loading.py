@@ -16,7 +16,7 @@ from audiomarathon.errors import AudioMarathonError, ModelError, WeightsError
 
 @contextmanager
 def loading(path: Path, family: str) -> Iterator[None]:
-    """Silence transformers' log inside the block, and turn any error into a :class:`ModelError` of one line.
+    """Silence transformers' log inside the block, and turn any error in it into a :class:`ModelError` of one line.
 
     Raises
     ------

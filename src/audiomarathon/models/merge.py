@@ -32,7 +32,10 @@ class Merge:
 
     @classmethod
     def average_from(cls, starts: torch.Tensor, total: int) -> Merge:
-        """Average runs of neighbours. `starts`, beginning with 0, has each run's first token; its position stays."""
+        """Return the merge that averages runs of neighbouring tokens; each run keeps the position of its first token.
+
+        `starts` has the index of each run's first token (the first is 0); `total` is the number of tokens.
+        """
         import torch
 
         begins = torch.zeros(total, dtype=torch.long, device=starts.device).index_fill_(0, starts, 1)

@@ -45,7 +45,7 @@ class Phi4MM(AudioLM):
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
-        """See :meth:`AudioLM.check_folder`. Refuse a checkpoint without the adapter, and a machine without peft."""
+        """Refuse a checkpoint without the adapter, and a machine without peft; see :meth:`AudioLM.check_folder`."""
         check_installed("peft", "phi4mm")
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             if not (path / _FOLDER / name).is_file():
@@ -53,9 +53,9 @@ class Phi4MM(AudioLM):
 
     @classmethod
     def attention(cls, attn_implementation: str) -> Mapping[str, str]:
-        """See :meth:`AudioLM.attention`.
+        """Return the given attention for the LLM, and sdpa for both encoders; see :meth:`AudioLM.attention`.
 
-        The encoders always use sdpa. The audio encoder adds a bias to every pair of frames, which flash attention does
+        The audio encoder adds a bias to every pair of frames, which flash attention does
         not support. And both encoders define their own eager attention, which `compression/attention.py` would mistake
         for the LLM's.
         """
@@ -86,25 +86,28 @@ class Phi4MM(AudioLM):
 
     @property
     def decoder(self) -> nn.Module:
-        """See :attr:`AudioLM.decoder`."""
+        """The LLM without its head; see :attr:`AudioLM.decoder`."""
         decoder: nn.Module = self.model.model
         return decoder
 
     @property
     def audio_tower(self) -> nn.Module:
-        """See :attr:`AudioLM.audio_tower`. This one encodes, projects, and puts the output into the text embeddings."""
+        """The module that encodes and projects audio, and puts it into the text embeddings.
+
+        See :attr:`AudioLM.audio_tower`.
+        """
         tower: nn.Module = self.model.model.embed_tokens_extend.audio_embed
         return tower
 
     @property
     def audio_encoder(self) -> nn.Module:
-        """See :attr:`AudioLM.audio_encoder`."""
+        """The Conformer inside the audio tower; see :attr:`AudioLM.audio_encoder`."""
         encoder: nn.Module = self.audio_tower.encoder  # type: ignore[assignment]
         return encoder
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """See :meth:`AudioLM.without_adapter`."""
+        """Switch the adapters off for the block; see :meth:`AudioLM.without_adapter`."""
         self.model.disable_adapters()
         try:
             yield
@@ -113,7 +116,7 @@ class Phi4MM(AudioLM):
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:
-        """Make a sample's reply independent of its batch: fix the rotary factors, and encode each clip alone.
+        """Make each sample's reply independent of its batch: fix the rotary factors, and encode each clip alone.
 
         transformers chooses the rotary factors at every step by the longest sample of the batch, and empties the cache
         when they change. Here each sample keeps its factors for the whole call: the long ones if its prompt and token
@@ -128,7 +131,7 @@ class Phi4MM(AudioLM):
         ends = inputs.attention_mask.sum(-1) + max_new_tokens
         if int(ends.max()) > config.max_position_embeddings:
             raise ModelError(
-                f"prompt and token limit make {int(ends.max())} tokens; this model takes at most "
+                f"prompt and token limit (MAX_NEW_TOKENS) make {int(ends.max())} tokens; this model takes at most "
                 f"{config.max_position_embeddings}"
             )
         encoder: Any = self.audio_tower.encoder
@@ -143,14 +146,17 @@ class Phi4MM(AudioLM):
             yield
 
     def _inputs_of_a_step(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Prepare a step as transformers does for most models: keep the cache, and pass no audio after prefill."""
+        """Prepare a step's inputs as most models of transformers do: keep the cache; pass audio only in prefill."""
         if not kwargs.get("is_first_iteration"):
             kwargs = {name: value for name, value in kwargs.items() if not name.startswith("audio_")}
         step: dict[str, Any] = GenerationMixin.prepare_inputs_for_generation(self.model, input_ids, **kwargs)
         return step
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """See :meth:`AudioLM.heard`. For a batch without clips, the speech adapter stays active too."""
+        """Extract each clip's features alone, then pad them; see :meth:`AudioLM.heard`.
+
+        A batch without clips skips this, but the speech adapter stays active for it too.
+        """
         if any(len(clip) < self.feature_extractor.win_length for clip in clips):
             raise ModelError("a clip is too short for a single audio token (0.025 s)")
         alone = [self.feature_extractor(clip, sampling_rate=self.sampling_rate, return_tensors="pt") for clip in clips]
@@ -162,14 +168,14 @@ class Phi4MM(AudioLM):
         return [int(clip["audio_embed_sizes"][0]) for clip in alone], padded
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
-        """See :meth:`AudioLM.batch`."""
+        """Make a batch that also has each clip's number of audio tokens; see :meth:`AudioLM.batch`."""
         sizes = torch.tensor(list(counts))
         inputs = super().batch(prompts, sizes.tolist(), **features)
         # Keep the sizes on the CPU: the model slices by them, and would wait for the GPU to read them there.
         return replace(inputs, tensors={**inputs.tensors, "audio_embed_sizes": sizes}) if features else inputs
 
     def worded(self, prompt: Prompt) -> str:
-        """See :meth:`AudioLM.worded`."""
+        """Render a prompt as text, even by an older template that takes only strings; see :meth:`AudioLM.worded`."""
         try:
             return chat_text(self.tokenizer, prompt, self.placeholder)
         except TemplateError:  # an older template, which accepts only strings
@@ -177,7 +183,7 @@ class Phi4MM(AudioLM):
             return render(self.tokenizer, [{"role": "user", "content": content}])
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """See :meth:`AudioLM.documented_inputs`."""
+        """Return the inputs that the family's processor makes of a prompt; see :meth:`AudioLM.documented_inputs`."""
         processor = audio_only(
             Phi4MultimodalProcessor,
             image_processor=None,
@@ -203,7 +209,7 @@ def _check_active(layers: Iterable[nn.Module]) -> None:
 
 
 def _fault(parts: list[Any]) -> str:
-    """Return why the modules of one layer do not use the adapter, or "" if they do."""
+    """Return why one layer does not use the adapter, or "" if it does. `parts` are the layer's LoRA modules."""
     if not parts:
         return "has no adapter"
     if any(_ADAPTER not in part.lora_B or list(part.active_adapters) != [_ADAPTER] for part in parts):

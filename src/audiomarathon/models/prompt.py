@@ -59,7 +59,7 @@ class Inputs:
     truncated
         Whether each sample's audio was cut, as some models' published code does; empty for models that cut nothing.
     heard_seconds
-        Seconds of audio that the model hears of each sample; empty for models that cut nothing.
+        Seconds of each sample's audio that the model hears; empty for models that cut nothing.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -76,20 +76,20 @@ class Inputs:
 
     @property
     def prompt_tokens(self) -> list[int]:
-        """Prompt tokens of each sample, without padding."""
+        """Number of prompt tokens of each sample, without padding."""
         return [int(n) for n in self.attention_mask.sum(-1).tolist()]
 
     @property
     def audio_tokens(self) -> list[int]:
-        """Audio tokens of each sample, before any is dropped."""
+        """Number of audio tokens of each sample, before any is dropped."""
         return [int(n) for n in self.audio_mask.sum(-1).tolist()]
 
 
 def by_clip(values: _Numbers, inputs: Inputs, seconds: Sequence[float]) -> tuple[_Numbers, ...]:
     """Split an array with one value per audio token of a single prompt into one array per clip.
 
-    Each run of audio tokens in the prompt is a clip, or a window of 30 s. If the number of runs fits neither (since
-    clips follow each other without text), split in proportion to the clips' lengths, which is exact to one token.
+    Each run of neighbouring audio tokens is a clip, or a window of 30 s of a clip. If the number of runs fits neither
+    (since clips follow each other without text), split in proportion to the clips' lengths, exact to one token.
     """
     places = inputs.audio_mask[0].cpu().nonzero().flatten().numpy()
     starts = np.flatnonzero(np.diff(places) > 1) + 1

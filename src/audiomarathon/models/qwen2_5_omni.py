@@ -21,7 +21,7 @@ from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 
 class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
-    """The Qwen2.5-Omni thinker."""
+    """The thinker of Qwen2.5-Omni, which hears audio and writes text."""
 
     title: ClassVar[str] = "Qwen2.5-Omni"
     architecture: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
@@ -30,19 +30,22 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
     placeholder = "<|AUDIO|>"
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
-        """See :meth:`AudioLM.rotary_arguments`. M-RoPE's three rows (time, height, width) are equal for text."""
+        """Return the rotary embedding's arguments for text; see :meth:`AudioLM.rotary_arguments`.
+
+        M-RoPE takes three rows of positions (time, height, width), which are equal for text.
+        """
         return (positions.expand(3, 1, -1),)
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:  # noqa: ARG002
-        """See :meth:`AudioLM.generating`. After the call, delete the position offsets that the thinker has stored."""
+        """After a call, delete the position offsets that the thinker has stored; see :meth:`AudioLM.generating`."""
         try:
             yield
         finally:
             self.model.model.rope_deltas = None
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """See :meth:`AudioLM.documented_inputs`."""
+        """Return the inputs that the family's processor makes of a prompt; see :meth:`AudioLM.documented_inputs`."""
         processor = audio_only(
             self.processor,
             feature_extractor=self.feature_extractor_class.from_pretrained(path),
@@ -52,7 +55,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         return self.processed(processor, prompt, padding=True)
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """See :meth:`AudioLM.heard`."""
+        """Count each clip's audio tokens, and extract the features of all clips; see :meth:`AudioLM.heard`."""
         features, mask = self._features(clips)
         tokens = self.tokens_of(mask.sum(-1))
         if int(tokens.min()) < 1:

@@ -42,13 +42,13 @@ class Qwen2Audio(AudioLM):
 
     @classmethod
     def read_config(cls, path: Path) -> Qwen2AudioConfig:
-        """See :meth:`AudioLM.read_config`. It also reads Aero's config, which is Qwen2-Audio's under another name."""
+        """Read the config of Qwen2-Audio or Aero, which have the same fields; see :meth:`AudioLM.read_config`."""
         cls.refuse_other_kinds(path)
         return Qwen2AudioConfig.from_pretrained(path)
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:
-        """See :meth:`AudioLM.load_options`."""
+        """Pass the config, and new names for tensors (Aero), to `from_pretrained`; see :meth:`AudioLM.load_options`."""
         return {"config": cls.read_config(path), "key_mapping": dict(cls.renamed)}
 
     @classmethod
@@ -64,14 +64,14 @@ class Qwen2Audio(AudioLM):
             info["missing_keys"].discard("lm_head.weight")
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """See :meth:`AudioLM.heard`."""
+        """Count each window's audio tokens, and extract the features of all windows; see :meth:`AudioLM.heard`."""
         features = self.features(clips)
         mask = features["attention_mask"]
         tensors = {"input_features": features["input_features"], "feature_attention_mask": mask.long()}
         return self.tokens_of(mask.sum(-1)).tolist(), tensors
 
     def windowed(self, prompt: Prompt) -> Prompt:
-        """See :meth:`AudioLM.windowed`."""
+        """Cut a prompt's clips into windows of 30 s; refuse a clip that is too short. See :meth:`AudioLM.windowed`."""
         extractor = self.feature_extractor
         lengths = [len(clip) for clip in prompt.clips]
         if not lengths:
@@ -85,7 +85,10 @@ class Qwen2Audio(AudioLM):
         )
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """See :meth:`AudioLM.documented_inputs`. The processor gets windows, because it would cut a clip at 30 s."""
+        """Return the processor's inputs for a prompt cut into windows; see :meth:`AudioLM.documented_inputs`.
+
+        The processor itself would cut a clip at 30 s.
+        """
         processor = Qwen2AudioProcessor.from_pretrained(path)
         return self.processed(processor, self.windowed(prompt), sampling_rate=self.sampling_rate)
 
@@ -94,13 +97,13 @@ class Qwen2AudioFirst30(Qwen2Audio):
     """Qwen2-Audio as published: it hears only the first 30 s of each clip. Records of longer clips say `truncated`."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`."""
+        """Turn prompts into a batch that notes which clips were cut at 30 s; see :meth:`AudioLM.prepare`."""
         limit = self.feature_extractor.n_samples
         heard = tuple(sum(min(len(clip), limit) for clip in prompt.clips) / self.sampling_rate for prompt in prompts)
         truncated = tuple(any(len(clip) > limit for clip in prompt.clips) for prompt in prompts)
         return replace(super().prepare(prompts), truncated=truncated, heard_seconds=heard)
 
     def windowed(self, prompt: Prompt) -> Prompt:
-        """See :meth:`AudioLM.windowed`."""
+        """Keep only the first 30 s of each clip, as one window; see :meth:`AudioLM.windowed`."""
         limit = self.feature_extractor.n_samples
         return super().windowed(replace(prompt, clips=tuple(clip[:limit] for clip in prompt.clips)))

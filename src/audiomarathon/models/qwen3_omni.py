@@ -20,7 +20,7 @@ from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 
 
 class Qwen3Omni(Qwen2_5Omni):
-    """The Qwen3-Omni thinker."""
+    """The thinker of Qwen3-Omni, which hears audio and writes text."""
 
     title: ClassVar[str] = "Qwen3-Omni"
     architecture: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
@@ -29,7 +29,7 @@ class Qwen3Omni(Qwen2_5Omni):
     placeholder = "<|audio_pad|>"
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features and their mask. Each clip is processed alone, before padding.
+        """Return features (clips, mel bins, frames) and their mask (clips, frames). Process each clip alone, then pad.
 
         In a batch with a longer clip, the processor would change a clip's last frames, and add up to one audio token.
         """
@@ -40,6 +40,9 @@ class Qwen3Omni(Qwen2_5Omni):
         return features, pad_sequence([torch.ones(clip.shape[1], dtype=torch.long) for clip in alone], batch_first=True)
 
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """See :meth:`AudioLM.tokens_of`. Each chunk of frames is halved three times."""
+        """Return the number of audio tokens for `frames` mel frames; see :meth:`AudioLM.tokens_of`.
+
+        Three convolutions halve the number of frames in each chunk of the encoder, rounding up.
+        """
         chunk: int = 2 * self.model.config.audio_config.n_window
         return frames // chunk * ((chunk + 7) // 8) + (frames % chunk + 7) // 8

@@ -26,9 +26,9 @@ class ModelSpec:
     Attributes
     ----------
     key
-        The name users type.
+        The name by which users select the model.
     family
-        `module:class` of the :class:`~audiomarathon.models.audio_lm.AudioLM` that runs the model; imported when needed.
+        `module:class` of the :class:`~audiomarathon.models.audio_lm.AudioLM` that runs the model; imported on use.
     checkpoint
         Default checkpoint: a hub id, or :data:`EMBEDDED`.
     tokens_per_second
@@ -116,7 +116,7 @@ def all_models() -> tuple[ModelSpec, ...]:
 
 
 def get_model(name: str) -> ModelSpec:
-    """Return the model with a key or an alias `name`, ignoring case.
+    """Return the model whose key or alias is `name`, ignoring case.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def get_model(name: str) -> ModelSpec:
 
 
 def get_local_model(name: str) -> ModelSpec:
-    """Return a model that runs on this machine.
+    """Return the model whose key or alias is `name`; refuse a model behind an endpoint.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Script of the process that renders chat templates: it answers each line of JSON with a line, until the input ends.
+"""Script of the process that renders chat templates: it reads requests as lines of JSON, and answers each with a line.
 
-`templates.py` runs this script. A template is code from a checkpoint, and may loop or fill the memory. So this process
-has a memory limit, and it is ended if a request takes too long.
+`templates.py` runs this script. A template is code from a checkpoint, which may loop forever or fill the memory. So the
+process has a memory limit, and it is ended if a request takes too long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_TEXT = 10_000_000
 
 
 def main() -> None:
-    """Answer each line with `{"text": …}` or `{"error": …}`."""
+    """Render the template of each request on stdin; answer on stdout with `{"text": …}` or `{"error": …}`."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     with suppress(OSError, ValueError):  # some systems have no /proc, or no such limit

@@ -27,7 +27,7 @@ class _Child:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """Send a request and return the answer; if the process ended, the answer is an error with the reason."""
+        """Send a request; return `{"text": …}`, or `{"error": …}` if rendering failed or the process ended."""
         with self._lock:
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._process, self._owner = _started(), os.getpid()
@@ -50,7 +50,7 @@ class _Child:
         return {"error": f"the process that renders it ended (exit code {code})"}
 
     def stop(self) -> None:
-        """End the process."""
+        """End the child process if this process started it."""
         if self._process is not None and self._owner == os.getpid():
             self._process.communicate()
             self._process = None
@@ -72,7 +72,7 @@ atexit.register(_CHILD.stop)
 
 
 def render(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:
-    """Render a conversation by the tokenizer's chat template, up to the start of the model's turn.
+    """Render a conversation with the tokenizer's chat template, up to the start of the model's turn.
 
     Raises
     ------

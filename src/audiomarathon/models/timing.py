@@ -54,7 +54,7 @@ class Clock:
         self.devices = devices
 
     def mark(self) -> Any:
-        """Return a mark: the present moment, for :meth:`seconds`."""
+        """Return the present moment as a mark; :meth:`seconds` takes two marks."""
         self.synchronize()
         return time.perf_counter()
 
@@ -63,17 +63,20 @@ class Clock:
         return float(end - start)
 
     def synchronize(self) -> None:
-        """Wait for the GPUs."""
+        """Wait until all GPUs have finished their work; on a CPU, return at once."""
         for device in self.devices:
             torch.cuda.synchronize(device)
 
     def reset_peak_memory(self) -> None:
-        """Forget the peak of GPU memory so far."""
+        """Restart the measurement of the peak of GPU memory."""
         for device in self.devices:
             torch.cuda.reset_peak_memory_stats(device)
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the peak of GPU memory since the reset; None on a CPU, which only knows a whole process's peak."""
+        """Return the bytes of GPU memory at the peak since the last reset, summed over GPUs; None on a CPU.
+
+        On a CPU, only the peak of the whole process is known.
+        """
         return sum(map(torch.cuda.max_memory_allocated, self.devices)) if self.devices else None
 
 
@@ -98,10 +101,10 @@ def make_clock(model: nn.Module) -> Clock:
 class TokenWatch(LogitsProcessor):  # type: ignore[misc]
     """A logits processor that changes no logits.
 
-    When the first token's logits exist, it makes the given calls, once. It keeps each step's highest logit, which is
-    NaN if any logit is NaN.
+    It runs the functions `calls` once, when the first token's logits exist. It keeps each step's highest logit, which
+    is NaN if any logit is NaN.
 
-    One processor makes all calls, because transformers inspects each processor's signature at every token (9 µs).
+    One processor runs all functions, because transformers inspects each processor's signature at every token (9 µs).
     """
 
     def __init__(self, *calls: Callable[[], None]) -> None:
@@ -116,7 +119,10 @@ class TokenWatch(LogitsProcessor):  # type: ignore[misc]
         return scores
 
     def first_not_finite(self, row: int, steps: int) -> int | None:
-        """Return the first of a sample's `steps` steps, counted from 1, with NaN or infinite logits, or None."""
+        """Return the first step, from 1, whose highest logit is NaN or infinite; None if there is no such step.
+
+        Only the first `steps` steps of the sample in this `row` of the batch are checked.
+        """
         finite = torch.stack(self._highest)[:steps, row].isfinite().tolist()
         return None if all(finite) else finite.index(False) + 1
 
@@ -138,7 +144,7 @@ class StageTimer:
 
     @contextmanager
     def watching(self, audio_tower: nn.Module) -> Iterator[None]:
-        """During the block, mark the start and end of each call of the audio tower, and keep the memory peak so far."""
+        """Inside the block, time each call of the audio tower, and note the peak of memory until its end."""
         begun: list[Any] = []
 
         def before(_module: nn.Module, _args: Any) -> None:
@@ -155,7 +161,7 @@ class StageTimer:
             yield
 
     def start(self) -> None:
-        """Wait for the device, then start."""
+        """Wait for the device, reset its memory peak, and mark the start of the call."""
         self.clock.synchronize()
         self.clock.reset_peak_memory()
         self._start = self.clock.mark()
@@ -165,7 +171,7 @@ class StageTimer:
         self._first = self.clock.mark()
 
     def stop(self) -> None:
-        """Mark the end, then wait for the device."""
+        """Mark the end of the call, then wait for the device."""
         self._end = self.clock.mark()
         self.clock.synchronize()
 

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Trace:
-    """A method's report on its work on a batch, which it fills while it is applied.
+    """A method's report about one batch. The method fills it during the `generate` call.
 
     It is not in :mod:`audiomarathon.models.generation`, so that an import of this class does not load torch.
 
     Attributes
     ----------
     kept_audio_tokens
-        Number of audio tokens kept of each sample; None if the method does not tell.
+        Number of audio tokens kept, for each sample; None if the method does not report it.
     kept_positions
         For each sample, the prompt positions that were kept, audio and text, in order. Positions count the padding on
-        the left. None if nothing was dropped. Known when the block ends.
+        the left. None if nothing was dropped. Set when the method's `with` block ends.
     merges
         How each sample's audio tokens were merged; None for a sample without merging, or for the whole batch.
     spans
@@ -54,7 +54,7 @@ class Trace:
 
     @contextmanager
     def scoring(self, clock: Clock) -> Iterator[None]:
-        """Count the time of the block as `scoring`: the time in which a method chooses what to keep."""
+        """Count the time of the block as `scoring`, the time in which a method chooses what to keep."""
         start = clock.mark()
         yield
         self.spans.append((start, clock.mark()))

@@ -32,7 +32,7 @@ _SILENCE = np.zeros(1, np.float32)
 
 
 class Voxtral(AudioLM):
-    """Voxtral Mini and Small."""
+    """Voxtral Mini and Small on whole clips, window by window."""
 
     title: ClassVar[str] = "Voxtral"
     architecture: ClassVar[Any] = VoxtralForConditionalGeneration
@@ -41,12 +41,12 @@ class Voxtral(AudioLM):
 
     @classmethod
     def check_folder(cls, path: Path) -> None:  # noqa: ARG003
-        """See :meth:`AudioLM.check_folder`."""
+        """Refuse a machine without mistral-common; see :meth:`AudioLM.check_folder`."""
         check_installed("mistral_common", "voxtral")
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """See :meth:`AudioLM.read_tokenizer`. mistral-common builds the prompt without a chat template."""
+        """Read mistral-common's tokenizer, which needs no chat template; see :meth:`AudioLM.read_tokenizer`."""
         return MistralCommonBackend.from_pretrained(path)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -64,19 +64,22 @@ class Voxtral(AudioLM):
             )
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`."""
+        """Turn prompts into a batch, and count each sample's window padding; see :meth:`AudioLM.prepare`."""
         inputs = super().prepare(prompts)
         real = [sum(math.ceil(len(clip) / self.samples_per_token) for clip in prompt.clips) for prompt in prompts]
         return replace(inputs, window_padding=tuple(np.subtract(inputs.audio_tokens, real).tolist()))
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
-        """See :meth:`AudioLM.heard`. It returns no counts, since :meth:`encoded` finds them itself."""
+        """Extract the features of all clips; see :meth:`AudioLM.heard`.
+
+        It returns no numbers of audio tokens, since :meth:`encoded` finds them itself.
+        """
         if not all(len(clip) for clip in clips):
             raise ModelError("a clip is empty")
         return [], {"input_features": torch.cat([self._windows(clip) for clip in clips])}
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:  # noqa: ARG002
-        """See :meth:`AudioLM.encoded`."""
+        """Tokenize prompts with mistral-common, padded on the left; see :meth:`AudioLM.encoded`."""
         tokens = {"input_ids": [self._tokens(prompt) for prompt in prompts]}
         return self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
 
@@ -104,7 +107,7 @@ class Voxtral(AudioLM):
         return tokens
 
     def _request(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of the prompt with one window of silence for each clip."""
+        """Return mistral-common's tokens for the prompt, with one window of silence in place of each clip."""
         if not (prompt.transcription and prompt.clips):
             conversation = _conversation(prompt.text, [_SILENCE] * len(prompt.clips))
             return list(self.tokenizer.apply_chat_template(conversation)["input_ids"])
@@ -116,7 +119,10 @@ class Voxtral(AudioLM):
         return list(self.tokenizer.tokenizer.encode_transcription(request).tokens)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """See :meth:`AudioLM.documented_inputs`. For transcription, the processor rounds audio to 16 bits."""
+        """Return the processor's inputs for a prompt; see :meth:`AudioLM.documented_inputs`.
+
+        For transcription, the processor rounds audio to 16 bits.
+        """
         processor = VoxtralProcessor.from_pretrained(path)
         if prompt.transcription:
             inputs = processor.apply_transcription_request(

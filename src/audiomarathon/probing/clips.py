@@ -1,4 +1,4 @@
-"""Data of a label probe: pooled embeddings with targets, and the parts to fit, validate and test on."""
+"""Define the data of probes that predict labels: pooled embeddings, targets, and the parts to fit and test on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Clips:
     embeddings
         Shape (clips, dim), finite.
     targets
-        The class of each clip, counted from 0, shape (clips,); multi-label: 0 or 1, shape (clips, classes).
+        Single-label: each clip's class number, from 0, shape (clips,). Multi-label: 1 for each of a clip's labels, else
+        0, shape (clips, classes).
     parts
         The part that each clip belongs to ("train", "valid", "test" or a fold), shape (clips,).
     """
@@ -61,7 +62,7 @@ class Clips:
         return int(self.targets.shape[1] if self.multi_label else self.targets.max() + 1)
 
     def rows(self, *parts: str) -> Integers:
-        """Return the rows of the clips in these parts, in order."""
+        """Return the row numbers of the clips in these parts, in ascending order."""
         missing = sorted({*parts} - {*self.parts.tolist()})
         if missing:
             raise DataError(f"no clips in {', '.join(missing)}; parts with clips: {', '.join(np.unique(self.parts))}")
@@ -79,16 +80,17 @@ class Split:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Scores of the test clips of all splits.
+    """A probe's class scores of the test clips of all splits.
 
     Attributes
     ----------
     rows
-        The clip of each score, as a row of the embeddings, shape (clips,).
+        Row number, in the embeddings, of the clip that each row of `scores` belongs to, shape (clips,).
     scores
         A score for each class, shape (clips, classes); the class with the highest score is predicted.
     penalties, valid
-        The penalty chosen on the validation part of each split, and the figure it has there; empty for kNN.
+        For each split, the penalty chosen on its validation part, and the accuracy (multi-label: mean average
+        precision) reached there. Empty for kNN.
     """
 
     rows: Integers
@@ -98,7 +100,7 @@ class Predictions:
 
     @property
     def predicted(self) -> Integers:
-        """The class of each clip with the highest score."""
+        """For each clip, the class with the highest score."""
         best: Integers = self.scores.argmax(axis=1)
         return best
 
@@ -106,7 +108,7 @@ class Predictions:
 def rotated(folds: Sequence[str], *, as_published: bool = False) -> list[Split]:
     """Return one split for each fold: test on it, validate on the next fold, train on the rest.
 
-    X-ARES (`as_published`) validates on the fold that it tests.
+    With `as_published`, validate on the test fold, as X-ARES does.
     """
     fewest = 2 if as_published else 3
     if len({*folds}) != len(folds) or len(folds) < fewest:
@@ -124,7 +126,8 @@ def held_out(clusters: Sequence[str], targets: Integers, *, share: float = HELD_
     Returns
     -------
     Booleans, shape (clips,), True where a clip is held out. Clusters are tried in the order of a hash, and each is
-    taken if it brings the counts of the classes nearer to `share`. At least one cluster is taken, and one is left.
+    held out if that brings the shares of the classes nearer to `share`. At least one cluster is held out, and at least
+    one is not.
     """
     names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
     if len(names) < 2:
@@ -142,12 +145,15 @@ def held_out(clusters: Sequence[str], targets: Integers, *, share: float = HELD_
 
 
 def one_hot(targets: Integers, classes: int) -> Floats:
-    """Return a row for each class number, shape (clips, classes), 1 at its class and 0 elsewhere."""
+    """Return the class numbers as one-hot rows, shape (clips, classes)."""
     return np.eye(classes)[targets]
 
 
 def grouped(clusters: Sequence[str], folds: int) -> list[str]:
-    """Return each clip's fold ("1", …): go through the clusters in hash order, and put each into the smallest fold."""
+    """Deal whole clusters to folds, and return the fold of each clip ("1", "2", …).
+
+    Clusters are dealt in the order of a hash of their names, each to the fold with the fewest clips so far.
+    """
     sizes, taken, counts = Counter(clusters), dict[str, int](), [0] * folds
     for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
         taken[name] = counts.index(min(counts))

@@ -34,7 +34,17 @@ _AHEAD = 2  # number of batches decoded before they are needed
 
 @dataclass(frozen=True)
 class Heard:
-    """A clip, the hash of its audio, its length in samples at the encoder's rate, and why it cannot be read, or ""."""
+    """A clip whose file was read before encoding.
+
+    Attributes
+    ----------
+    audio
+        SHA-256 of the file's bytes.
+    samples
+        Length at the encoder's sampling rate.
+    error
+        Why the clip cannot be read; "" if it can.
+    """
 
     clip: Clip
     audio: str
@@ -44,12 +54,14 @@ class Heard:
 
 @dataclass(frozen=True)
 class Item:
-    """A clip as X-ARES counts it: a file in a batch. A long file can be in two batches.
+    """One embedding of a clip as X-ARES makes it: one for each batch that holds the clip.
+
+    The crops of a long clip can lie in several batches.
 
     Attributes
     ----------
     row
-        Name of its row in the store.
+        Key of the embedding in the store.
     """
 
     clip: Clip
@@ -63,9 +75,9 @@ class Batch:
     Attributes
     ----------
     cuts
-        The clips, each with the number of its crop.
+        The audio: clips, each with the number of the crop to take, from 0.
     rows
-        Names of rows in the store, each with its position in the batch.
+        The embeddings to store: the key of each in the store, and its position in the batch.
     size
         Length of a crop in samples; 0 to take whole clips.
     padded
@@ -79,19 +91,19 @@ class Batch:
 
 
 Outcome = tuple[Rows, Mapping[str, str]]
-"""Result of a batch: rows for the store, and the reason for each missing row."""
+"""Result of a batch: the embeddings to store, by key, and the reason for each embedding that is missing, by key."""
 
 
 @dataclass(kw_only=True)
 class SharedEncoder(Encoder):
-    """An encoder with copies in other processes, which encode the batches.
+    """An encoder whose batches are encoded by a function, such as one that sends them to copies in other processes.
 
     Attributes
     ----------
     work
         Function that takes batches, and whether to keep frames; it yields each batch with its outcome, in any order.
     copies_on
-        The device of the copies.
+        Device on which batches are encoded.
     """
 
     work: Callable[[Iterable[Batch], bool], Iterator[tuple[Batch, Outcome]]]
@@ -99,7 +111,7 @@ class SharedEncoder(Encoder):
 
 
 def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
-    """Read the headers of the clips, and return them in the same order."""
+    """Hash each clip's file and read its header; return the results in the same order, errors included."""
 
     def one(clip: Clip) -> Heard:
         digest = ""
@@ -115,9 +127,9 @@ def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
 
 
 def mixes(encoder: Encoder, store: Store) -> bool:
-    """Tell whether a much louder clip in the batch changes a clip's features. Such encoders get clips one by one.
+    """Tell whether a clip's features change when a much louder clip is in the same batch.
 
-    The answer is kept in the store.
+    If so, the encoder gets clips one by one. The answer is kept in the store.
     """
     import torch
 
@@ -134,7 +146,7 @@ def mixes(encoder: Encoder, store: Store) -> bool:
 def encode_own(
     encoder: Encoder, heard: Sequence[Heard], store: Store, step: Callable[[int], object] = lambda _n: None
 ) -> dict[str, str]:
-    """Store each clip's own embedding; return why an embedding is missing, by clip id.
+    """Encode each clip independently of other clips, and store the embeddings; return errors by clip id.
 
     A clip too long for the encoder is encoded in windows of equal length; the frames of all windows are averaged.
 
@@ -154,12 +166,12 @@ def encode_published(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> list[Item]:
-    """Encode the clips of one part as X-ARES does, and store the embeddings in rows of their own; return the items.
+    """Encode the clips of one part as X-ARES does, store the embeddings, and return an item for each of them.
 
     Clips are cut into crops of equal length, and the remainder is dropped; clips shorter than a crop are padded.
-    Batches follow the stored order. If a batch holds several crops of a clip, X-ARES uses only the first. For a batch
-    of equally long clips the rows of :func:`encode_own` are used, unless the encoder mixes clips of a batch
-    (:func:`mixes`).
+    Batches follow the order of the data. If a batch holds several crops of a clip, X-ARES uses only the first. A batch
+    without padding or crops reuses the embeddings of :func:`encode_own`, unless other clips of a batch change a clip's
+    features (:func:`mixes`).
 
     Raises
     ------
@@ -203,7 +215,7 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
 
 
 def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
-    """Encode those batches that have rows missing in the store, and store them; return why rows are still missing."""
+    """Encode the batches with embeddings missing in the store, and store these; return errors by store key."""
     fresh, failed, written = Rows(), dict[str, str](), time.monotonic()
     work = encoder.work if isinstance(encoder, SharedEncoder) else partial(_here, encoder)
 
@@ -250,14 +262,14 @@ def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[lis
 
 
 def singly(batch: Batch) -> list[Batch]:
-    """Split a batch into batches of one clip; X-ARES' batches stay whole."""
+    """Split a batch into batches of one clip each; a batch of X-ARES stays whole."""
     if batch.padded:
         return [batch]
     return [Batch((cut,), {row: 0}) for cut, row in zip(batch.cuts, batch.rows, strict=True)]
 
 
 def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[list[Samples]]]]:
-    """Yield batches with their audio; the next batches are decoded while the encoder works."""
+    """Yield each batch with a future of its audio; the next batches are decoded while the encoder works."""
     waiting: deque[tuple[Batch, Future[list[Samples]]]] = deque()
     with ThreadPoolExecutor(1) as pool:
         for batch in batches:
@@ -268,14 +280,17 @@ def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[
 
 
 def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
-    """Return the whole audio of each cut; a file with several crops is decoded once."""
+    """Return the audio of each cut's whole file; a file with several crops is decoded once."""
     files = {one.audio: one.clip.audio for one, _ in cuts}
     waves = {audio: decode(file, rate) for audio, file in files.items()}
     return [waves[one.audio] for one, _ in cuts]
 
 
 def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool) -> Rows:
-    """Encode a batch; return each row's frames (if `framed`) or their mean. Cut audio that is too long into windows."""
+    """Encode a batch; return, for each store key, the frames (if `framed`) or their mean.
+
+    Audio that is longer than the encoder accepts is cut into windows.
+    """
     import torch
 
     if batch.size:

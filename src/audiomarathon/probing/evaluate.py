@@ -30,14 +30,14 @@ Say = Callable[[str], None]
 
 
 def data_root() -> Path:
-    """Return the folder of all tasks' data: $AUDIOMARATHON_ENCODER_DATA, else $XARES_ENV_ROOT, else `env`."""
+    """Return the folder with all encoder tasks' data: $AUDIOMARATHON_ENCODER_DATA, else $XARES_ENV_ROOT, else `env`."""
     return Path(os.environ.get("AUDIOMARATHON_ENCODER_DATA") or os.environ.get("XARES_ENV_ROOT") or "env")
 
 
 def ready(
     encoder: str | Encoder | torch.nn.Module, arguments: Mapping[str, str] | None = None, device: str = "auto"
 ) -> Encoder:
-    """Load an encoder that is given by name, and check that it has X-ARES' interface.
+    """Return the encoder to probe, loaded if it is given by name, after checking that it has X-ARES' interface.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def ready(
 
 
 def checked_device(device: str) -> str:
-    """Return the device to use; "auto" becomes a GPU if there is one."""
+    """Check the value of `--device`; return it, or for "auto" a GPU if there is one, else the CPU."""
     import torch
 
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
@@ -77,19 +77,23 @@ def read_tasks(
     bad: bool = False,
     say: Say,
 ) -> tuple[list[tuple[EncoderTask, Dataset]], list[EncoderTask]]:
-    """Read the tasks that have data; report each other task in a line. Also return the tasks without data.
+    """Return the tasks that can be read, each with its data, and the tasks whose data is missing.
+
+    A task that cannot be read is left out, and a line about it is printed.
 
     Parameters
     ----------
+    limit, mini
+        See :meth:`EncoderTask.read`.
     bad
-        Whether to continue if more than 1 % of the rows are bad.
+        Whether to accept a task of which more than 1 % of the rows are bad.
     plan
-        Whether this is only a plan, so that it continues if no task has data.
+        Whether the caller only plans a run; then it is no error if no task can be read.
 
     Raises
     ------
     DataError
-        No task has data.
+        No task can be read.
     """
     there: list[tuple[EncoderTask, Dataset]] = []
     missing: list[EncoderTask] = []
@@ -117,7 +121,7 @@ def read_tasks(
 
 
 def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
-    """Return a task's embeddings; encode the clips missing in the cache, with a progress bar."""
+    """Return a task's embeddings. Clips that are missing in the cache are encoded, with a progress bar."""
     if isinstance(encoder.module, TowerEncoder) and type(encoder) is Encoder and not task.framed:
         return read_points(encoder, task, data).at(encoder.module.point)
     store = Store(cache_folder(), encoder.identity)
@@ -126,7 +130,14 @@ def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
 
 
 def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bool]:
-    """Probe all tasks; return the results, and whether a task failed. After a task's error, report it and continue.
+    """Run the probes of all tasks; return the results, and whether a task failed.
+
+    An error in one task is printed, and the next task follows.
+
+    Parameters
+    ----------
+    works
+        One iterator for each task, which runs its probes and yields their results.
 
     Raises
     ------
@@ -149,7 +160,7 @@ def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bo
 
 
 def check_protocol(protocol: str) -> None:
-    """Raise if the protocol is unknown."""
+    """Raise :class:`SettingsError` if there is no protocol of this name."""
     if protocol not in PROTOCOLS:
         raise SettingsError(f"--protocol {protocol}: allowed: {', '.join(PROTOCOLS)}")
 

@@ -44,7 +44,7 @@ class Framed:
     segment
         Number of frames in a segment; a label counts once per segment.
     macro
-        Whether the figure is the mean of the labels' F1, instead of the F1 of all labels together.
+        Whether the score is the mean of the labels' F1 (macro), instead of one F1 of all labels together (micro).
     """
 
     frames: Sequence[Floats]
@@ -54,11 +54,11 @@ class Framed:
     macro: bool
 
     def rows(self, *parts: str) -> list[int]:
-        """Return the clips in these parts."""
+        """Return the row numbers of the clips in these parts."""
         return [row for row, part in enumerate(self.parts) if part in parts]
 
     def moments(self, *parts: str) -> Moments:
-        """Return the moments of all frames in these parts."""
+        """Return the sums over all frames in these parts from which ridge is computed."""
         lengths = {row: len(self.frames[row]) for row in self.rows(*parts)}
         batches = _batches(self, [*lengths], max(1, _PRODUCT // max(1, *lengths.values())))
         each = (map(_doubles, pair) for pair in batches)
@@ -77,8 +77,9 @@ def activity(
     """Return which labels are active in each frame, shape (frames, labels); events of other labels are left out.
 
     An event covers the frames from the first at or after its start to the last before its end, so a short event may
-    cover none. Nothing is active from `until` seconds on, unless `until` is 0. With `released`, there are more rows
-    for events that outlast the clip's frames: X-ARES' released code cuts labels to the padded batch, not to the clip.
+    cover none. Nothing is active from `until` seconds on, unless `until` is 0. With `released`, rows are added for
+    events that end after the clip's last frame, because X-ARES' released code cuts labels at the end of the padded
+    batch, not at the end of the clip.
     """
     places = {label: place for place, label in enumerate(labels)}
     if released:
@@ -94,7 +95,10 @@ def activity(
 def onsets_in(
     predicted: Active, events: Sequence[Event], labels: Sequence[str], hop: float, tolerance: float
 ) -> list[int]:
-    """Compare predicted onsets (where a label becomes active) with the starts of events; count over all labels."""
+    """Compare predicted onsets (where a label becomes active) with the starts of events.
+
+    Return the numbers of true positives, false positives and false negatives, summed over all labels.
+    """
     begins = predicted & ~np.vstack([np.zeros_like(predicted[:1]), predicted[:-1]])
     found = []
     for place, label in enumerate(labels):
@@ -107,8 +111,8 @@ def onsets_in(
 def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, Active]]:
     """Yield each test clip's row and its active labels in each frame, predicted by ridge and one threshold.
 
-    Take the penalty and the threshold with the best F1 over segments of valid; if several are best, the largest. Then
-    fit ridge on train and valid.
+    For each split, choose the penalty and the threshold with the best F1 over the segments of the validation part
+    (among equals, the largest penalty, then the largest threshold). Then fit ridge on train and valid.
     """
     for split in splits:
         train, valid = given.moments(*split.train), given.rows(split.valid)
@@ -127,7 +131,7 @@ def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, A
 
 
 def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
-    """Count segments at each threshold: true positives, false positives, false negatives; (thresholds, labels, 3)."""
+    """Count true positives, false positives and false negatives at each threshold; shape (thresholds, labels, 3)."""
     bins = np.searchsorted(THRESHOLDS, scores)  # number of thresholds that a score exceeds
     place = bins * scores.shape[1] + np.arange(scores.shape[1])
     shape = (len(THRESHOLDS) + 1, scores.shape[1])
@@ -172,9 +176,10 @@ def published_frames(
 
 
 def _batches(given: Framed, rows: Sequence[int], size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield normalised frames (clips, frames, dim) and activity (clips, frames, labels), zero-padded to the longest.
+    """Yield batches of at most `size` clips: normalised frames, and the labels that are active in them.
 
-    Each batch overwrites the arrays of the previous one.
+    Shapes are (clips, frames, dim) and (clips, frames, labels), zero-padded to the longest clip of the batch. Each
+    batch overwrites the arrays of the previous batch.
     """
     lengths = {row: len(given.frames[row]) for row in rows}
     widths = [each[0].shape[1] for each in (given.frames, given.active)]
@@ -199,7 +204,7 @@ def _doubles(batch: torch.Tensor) -> Floats:
 
 
 def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.NDArray[np.int64]:
-    """Return the counts of segments of each clip, shape (clips, labels, 3)."""
+    """Return each clip's true positive, false positive and false negative segments, shape (clips, labels, 3)."""
     found = []
     for inputs, active in _batches(given, rows, size):
         likely = (head(inputs.flatten(0, 1))[0] > 0).reshape(active.shape).numpy()
@@ -209,7 +214,7 @@ def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.
 
 
 def predict_frames(problem: Problem) -> list[Predicted]:
-    """Label each test clip's frames, by ridge or as X-ARES does, and count segments and onsets."""
+    """Label each test clip's frames, by ridge or as X-ARES does; return counts of segments and onsets as replies."""
     encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
     task, seeds = encoded.task, problem.seeds if problem.released else ()
     assert isinstance(task, FramedTask)

@@ -1,4 +1,4 @@
-"""Predict grades by ridge in closed form; the penalty is chosen by Pearson's r on validation."""
+"""Predict grades (numbers that a task has for each clip) by closed-form ridge, with a validated penalty."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class PredictedGrades:
     Attributes
     ----------
     rows
-        The clip of each prediction, as a row of the embeddings, shape (clips,).
+        Row number, in the embeddings, of the clip that each prediction belongs to, shape (clips,).
     values, spreads
-        Predictions, and the standard deviation of the true grades among each clip's training clips; both of the shape
-        (clips, grades).
+        The predictions, and the standard deviation of the true grades of the clips on which the predicting probe was
+        fitted (1 where these do not vary); both of the shape (clips, grades).
     """
 
     rows: Integers
@@ -38,10 +38,10 @@ class PredictedGrades:
 def grade_probe(
     embeddings: Floats, grades: Floats, parts: npt.NDArray[np.str_], splits: Sequence[Split]
 ) -> PredictedGrades:
-    """Fit ridge on train, choose the penalty by r of the first grade on valid, refit on both, predict the test clips.
+    """Fit ridge on train, choose the penalty on valid, refit on both, and predict the test clips, for each split.
 
-    Grades need no z-scores here: ridge with a free bias predicts the same in any unit. If penalties have the
-    same r, the largest wins.
+    The penalty with the highest Pearson's r of the first grade wins; among equals, the largest. Grades need no z-scores
+    here: ridge with an unpenalised bias predicts the same in any unit.
     """
     inputs = standardised(embeddings)
     rows, values, spreads = [], [], []
@@ -60,7 +60,7 @@ def grade_probe(
 
 
 def predict_grades(problem: Problem) -> list[Predicted]:
-    """Predict each test clip's grades, for those grades that every clip of the task has."""
+    """Predict the grades of each test clip; grades that some clips of the task lack are left out."""
     task, clips = problem.encoded.task, problem.clips
     assert isinstance(task, GradedTask)
     grades = np.array([clip.facts for clip in clips])

@@ -27,7 +27,9 @@ from audiomarathon.probing.run import fit, found_for
 def probe_stored(
     env: Path, encoder: str, tasks: Sequence[EncoderTask], results: Path, *, say: Callable[[str], None]
 ) -> list[Iterator[Result]]:
-    """Return the probe runs of the embeddings in `<env>/<task>/embeddings/<encoder>/`; skip tasks without embeddings.
+    """Return, for each task with stored embeddings, an iterator that runs its probes and yields their results.
+
+    Embeddings are searched in `<env>/<task>/embeddings/<encoder>/` and `<env>/embeddings/<encoder>/`.
 
     Raises
     ------
@@ -57,8 +59,8 @@ def probe_stored(
 def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
     """Read a task's stored embeddings, averaged over frames.
 
-    X-ARES appends the batch number to each clip's key, and of equal keys reads only the first. A long file can be in
-    several batches, with an embedding in each: our probes use the first, X-ARES' probes all.
+    X-ARES appends the batch number to each clip's key, and reads only the first of equal keys. A long file can have
+    embeddings in several batches: our probes use the first of them, X-ARES' probes use all.
     """
     clips, rows, bad, digest, clustered = list[Clip](), list[Floats](), list[BadRow](), hashlib.sha256(), True
     for part, glob in task.parts.items():
@@ -70,7 +72,7 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
                 items = [*task.items(original, meta)]
                 row = frames.astype(np.float64).mean(axis=0)
                 if row.ndim != 1 or (rows and row.shape != rows[0].shape):
-                    raise ValueError(f"an embedding has the shape {frames.shape}; allowed: (frames, dim), equal dims")
+                    raise ValueError(f"an embedding has the shape {frames.shape}; allowed: (frames, dim), equal dim")
             except (ValueError, LookupError, TypeError, OSError) as error:
                 bad.append(BadRow(tar, 0, f"{key!r}: {told(error)}"))
                 continue
@@ -105,7 +107,10 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
 def _items(
     tars: Sequence[Path], size: int, bad: list[BadRow]
 ) -> Iterator[tuple[str, int, Path, tuple[Callable[[], Any], Callable[[], Any]]]]:
-    """Yield each key once, with batch number, tar, and functions that read its frames and JSON; note damaged tars."""
+    """Yield each key once, with its batch number, its tar, and functions that read its frames and its JSON.
+
+    Damaged tars and incomplete keys are added to `bad`. `size` is the number of clips in a batch of X-ARES.
+    """
     written = 0  # X-ARES counts its batches (of `size` clips) over all tars of a part
     for tar in tars:
         found: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {}
@@ -125,4 +130,4 @@ def _items(
             if {"npy", "json"} <= kinds.keys():
                 yield key, batch, tar, (kinds["npy"], kinds["json"])
             else:
-                bad.append(BadRow(tar, 0, f"{key!r} has only {', '.join(kinds)}"))
+                bad.append(BadRow(tar, 0, f"{key!r} has only {', '.join(kinds)}, expected npy and json"))

@@ -1,4 +1,4 @@
-"""Our probes of labels: LDA and ridge in closed form, with a validated penalty, and cosine kNN. All without randomness.
+"""Our label probes, all without randomness: closed-form LDA and ridge with a validated penalty, and kNN by cosine.
 
 Embeddings are normalised like LayerNorm without gain and bias, so that one grid of penalties fits every encoder.
 Single-label tasks use shrinkage LDA, since ridge to one-hot targets fails if classes differ in fewer dimensions than
@@ -56,7 +56,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Head:
-    """Class scores x W + b; W has the shape (dim, classes)."""
+    """A fitted linear probe: its class scores are x W + b, with W of the shape (dim, classes)."""
 
     weights: Floats
     bias: Floats
@@ -83,8 +83,8 @@ def lda(sums: Moments, penalties: Sequence[float]) -> list[Head]:
     """Fit shrinkage LDA for each penalty λ: class c is a Gaussian with mean μ_c; all share the covariance S + λI.
 
     S is the covariance within classes. The score of x is (x − μ)ᵀ(S + λI)⁻¹(μ_c − μ) − ½(μ_c − μ)ᵀ(S + λI)⁻¹(μ_c − μ)
-    + ln(n_c / n): up to the same constant for all classes, the log of the posterior. A class without clips is never
-    chosen.
+    + ln(n_c / n). This is the log of the posterior, up to a constant that all classes share. A class without clips
+    gets the score −∞.
     """
     share = sums.targets / sums.clips
     mean = sums.inputs / sums.clips
@@ -99,7 +99,7 @@ def lda(sums: Moments, penalties: Sequence[float]) -> list[Head]:
 
 
 def ridge(sums: Moments, penalties: Sequence[float]) -> list[Head]:
-    """Fit ridge regression for each penalty λ: minimise Σ(y − xW − b)² + λ n ‖W‖², with y the targets."""
+    """Fit ridge regression for each penalty λ: minimise Σ(y − xW − b)² + λ n ‖W‖²; y are the targets."""
     mean, share = sums.inputs / sums.clips, sums.targets / sums.clips
     covariance = sums.gram / sums.clips - np.outer(mean, mean)
     cross = sums.cross / sums.clips - np.outer(mean, share)

@@ -22,9 +22,9 @@ _FEWEST = 3  # least number of folds: one to train on, one to validate on, one t
 _FOLDS = 5  # number of folds of whole clusters, drawn if a task's own parts cannot be used
 
 Step = Callable[[int], object]
-"""Called with the number of items done since the last call."""
+"""A function to call with the number of items done since the last call, for a progress bar."""
 Material = tuple[Sequence[Clip], Any]
-"""Clips, and their embeddings: an array (clips, dim), or in frame tasks a list of arrays (frames, dim)."""
+"""Clips and their embeddings: an array of the shape (clips, dim), or in frame tasks a list of arrays (frames, dim)."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,11 @@ class Encoded:
         Name of the encoder.
     identity
         Facts that decide the embeddings; they are part of each run's identity.
+    facts
+        Other facts for each run's `run.json`.
     own, released
-        Functions that return embeddings: `own` of each clip alone, `released` of X-ARES' batches and crops.
+        Functions that return clips with embeddings: `own` encodes each clip independently of the others, `released`
+        encodes batches and crops as X-ARES does.
     failed
         Reason why a clip has no embedding, by the clip's id.
     seconds
@@ -48,7 +51,7 @@ class Encoded:
     device
         Device on which probes of speech recognition and retrieval are trained; other probes use the CPU.
     probes
-        Label probes to use instead of ours, by setting.
+        Label probes to use instead of the usual ones, by the name of the setting.
     """
 
     name: str
@@ -78,12 +81,11 @@ class Problem:
     setting
         Name of the probe.
     clips, embeddings, parts
-        The clips, the embedding or frames of each clip, and the part of each. Clips that X-ARES counts twice occur
-        twice.
+        The clips, and the embedding (or frames) and the part of each. Clips that X-ARES counts twice occur twice.
     seeds
         Seeds of trained probes.
     say
-        Called with lines for the user.
+        Function that is called with each line for the user.
     """
 
     encoded: Encoded
@@ -101,7 +103,7 @@ class Problem:
         return self.setting in PUBLISHED
 
     def rows(self, *parts: str) -> list[int]:
-        """Return the clips in these parts.
+        """Return the row numbers of the clips in these parts.
 
         Raises
         ------
@@ -126,7 +128,7 @@ def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callab
 
 
 def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integers:
-    """Return each clip's class number; if clips can have several labels or none, return 0 or 1 for each class."""
+    """Return each clip's class number; if clips can have several labels or none, a row with 0 or 1 for each class."""
     places = {label: place for place, label in enumerate(data.classes)}
     if task.one_label:
         return np.array([places[clip.labels[0]] for clip in clips])
@@ -141,14 +143,16 @@ def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integ
 def standard_splits(
     task: EncoderTask, clips: Sequence[Clip], targets: Integers, say: Callable[[str], None]
 ) -> tuple[list[str], list[Split]]:
-    """Return the part of each clip, and the splits of the standard probes; no cluster is on both sides of a split.
+    """Return the part of each clip, and the splits of the standard probes (fit, validate, test).
 
-    If the task has folds, each is tested in turn and the next fold validates. Other parts stay as they are; without a
-    validation part, 15 % of train are held out, in whole clusters. If parts share clusters, or none is left to validate
-    on, five folds of whole clusters are drawn instead.
+    If the task has folds, each is tested in turn, and the next fold is used for validation. Otherwise the task's own
+    parts are used; if it has no validation part, 15 % of train are held out, in whole clusters. If a fold or the tested
+    part shares clusters with another part, or if there are too few parts, clips are dealt anew to five folds of whole
+    clusters.
     """
     parts, clusters = [clip.part for clip in clips], [clip.cluster for clip in clips]
-    tested = {(clip.cluster, clip.part if task.folds else clip.part == "test") for clip in clips}
+    valid, test = ("test", "valid") if task.swapped else ("valid", "test")
+    tested = {(clip.cluster, clip.part if task.folds else clip.part == test) for clip in clips}
     why = "share clusters" if len(tested) > len({*clusters}) else ""
     if (task.folds and len(task.parts) < _FEWEST) or not (task.folds or "train" in parts):
         why = f"({len(task.parts)}) leave none to train or to validate on"
@@ -170,7 +174,7 @@ def standard_splits(
         held = held_out([clusters[place] for place in train], targets[train])
         for place, out in zip(train, held, strict=True):
             parts[place] = "valid" if out else "train"
-    return parts, [Split(("train",), "test", "valid") if task.swapped else Split(("train",), "valid", "test")]
+    return parts, [Split(("train",), valid, test)]
 
 
 def published_splits(task: EncoderTask) -> list[Split]:

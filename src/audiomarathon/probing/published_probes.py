@@ -1,8 +1,8 @@
 """X-ARES' probes as released (0.1.3), with their faults; compare these scores only with the tables X-ARES published.
 
 The linear probe ("MLP") is LayerNorm and a linear layer, trained by Adam on pooled embeddings. It is far from
-converged. Where X-ARES validates on the test part, the best epoch is chosen on test clips. The gradients are
-written out, because LayerNorm's normalisation of a frozen embedding never changes. All seeds train at once, stacked.
+converged. Where X-ARES validates on the test part, the best epoch is chosen on test clips. For speed, embeddings are
+normalised only once, gradients are written out by hand, and all seeds train at once as stacked tensors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PublishedScores:
     Attributes
     ----------
     rows
-        The test clips of all splits, as rows of the embeddings.
+        Row numbers, in the embeddings, of the test clips of all splits.
     logits, last_logits
         Logits of the epoch with the best validation score, and of the last epoch, shape (seeds, test clips, classes).
     """
@@ -77,8 +77,8 @@ def linear_probe(
 ) -> PublishedScores:
     """Train a probe for each split and seed, keep the first epoch with the best validation score, score the test clips.
 
-    Each seed is set once, and the heads of all splits are drawn from it in turn, as in X-ARES. The order of clips is a
-    uniform permutation each epoch, where X-ARES shuffles within a buffer.
+    Each seed is set once, and the heads of all splits are drawn from it in turn, as in X-ARES. Unlike X-ARES, which
+    shuffles clips within a buffer, each epoch takes them in a uniformly random order.
     """
     inputs = torch.as_tensor(clips.embeddings).float()
     inputs = layer_norm(inputs, inputs.shape[1:])
@@ -113,9 +113,10 @@ def initial_heads(dim: int, classes: int, splits: int, seed: int) -> list[torch.
 
 
 class Heads:
-    """Stacked heads; each is LayerNorm's gain γ and bias β with a linear layer, and trains on its own batches.
+    """Several heads in stacked tensors, each trained on its own batches.
 
-    Logits of normalised x are x (γ ⊙ W)ᵀ + Wβ + b; W has the shape (heads, classes, dim).
+    A head is LayerNorm's gain γ and bias β, then a linear layer with weight W, shape (classes, dim), and bias b. Logits
+    of normalised x are x (γ ⊙ W)ᵀ + Wβ + b.
     """
 
     def __init__(self, layers: Sequence[torch.nn.Linear]) -> None:
@@ -136,7 +137,7 @@ class Heads:
         Parameters
         ----------
         inputs, targets
-            One batch per head: (heads, clips, dim), and (heads, clips) or (heads, clips, classes).
+            One batch per head. Shapes: (heads, clips, dim), and (heads, clips) or, multi-hot, (heads, clips, classes).
         positive
             Weight of the ones among multi-hot targets (torch's `pos_weight`).
         """
@@ -177,8 +178,8 @@ def knn(clips: Clips, splits: Sequence[Split]) -> Predictions:
 
     It computes in single precision, as X-ARES does.
 
-    X-ARES scales each test clip to length 1; in the train part it scales each *feature* over all clips. So similarity
-    is no cosine.
+    X-ARES scales each test clip to length 1; in the train part it scales each *feature* over all clips. So the
+    similarity, a dot product, is not a cosine.
     """
     if clips.multi_label:
         raise DataError("kNN votes for one class a clip; allowed: single-label targets")

@@ -1,4 +1,4 @@
-"""Run an encoder in Ray workers, each on a GPU or a group of cores. Only this process writes."""
+"""Run an encoder in Ray workers, each on a GPU or a group of cores. Only the calling process writes files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Worker:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """Load the encoder; not in the constructor, so that an error reaches the caller as it is."""
+        """The encoder, loaded at first use: not in the constructor, so that an error reaches the caller unchanged."""
         import torch
 
         with suppress(OSError):
@@ -55,7 +55,7 @@ class _Worker:
         return found
 
     def open(self, _first: _Place | None = None) -> _Place:
-        """Load the encoder if it is not loaded; return machine and process."""
+        """Load the encoder if it is not loaded; return the worker's machine and process."""
         _ = self.encoder
         return _Place(platform.node(), os.getpid())
 
@@ -73,11 +73,13 @@ def shared_out(
     Parameters
     ----------
     loaded
-        The encoder in this process; each worker must load the same encoder.
+        The encoder in this process; each worker loads it again, and checks that its identity is the same.
     name, arguments
         See :func:`load_encoder`.
     device
         "auto", "cuda" or "cpu".
+    wanted
+        Number and size of the workers.
 
     Raises
     ------
@@ -113,12 +115,15 @@ class _Encoding:
         return worker.encode.options(max_task_retries=0).remote(part, self.framed)
 
     def smaller(self, part: Batch, deaths: int) -> Sequence[Batch]:
-        """Return what to try after so many deaths: the batch again; after three, its clips; then nothing."""
+        """Return the batches to try after a batch killed `deaths` workers.
+
+        Before the third death, this is the same batch; at the third, a batch for each of its clips; later, nothing.
+        """
         if deaths < LIVES:
             return [part]
         clips = singly(part)
         return clips if deaths == LIVES and len(clips) > 1 else []
 
     def given_up(self, part: Batch, _deaths: int) -> Outcome:
-        """Return the reason why the clip has no embedding."""
+        """Return the outcome of a batch that is given up: no embeddings, and the reason."""
         return {}, dict.fromkeys(part.rows, f"WorkerLost: {LIVES} workers died encoding it")

@@ -57,7 +57,7 @@ def read_off(classes: Sequence[int]) -> str:
 
 
 def padded(frames: Frames, rows: Sequence[int], device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return some clips' frames, zero-padded to shape (clips, frames, dim), and the number of frames of each clip."""
+    """Return the frames of the clips `rows`, zero-padded to shape (clips, frames, dim), and each clip's frame count."""
     each = [torch.as_tensor(np.asarray(frames[row], dtype=np.float32)) for row in rows]
     return nn.utils.rnn.pad_sequence(each, True).to(device), torch.tensor([len(one) for one in each], device=device)
 
@@ -69,7 +69,7 @@ def _batches(rows: Sequence[int], size: int, order: torch.Generator | None = Non
 
 
 def ctc_epochs(clips: int) -> int:
-    """Return the number of epochs to train on this many clips."""
+    """Return the number of epochs for this many training clips: 20, or more if 20 make fewer than about 1,000 steps."""
     return max(EPOCHS, STEPS // -(-clips // BATCH))
 
 
@@ -79,13 +79,13 @@ def ctc(
 ) -> dict[int, str]:  # fmt: skip
     """Train LayerNorm and a linear layer by CTC, and return the transcripts of test clips by row.
 
-    Adam trains at each of three learning rates. Keep the rate and epoch with the lowest letter error rate on valid; if
-    several are equal, the first. With few clips there are more epochs.
+    Adam trains at each of three learning rates. Keep the rate and epoch with the lowest letter error rate on the
+    validation clips; if several are equal, the first. With few clips there are more epochs.
 
     Parameters
     ----------
     rows
-        The clips to train on, to choose on and to test on.
+        Row numbers of the clips to train on, to validate on and to test on.
     hop
         Milliseconds between frames.
     """
@@ -156,7 +156,9 @@ class Writer:
     tokenizer: Any
 
     def joined(self, audio: torch.Tensor, counts: torch.Tensor, texts: Sequence[str | None]) -> dict[str, torch.Tensor]:
-        """Return the model's inputs and labels: audio, separator, text, EOS token; without text, only the first two.
+        """Return the model's inputs and labels for sequences of audio, separator, text and EOS token.
+
+        Where a text is None, the sequence ends after the separator, so that the model can continue it.
 
         Parameters
         ----------
@@ -202,7 +204,7 @@ def adapted(
     half = partial(torch.autocast, device.partition(":")[0], enabled=device.startswith("cuda"))
 
     def inputs(batch: Sequence[int], *, told: bool) -> tuple[dict[str, torch.Tensor], int]:
-        """Return the model's inputs; the adapter is always trained in single precision."""
+        """Return the model's inputs and the number of audio positions; the adapter always runs in single precision."""
         audio, counts = padded(frames, batch, device)
         given = writer.joined(adapter(audio), counts, [texts[row] if told else None for row in batch])
         return given, audio.shape[1]

@@ -66,17 +66,19 @@ def trained_towers(
     embeddings: torch.Tensor, captions: Sequence[Sequence[torch.Tensor]], rows: Sequence[Sequence[int]], words: int,
     recipe: Recipe, seeds: Sequence[int], step: Step = lambda _n: None
 ) -> list[list[Places]]:  # fmt: skip
-    """Train towers for each seed, keep the first epoch with the best mean R@1 on valid, and return the test ranks.
+    """Train towers for each seed, keep the first epoch with the best mean R@1 on valid, and rank the test clips.
+
+    Return, for each seed, the ranks of each test clip.
 
     Parameters
     ----------
     embeddings, captions
         Each clip's embedding, shape (clips, dim), and the word numbers of its captions.
     rows
-        The clips to train on, to choose on and to test on.
+        Row numbers of the clips to train on, to validate on and to test on.
     words
-        Number of words in the tokenizer. Words that are in no caption have no gradient: their vectors are drawn, to
-        leave the random state as X-ARES does, and dropped.
+        Number of words in the tokenizer. Words that are in no caption get no gradient: their vectors are drawn, so that
+        the random state is the same as in X-ARES, and then dropped.
     step
         Called after each epoch.
     """
@@ -117,7 +119,7 @@ def trained_towers(
 def _places(
     towers: Towers, embeddings: torch.Tensor, captions: Sequence[Sequence[torch.Tensor]], rows: Sequence[int]
 ) -> list[Places]:
-    """Rank by cosine: each clip's captions among all captions, and for each caption its clip among all clips."""
+    """Rank by cosine, for the clips in `rows`: a clip's captions among all captions, and the clip for each caption."""
     clips = towers.of_clips(embeddings[[*rows]])
     texts = towers.of_captions([one for row in rows for one in captions[row]])
     unit = [functional.normalize(each.double(), dim=1).cpu().numpy() for each in (clips, texts)]
@@ -134,7 +136,7 @@ def _places(
 
 
 def predict_places(problem: Problem) -> list[Predicted]:
-    """Rank captions for each test clip, and clips for each of its captions."""
+    """Rank all captions for each test clip, and all test clips for each caption; return the ranks as replies."""
     task, clips, device = problem.encoded.task, problem.clips, problem.encoded.device
     assert isinstance(task, CaptionedTask)
     tokenizer = task.load_tokenizer()

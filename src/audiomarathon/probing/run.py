@@ -108,7 +108,10 @@ def embed(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> Encoded:
-    """Encode a task's clips that are not in the store; encode X-ARES' batches when first used. See :func:`probe`."""
+    """Encode a task's clips that are not in the store, and return the embeddings; see :func:`probe`.
+
+    X-ARES' batches are encoded only when a probe first asks for them.
+    """
     checkpoint, store = store.folder.name, FrameStore(store) if task.framed else store
     heard = hear(data.clips, encoder.sampling_rate)
     failed = {one.clip.id: one.error for one in heard if one.error}
@@ -116,7 +119,7 @@ def embed(
     if len(failed) > MOST_FAILED * len(data.clips):
         first = next(f"{id_}: {why}" for id_, why in failed.items())
         many = f"{len(failed)} of {counted(len(data.clips), 'clip')} failed ({first})"
-        raise DataError(f"{task.key}: {many}: no score; at most {MOST_FAILED:.0%} may fail")
+        raise DataError(f"{task.key}: {many}, so there is no score; at most {MOST_FAILED:.0%} may fail")
     content = [
         # If a clip has no facts, the last entry is omitted, so that its hash equals that of earlier records.
         [one.clip.id, one.audio, one.clip.labels, one.clip.cluster, *([one.clip.facts] if one.clip.facts else [])]
@@ -217,12 +220,12 @@ def fit(
 
 
 def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> list[str]:
-    """Return a task's probes, after checking that their causal LM or tokenizer is available.
+    """Return the names of a task's probes, after checking that the causal LM or tokenizer they need is available.
 
     Raises
     ------
     ModelError
-        The causal LM or the tokenizer is not available. This is raised before anything is encoded.
+        The causal LM or the tokenizer is not available.
     """
     settings = settings_of(task, protocol, say)
     for setting in settings:

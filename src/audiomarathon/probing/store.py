@@ -1,8 +1,8 @@
 """Store pooled embeddings on disk, so that no clip is encoded twice and no outdated embedding is used.
 
 Each encoder has a folder, named by the hash of :attr:`Encoder.identity`. A row is found by the hash of the clip's
-audio, so a changed file has no row, and tasks that share a clip share its row. A part (file of rows) is written under
-another name, then renamed, so a killed run loses at most the part that it was collecting.
+audio, so a changed file has no row, and tasks that share a clip share its row. Rows are written in parts, one file
+each. A part is written under another name and then renamed, so a killed run loses at most the rows not yet written.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Store:
     Attributes
     ----------
     rows
-        Embeddings by the hash of their audio, float32, shape (dim,) each.
+        Embeddings, float32, shape (dim,) each. The key is the hash of a clip's audio, or the name of a place in one of
+        X-ARES' batches.
     """
 
     def __init__(self, cache: Path, identity: Mapping[str, Any]) -> None:
@@ -56,7 +57,7 @@ class Store:
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
-        """Write rows as one part."""
+        """Write rows to disk as one part (file)."""
         self.rows |= rows
         content = save({"mean": np.stack([*rows.values()])}, {"keys": json.dumps([*rows])})
         write_bytes(self.folder / f"part-{_hash(content)}.safetensors", content)
@@ -74,7 +75,7 @@ class FrameStore(Store):
         self._files = {file.stem.rpartition("-")[0]: file for file in self.folder.glob("*.npy")}
 
     def has(self, row: str) -> bool:
-        """Return whether a row is stored; check and map it at first use."""
+        """Return whether a row is stored; at first use, check its file and map it into memory."""
         file = self._files.get(row.replace(":", "_"))
         if row not in self.rows and file:
             if file.stem.endswith(f"-{_hash(file.read_bytes())}"):
@@ -84,7 +85,7 @@ class FrameStore(Store):
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
-        """Write each row."""
+        """Write each row to a file of its own."""
         for row, frames in rows.items():
             stream, half = io.BytesIO(), np.abs(frames).max(initial=0) <= _HALF
             np.save(stream, frames.astype(np.float16 if half else np.float32))
@@ -105,7 +106,7 @@ def _mapped(file: Path) -> npt.NDArray[np.float32]:
 
 
 def read_part(file: Path) -> Rows:
-    """Return a part's rows; none if the part is damaged, so that its clips are encoded again."""
+    """Return the rows in a part; if it is damaged, warn and return none, so that its clips are encoded again."""
     content = read_plain(file)
     try:
         if file.stem != f"part-{_hash(content)}":

@@ -166,7 +166,7 @@ def read_points(
 
 
 def _check_files(task: EncoderTask, data: Dataset) -> None:
-    """Refuse two clips with the same file: rows are found by audio, so both would get the embedding of one prompt."""
+    """Raise if two clips have the same file, since embeddings are stored by audio and each clip has its own prompt."""
     ids: dict[Any, str] = {}
     for clip in data.clips:
         if (first := ids.setdefault(clip.audio, clip.id)) != clip.id:
@@ -175,7 +175,7 @@ def _check_files(task: EncoderTask, data: Dataset) -> None:
 
 
 def check_labels(tasks: Iterable[EncoderTask]) -> None:
-    """Refuse tasks whose clips have no labels.
+    """Raise if the clips of a task have no labels.
 
     Raises
     ------
@@ -250,7 +250,7 @@ def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results:
 
 
 def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
-    """Learn convex weights of the layers, with a linear head, on train; keep the step that is best on validation."""
+    """Learn one weight per layer (their sum is 1), with a linear head, on train; keep the step that validates best."""
     import torch
     from torch.nn import functional
 
@@ -282,7 +282,10 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
 
 @dataclass(frozen=True)
 class _Given(TokenPruner):
-    """Keep the positions that were kept in another clip, scaled if the lengths differ."""
+    """Keep the positions that were kept in another clip, scaled if the lengths differ.
+
+    `other` tells of each audio token of that clip whether it was kept.
+    """
 
     key: ClassVar[str] = "given"
     title: ClassVar[str] = "the positions that were kept in another clip"
@@ -299,7 +302,10 @@ class _Given(TokenPruner):
 
 
 def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
-    """Return for each clip the tokens kept in the next clip of the same length, else in the next longer clip."""
+    """Return, for each clip, the tokens kept in another clip: one of the same length, or else the next longer clip.
+
+    The longest clip gets those of the shortest. Clips are given and returned by the hash of their audio.
+    """
     there = sorted((audio for audio in {*heard} if kept.has(audio)), key=lambda one: (len(kept.rows[one]), one))
     places = list[int]()
     for _, group in groupby(range(len(there)), key=lambda place: len(kept.rows[there[place]])):
@@ -309,7 +315,7 @@ def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
 
 
 def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None:
-    """Refuse methods that change nothing in prefill, and methods that the tower's model cannot run.
+    """Raise if a method changes nothing in prefill, or if the tower's model cannot run it.
 
     Raises
     ------
@@ -330,10 +336,11 @@ def probe_pruned(
     encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, methods: Sequence[Method],
     points: Sequence[str], say: Any,
 ) -> Iterator[Result]:  # fmt: skip
-    """Fit the same probe at each point on the tokens that each method leaves; each method is a setting, as is base.
+    """Fit the same linear probe at each point on the tokens that each method keeps, and yield the result of each probe.
 
-    `shuffled_METHOD` controls for a method's choice: it keeps the positions that the method kept in another clip, of
-    the same length if there is one. The point `text`, the prompt's last token, is always included.
+    For each method that drops tokens, except `random`, a control `shuffled_METHOD` is also probed: it keeps the
+    positions that the method kept in another clip, of the same length if there is one. The point `text`, the
+    prompt's last token, is always included.
     """
     assert isinstance(encoder.module, TowerEncoder)
     check_methods(methods, tower := encoder.module.tower)

@@ -1,1 +1,1 @@
-"""Tables and pictures of results."""
+"""Draw and print results: tables, pictures and the HTML page."""

@@ -46,7 +46,7 @@ _GREY = "#BBBBBB"
 class Seen:
     """Captured attention of a run: N samples, R kinds of query tokens (`ROWS`), L layers, H heads.
 
-    K is the layer at which FastV drops tokens, by the attention of layer K − 1.
+    K is the layer at which FastV drops tokens; it ranks them by the attention of layer K − 1.
 
     Attributes
     ----------
@@ -55,21 +55,22 @@ class Seen:
     later
         Indices of the captured layers that are in the last quarter of the model and after layer K − 1.
     files
-        Files by sample.
+        The file of stored attention of each sample, by id.
     clusters
-        Clusters of the samples.
+        Cluster of each sample, in the order of `files`.
     to_audio
-        Attention to all audio, shape (N, R, L, H).
+        Share of attention that goes to all audio tokens together, shape (N, R, L, H).
     shares
-        Attention to each of `_SHARES`, mean over samples and heads, shape (R, L, 5).
+        Share of attention that goes to each part of the prompt in `_SHARES`, mean over samples and heads, shape
+        (R, L, 5).
     blocks
-        Mean of the block maps, shape (L, n, n).
+        Attention map of each layer in n × n blocks, mean over samples, shape (L, n, n).
     marks
-        Start and end of audio and question as shares of the prompt's length, mean over samples.
+        Start and end of the parts "audio" and "question" as shares of the prompt's length, mean over samples.
     foresight
-        Rank correlation (Spearman's ρ) of the attention to audio tokens in layer K − 1 with that in each layer, shape
-        (N, L). Attention is of the prompt's last token, as in FastV (arXiv 2403.06764). In a pruned run, only kept
-        tokens count.
+        Rank correlation (Spearman's ρ) of layer K − 1's attention to the audio tokens with each layer's, shape (N, L).
+        The attending token is the prompt's last, as in FastV (arXiv 2403.06764). In a pruned run, only kept tokens
+        count.
     pruned
         Whether tokens were dropped.
     """
@@ -88,7 +89,7 @@ class Seen:
     pruned: bool
 
     def last_layers(self) -> Estimate:
-        """Return the mean of :attr:`foresight` over `later`, with its interval over clusters; NaN if undefined."""
+        """Return the mean of :attr:`foresight` over the layers `later`, with its interval; NaN if it is undefined."""
         own = self.foresight[:, self.later].mean(1) if self.later else np.full(len(self.files), np.nan)
         defined = np.isfinite(own)
         if not defined.any():
@@ -98,14 +99,16 @@ class Seen:
 
 
 def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen:
-    """Read a run's captured attention: of all its samples, or of the one called `sample`.
+    """Read a run's captured attention, of all its samples or only of the sample with the id `sample`.
+
+    `name` is the run's name in the pictures; `layer` is K of :class:`Seen`, or 0 to leave out :attr:`Seen.foresight`.
 
     Raises
     ------
     RecordError
         When a file cannot be read.
     SettingsError
-        When layer `layer` − 1 or a later one was not captured for every sample. With `layer` = 0, nothing is required.
+        When layer K − 1 was not captured for all samples, or no later layer was; never raised if `layer` is 0.
     """
     assert run.folder is not None
     rows = {id_: row for id_, row in index_of(run.folder).items() if sample in ("", id_)}
@@ -141,14 +144,14 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen:
 
 
 def _mean(values: Floats) -> Floats:
-    """Return the mean over the first axis, ignoring NaN; NaN if all values are."""
+    """Return the mean over the first axis, ignoring NaN; NaN where all values are NaN."""
     count = np.isfinite(values).sum(0)
     mean: Floats = np.nansum(values, 0) / np.where(count, count, np.nan)
     return mean
 
 
 def _shares(one: Attention) -> Floats:
-    """Return the attention to each of `_SHARES`, shape (R, L, H, 5)."""
+    """Return a sample's share of attention to each part of the prompt in `_SHARES`, shape (R, L, H, 5)."""
     renamed = {"template before": "rest of the text", "rest of the template": "rest of the text", "generated": "reply"}
     groups = ["audio" if name.startswith("clip ") else renamed.get(name, name) for name in one.meta["groups"]]
     found = [one.mass[..., [name == share for name in groups]].sum(-1) for share in _SHARES]
@@ -156,7 +159,7 @@ def _shares(one: Attention) -> Floats:
 
 
 def _marks(one: Attention) -> dict[str, tuple[float, float]]:
-    """Return the start and end of audio and question, relative to the prompt's length."""
+    """Return where "audio" and "question" start and end in a sample's prompt, as shares of the prompt's length."""
     found: dict[str, tuple[float, float]] = {}
     for name, start, end in one.meta["parts"]:
         part = "audio" if name.startswith("clip ") else name
@@ -166,7 +169,7 @@ def _marks(one: Attention) -> dict[str, tuple[float, float]]:
 
 
 def _correlation(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    """Return Spearman's ρ over the tokens that neither layer dropped; NaN if it is undefined."""
+    """Return Spearman's ρ between two layers' attention, over tokens dropped in neither; NaN if it is undefined."""
     both = (one > 0) & (other > 0)  # dropped tokens have no rank
     if both.sum() < 3 or np.ptp(one[both]) == 0 or np.ptp(other[both]) == 0:
         return np.nan
@@ -174,23 +177,23 @@ def _correlation(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
 
 
 def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "") -> list[Path]:
-    """Draw all pictures of runs, and write the figures to `attention.json`; return the files.
+    """Draw all pictures of the runs' attention, and write its figures to `attention.json`; return the files.
 
     Parameters
     ----------
     layer
         K: show whether the attention in layer K − 1, by which FastV drops tokens at layer K, predicts later layers. 0
-        chooses K = 2, or the lowest possible K if layer 1 was not captured. This needs two captured layers, else it is
-        skipped.
+        chooses K = 2, or the lowest possible K if layer 1 was not captured. If fewer than two layers were captured, 0
+        leaves this picture out.
     sample
-        Draw this sample only; "" averages over all, and draws the first shared sample over time.
+        Draw this sample only; "" averages over all samples; the picture over time shows the first shared one.
 
     Raises
     ------
     RecordError
-        When no run has captured attention, or the folder cannot be written.
+        No run has captured attention, or the folder cannot be written.
     SettingsError
-        Without matplotlib (the extra `report`), for a layer that was not captured, and for more than eight runs.
+        Matplotlib (the extra `report`) is missing, the layer was not captured, or there are more than eight runs.
     """
     library("matplotlib")
     there = [run for run in runs if run.folder and any(sample in ("", id_) for id_ in index_of(run.folder))]
@@ -198,7 +201,7 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
         what = f" of {sample!r}" if sample else ""
         raise RecordError(f"no attention{what} in {', '.join(str(run.folder) for run in runs)}; run with --save-attn")
     if len(there) > _MOST_RUNS:
-        raise SettingsError(f"{len(there)} runs have captured attention, allowed: {_MOST_RUNS}; name fewer folders")
+        raise SettingsError(f"{len(there)} runs have captured attention, at most {_MOST_RUNS} fit; name fewer folders")
     if not layer:
         allowed = _allowed_layers(there)
         layer = 2 if 2 in allowed else next(iter(allowed), 0)
@@ -226,7 +229,7 @@ def _allowed_layers(runs: Sequence[Run]) -> list[int]:
 
 
 def _shared_layers(rows: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return the layers that were captured for every sample."""
+    """Return the layers that were captured for every sample; `rows` are the samples' lines of the index."""
     return sorted(set.intersection(*({*row["layers"]} for row in rows)))
 
 
@@ -241,7 +244,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _figures(one: Seen, layer: int) -> dict[str, Any]:
-    """Return a run's figures for `attention.json`."""
+    """Return the content of `attention.json` for one run."""
     last = one.last_layers()
     mass = {
         kind: {share: _plain(own) for share, own in zip(_SHARES, shares.T, strict=True)}
@@ -292,7 +295,7 @@ def _lines(seen: Sequence[Seen]) -> list[tuple[Seen, dict[str, Any]]]:
 
 
 def _by_layer(panel: Any, layers: Sequence[int]) -> dict[str, Any]:
-    """Label the layers on the x axis; return the style of points."""
+    """Label the layers on a panel's x axis; return matplotlib's arguments for marks (none if there are many layers)."""
     from matplotlib.ticker import MaxNLocator
 
     panel.set_xlim(layers[0], max(layers[-1], layers[0] + 1))
@@ -327,7 +330,7 @@ def _name_layers(panel: Any, layers: Sequence[int]) -> None:
 
 
 def _layers(seen: Sequence[Seen]) -> Figure:
-    """Draw attention to the audio by layer, one line per run; below it, all targets of the first run's attention."""
+    """Plot the share of attention to the audio by layer, one line per run; below, all that the first run attends to."""
     title = f"Where attention goes, by layer ({_samples(seen)}; bands: 10th to 90th percentile)"
     figure, grid = _figure(2, len(ROWS), 12, 7.4, title, sharey=True)
     for place, kind in enumerate(ROWS):
@@ -355,7 +358,7 @@ def _layers(seen: Sequence[Seen]) -> Figure:
 
 
 def _blocks(one: Seen) -> Figure:
-    """Draw each layer's map in blocks, with lines at the ends of audio and question."""
+    """Draw each layer's attention map in blocks, with lines where audio and question start and end."""
     across = min(7, len(one.layers))
     down = -(-len(one.layers) // across)
     title = f"{one.name}: which part of the prompt (rows) attends to which (columns); each row sums to 1"
@@ -448,7 +451,7 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
 
 
 def _clip(found: Attention, seconds: Sequence[float]) -> Clip | None:
-    """Return a sample's clips as one clip, each as long as its tokens; None if the files are missing."""
+    """Join a sample's clips into one, each cut or padded to the duration of its tokens; None if a file is missing."""
     try:
         waves = [audio.decode(Path(clip), _RATE) for clip in found.meta["audio"]]
     except (AudioMarathonError, KeyError):

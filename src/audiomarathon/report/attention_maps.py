@@ -1,4 +1,4 @@
-"""Draw whole attention maps of one sample, or their mean over several, like LALM Bench."""
+"""Draw whole attention maps of a sample, or the mean map of several, into files named as in LALM Bench."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def draw_sample(one: Whole, folder: Path) -> None:
 def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: bool) -> None:
     """Write the mean over samples: `global_layer_mean` and `global_mean`, each as .npy and .jpg, and `stats.json`.
 
-    Prompts of unequal length are averaged in blocks of relative positions. With `faithful`, as in the original, all
+    Prompts of unequal length are averaged in blocks of relative positions. With `faithful`, as in LALM Bench, all
     maps are cut to the shortest prompt and labelled with the first sample's tokens.
     """
     shortest = min(len(one.tokens) for one in samples)
@@ -66,7 +66,7 @@ def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: boo
 
 
 def in_blocks(maps: Maps, count: int) -> Maps:
-    """Return maps (L, S, S) in `count` blocks: columns are summed and rows averaged, so that rows sum to 1."""
+    """Reduce maps (L, S, S) to (L, count, count) blocks: sum columns and average rows, so that rows still sum to 1."""
     edges = np.linspace(0, maps.shape[-1], count + 1).round().astype(int)
     summed = np.add.reduceat(np.add.reduceat(maps, edges[:-1], 2), edges[:-1], 1)
     return summed / np.diff(edges)[:, None]
@@ -104,7 +104,7 @@ def _draw_grid(maps: Maps, layers: Sequence[int], file: Path) -> None:
 
 
 def draw_map(axes: Any, one: Maps, **look: Any) -> Any:
-    """Draw a map on a logarithmic scale, blank where there is no attention; `look` goes to matplotlib's `imshow`."""
+    """Draw an attention map with logarithmic colours, blank where attention is 0; `look` goes to `imshow`."""
     from matplotlib.colors import LogNorm
 
     shown = np.where(one > 0, np.clip(one, 1e-4, 1), np.nan)
@@ -112,7 +112,7 @@ def draw_map(axes: Any, one: Maps, **look: Any) -> Any:
 
 
 def _token(text: str) -> str:
-    """Return a token as a label: escape "$", which starts a formula, and show white space."""
+    """Return a token as matplotlib's label: escape "$", which would start a formula, and make white space visible."""
     plain = text.replace("$", r"\$").replace("\n", "⏎").strip()
     return plain or "␣"
 

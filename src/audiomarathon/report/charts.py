@@ -1,7 +1,7 @@
 """Make the charts of the page, `plot`, `demo` and papers as Vega-Lite specs.
 
-Each kind of chart has one spec without data; rows are added by name. So the page stores each spec once. Limits and
-label positions are computed here, where tests can check them.
+A spec holds no data, only names of data sets, which are stored beside it. So charts of one kind share a spec, and the
+page stores it once. Limits and label positions are computed here, where tests can check them.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a picture.
+    """One line of a chart.
 
     Attributes
     ----------
     points
-        Points by rising x. Each has `x`, `y`, and optionally `low` and `high`, `what` (the point's name), and `busy`
-        for times of a busy machine, which are drawn hollow.
+        Points by rising x. Each has `x`, `y`, and optionally `low` and `high`, `what` (the point's name), `method`, and
+        `busy` for times of a busy machine, which are drawn hollow.
     method
-        Sets colour, dashes and marks; points of another `method`, such as base at the start, have no mark.
+        Sets colour, dashes and marks. A point with another `method`, such as base at the start, gets no mark.
     nth
         Number of this line among the lines of the same method; each number has different dashes.
     colour
-        Colour, if not the method's.
+        Colour to use instead of the method's; "" uses the method's.
     """
 
     name: str
@@ -80,19 +80,19 @@ class Line:
 
 
 def point(x: float, one: Estimate, **more: Any) -> Row:
-    """Return a point of a line, with its interval."""
+    """Return a point of a :class:`Line`: `x`, an estimate as `y` with its interval, and more fields."""
     return {"x": x, "y": one.value, "low": one.low, "high": one.high, **more}
 
 
 @dataclass(frozen=True, repr=False)
 class Chart:
-    """A chart: a Vega-Lite spec, and the rows that it names."""
+    """A chart: a Vega-Lite spec, and its data sets (rows) by the names that the spec uses."""
 
     spec: Mapping[str, Any]
     data: Mapping[str, Sequence[Row]]
 
     def vega_lite(self) -> dict[str, Any]:
-        """Return the complete spec, with rows and config."""
+        """Return the complete Vega-Lite spec, with data and config."""
         return {**self.spec, "datasets": dict(self.data), "config": CONFIG}
 
     def with_title(self, title: str) -> Chart:
@@ -100,7 +100,7 @@ class Chart:
         return Chart({**self.spec, "title": plain(title)}, self.data)
 
     def svg(self, **more: Any) -> str:
-        """Return the chart as SVG, with space on the right for browsers' wider letters."""
+        """Return the chart as SVG, with space on the right, since labels are wider in browsers than Vega estimates."""
         padding = {"left": 5, "top": 5, "bottom": 5, "right": 25}
         return str(library("vl_convert").vegalite_to_svg({**self.vega_lite(), "padding": padding, **more}))
 
@@ -114,9 +114,9 @@ def save(chart: Chart, path: Path) -> Path:
     Raises
     ------
     SettingsError
-        Without vl-convert (the extra `report`), or for a format not in :data:`FORMATS`.
+        vl-convert (the extra `report`) is missing, or the format is not in :data:`FORMATS`.
     RecordError
-        When the file cannot be written; an existing file is kept.
+        The file cannot be written; an existing file is kept.
     """
     kind = path.suffix.lstrip(".")
     if kind not in FORMATS:
@@ -133,7 +133,7 @@ def save(chart: Chart, path: Path) -> Path:
 
 
 def library(name: str) -> Any:
-    """Import a library of the extra `report`; raise with the install command if missing."""
+    """Import a library of the extra `report`. If it is missing, raise an error that names the install command."""
     import importlib
 
     try:
@@ -163,17 +163,17 @@ def line_chart(
     x, y
         Axis titles.
     rules
-        (name, value, colour) of dashed horizontal lines.
+        Dashed horizontal lines, each as (name, y value, colour).
     dotted
         Points of a dotted line, such as the ideal speed-up.
     front
         Points of the Pareto front, drawn with rings.
     span, range_
-        Limits of the axes; None fits the data.
+        Limits of the x axis and of the y axis; None fits the data.
     bands
-        Whether intervals are bands or bars.
+        Whether to draw intervals as bands (True) or as bars (False).
     ticks
-        Names of x = 0, 1, …, in place of numbers.
+        Labels for x = 0, 1, …, instead of numbers.
     """
     xs = [point["x"] for line in lines for point in line.points] + [point["x"] for point in dotted]
     x0, x1 = span or _reach(xs, 0.04)
@@ -215,7 +215,7 @@ def line_chart(
 
 
 def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
-    """Return limits around all values, with a margin."""
+    """Return axis limits around all values, with the share `more` of their span as a margin."""
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     margin = more * (high - low or abs(high) or 1.0)
@@ -223,13 +223,13 @@ def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
 
 
 def reached(lines: Sequence[Line]) -> list[float]:
-    """Return all y values of lines, and the ends of their intervals."""
+    """Return all y values of the lines' points and the ends of their intervals, to compute axis limits."""
     ends = (point.get(end) for line in lines for point in line.points for end in ("low", "high", "y"))
     return [value for value in ends if value is not None]
 
 
 def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
-    """Return limits of a score axis around all values and `more`, wide enough that equal scores look flat."""
+    """Return limits of a score axis around the lines and the values `more`, wide enough that equal scores look flat."""
     values = [*reached(lines), *more]
     low, high = min(values, default=0.0), max(values, default=1.0)
     low, high = low - 0.04 if low < 0 else max(0.0, low - 0.04), high + 0.02
@@ -237,7 +237,7 @@ def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
 
 
 def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, float], height: int) -> list[Row]:
-    """Return labels at the ends of lines, moved apart if they overlap."""
+    """Return labels at the ends of lines, moved apart if they overlap. `ends` are (y, x, text, colour)."""
     low, high = limits
     unit = height / (high - low)
     wanted = sorted(((value - low) * unit, x, value, name, ink) for value, x, name, ink in ends)
@@ -249,33 +249,40 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
 
 
 def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: Any) -> dict[str, Any]:
-    """Return the Vega-Lite spec of a chart made of these layers (or this one), without data and config."""
+    """Return a Vega-Lite spec without data and config, made of a list of layers or a single layer."""
     own = {"layer": content} if isinstance(content, list) else content
     return {"$schema": _SCHEMA, **own, "width": width, "height": height}
 
 
 def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dict[str, Any]:
-    """Return a layer that draws the named rows; a channel is a name for :func:`field`, or a complete channel."""
+    """Return a Vega-Lite layer that draws the data set called `rows`.
+
+    A channel (`x`, `y`, `color`, …) is given as a name for :func:`field`, or as a complete channel.
+    """
     encoding = {name: field(one) if isinstance(one, str) else one for name, one in channels.items()}
     return {"data": {"name": rows}, "mark": {"type": mark, **look}, "encoding": encoding}
 
 
 def field(name: str, **more: Any) -> dict[str, Any]:
-    """Return a channel that shows a field.
+    """Return a Vega-Lite encoding channel that shows a field of the rows.
 
-    `name:Q` is a field of numbers, `name:N` of names; `name` alone (for `x2` and `y2`) has the type of `x` or `y`.
+    `name:Q` is a field of numbers, `name:N` a field of names; `name` alone (for `x2` and `y2`) takes the type of `x` or
+    `y`.
     """
     name, _, kind = name.partition(":")
     return {"field": name} | ({"type": {"Q": "quantitative", "N": "nominal"}[kind]} if kind else {}) | more
 
 
 def as_is(name: str) -> dict[str, Any]:
-    """Return a channel whose rows hold the colour, shape or opacity itself."""
+    """Return a channel for a field that already holds the colour, shape or opacity, so that it needs no scale."""
     return field(name, scale=None, legend=None)
 
 
 def by_name(name: str, colours: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    """Return a colour channel with a legend, set explicitly: a neighbouring chart without a legend would hide it."""
+    """Return a colour channel that maps names to colours, with a legend.
+
+    The legend is requested explicitly, since a neighbouring chart without a legend would hide it otherwise.
+    """
     scale = {"domain": list(colours), "range": list(colours.values())}
     return field(name, scale=scale, **{"legend": {}, **more})
 
@@ -313,7 +320,7 @@ def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict
 
 
 def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
-    """Move ascending positions apart to at least `gap`, as little as possible, within 0…`room` if possible."""
+    """Return ascending positions moved apart to at least `gap`, as little as possible, within 0…`room` if possible."""
     if not wanted:
         return []
     steps = gap * np.arange(len(wanted))
@@ -337,8 +344,8 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
     Parameters
     ----------
     rows
-        Each row has `name` of the bar, `part`, `value`, `colour`, and `busy` for times of a busy machine, which are
-        pale. Bars keep the order of the rows.
+        Each row is one part of a bar: `name` (of the bar), `part`, `value`, `colour`, and `busy` for times of a busy
+        machine, which are drawn pale. Bars keep the order of the rows.
     """
     order = list(dict.fromkeys(row["name"] for row in rows))
     parts = {row["part"]: row["colour"] for row in rows}
@@ -356,7 +363,7 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
 
 
 def _pale(rows: Sequence[Row]) -> list[Row]:
-    """Add the opacity of each bar."""
+    """Add the opacity of each bar to its row: bars of a busy machine are pale."""
     return [row | {"solid": _PALE if row.get("busy") else 1.0} for row in rows]
 
 
@@ -406,7 +413,7 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], median: float, x: str, *, size: tuple[int, int]) -> Chart:
-    """Draw a histogram of clip durations, with the median."""
+    """Draw a histogram of clip durations, with a line at the median; `x` is the title of the x axis."""
     bars = [{"from": low, "to": high, "count": n} for low, high, n in zip(edges, edges[1:], counts, strict=False)]
     across = field("from:Q", title=x, scale={"zero": False, "nice": False})
     layers = [
@@ -417,12 +424,12 @@ def histogram(edges: Sequence[float], counts: Sequence[int], median: float, x: s
 
 
 def script() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script, so that the page needs no network.
+    """Return the JavaScript of Vega, Vega-Lite and vega-embed as one text, so that the page needs no network.
 
     Raises
     ------
     SettingsError
-        Without vl-convert (the extra `report`).
+        vl-convert (the extra `report`) is missing.
     """
     converter = library("vl_convert")
     kept = cache_folder() / f"vega-{converter.__version__}.js"  # bundling takes more than a second

@@ -1,4 +1,4 @@
-"""Write the notes on a comparison: missing figures with reasons, conclusions, and the best settings."""
+"""Write the notes below a comparison: why figures are missing, what the tests show, and which setting is best."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     Parameters
     ----------
     missing
-        Names of the controls that were not run, with their ratios.
+        Controls that were not run, as {name: ratio}.
     """
     lines = []
     if missing:
@@ -54,12 +54,12 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
 
 
 def _conclusion(rows: Sequence[Comparison]) -> list[str]:
-    """Name the clear differences; if there are none, say how small a difference could have been detected."""
+    """Return a line on the significant differences; without any, on how wide the intervals are; [] without tests."""
     tested = [row for row in rows if row.p_adjusted is not None and row.alike != AS_BASE]
     clear = [f"{row.side} in {row.scope} ({row.verdict.difference or 0:+.3f})" for row in tested if is_clear(row)]
     if clear:
         more = f" and {len(clear) - MOST_NAMED:,} more" if len(clear) > MOST_NAMED else ""
-        return [f"clear after Holm: {', '.join(clear[:MOST_NAMED])}{more}"]
+        return [f"significant after Holm's correction: {', '.join(clear[:MOST_NAMED])}{more}"]
     if not tested:
         return []
     counts = sorted({row.samples for row in tested if len(row.tasks) == 1})
@@ -73,7 +73,7 @@ def _conclusion(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _remarks(pairs: Pairs) -> list[str]:
-    """Return the notes on a setting's figures on a task."""
+    """Return the notes on how a setting was measured on a task: other sessions, busy machine, other versions, …"""
     lines = [ACROSS] if pairs.across else []
     lines += ["the machine was busy while times were taken"] if pairs.timed and pairs.busy else []
     if versions := pairs.other_versions:
@@ -82,16 +82,16 @@ def _remarks(pairs: Pairs) -> list[str]:
 
 
 def _undefined(verdict: PairedResult) -> str:
-    """Return the note on a score undefined on all samples, or in some resamples or swaps; "" if there is none."""
+    """Return a note if the score is undefined on these samples, or in some resamples or swaps; "" if it never is."""
     if verdict.difference is None:
         return "the score has no value on these samples"
     draws = {"resamples": verdict.undefined_resamples, "swaps": verdict.undefined_swaps}
     lost = " and ".join(f"{count:,} {what}" for what, count in draws.items() if count)
-    return f"{lost} without a defined score were left out" if lost else ""
+    return f"{lost}, in which the score is undefined, were left out" if lost else ""
 
 
 def answer(ranking: Ranking, *, latency: float | None = None, score: float | None = None) -> dict[str, Any]:
-    """Return the best setting under a limit; `text` says it in one line.
+    """Return the best setting under a limit, with its figures, as a dict for JSON; its `text` is one line for the user.
 
     With `latency`: the best-scoring setting that takes at most `latency` × the reference's time to first token. With
     `score`: the fastest setting that reaches at least `score` × the reference's score.
@@ -130,7 +130,7 @@ def _shown(best: Ranked, row: Comparison | None) -> str:
 
 
 def ranked(ranking: Ranking) -> str:
-    """Return a line on the samples behind the answers, and what was left out."""
+    """Return a line that says on which samples settings were ranked, and which settings and tasks were left out."""
     left_out = "".join(f"; left out {line}" for line in lines_by_reason(ranking.left_out))
     if not ranking.ids:
         return f"nothing to rank{left_out}"

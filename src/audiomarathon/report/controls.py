@@ -1,4 +1,4 @@
-"""Show the scores of control runs against the duration of their clips."""
+"""Show scores of control runs (on shortened, silenced or replaced audio) against the duration of their clips."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _ENDS = {"x": "seconds", "y": "score", "low": "score_low", "high": "score_high"}
 
 
 def control_runs(folders: Sequence[Path]) -> Table:
-    """Return the finished runs in or under folders, by task (with model and setting), kind and duration.
+    """Return the finished runs in or under folders, one row per run, sorted by task, kind of audio and duration.
 
-    Column `heard` is `audio` for real audio of any duration, else the kind of control. `seconds` is the controlled
-    length, or the clips' median length. `chance` is the share of right replies by guessing, None if unknown.
+    The column `task` also names model and setting. `heard` is `audio` for real audio of any duration, else the kind of
+    control. `seconds` is the length to which clips were cut or extended, else their median length. `chance` is the
+    share of right replies by guessing, None if unknown.
 
     Raises
     ------
@@ -57,12 +58,14 @@ def _row(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
 def plot(runs: Table, path: Path) -> Path:
     """Draw score against duration: a panel per task, model and setting, a line per control, with 95 % intervals.
 
+    `runs` is the table from :func:`control_runs`.
+
     Raises
     ------
     SettingsError
-        Without vl-convert (the extra `report`), or for an unknown format.
+        vl-convert (the extra `report`) is missing, or the format is unknown.
     RecordError
-        When the picture cannot be written.
+        The picture cannot be written.
     """
     drawn = []
     for panel, own in runs.frame.groupby("task", sort=False):

@@ -26,7 +26,7 @@ _SEED = 42  # of the bootstrap
 
 @dataclass(frozen=True)
 class Setting:
-    """One run in a picture: its line, its ratio, and its figures by name of :data:`QUANTITIES`.
+    """One run in a picture: its line, its ratio, and its figures by their names in :data:`QUANTITIES`.
 
     Attributes
     ----------
@@ -37,11 +37,12 @@ class Setting:
     line
         Name of the line: the method, with layer and scope if runs differ in them.
     ratio
-        Fraction of audio removed (joined methods: by both together).
+        Fraction of audio removed; for joined methods, the fraction that both remove together.
     ideal
         LLM prefill speed-up computed from FLOPs; None if unknown.
     conditions
-        How the run differs from the panel's usual conditions, other than in its method (seed, prompts); part of `line`.
+        How the run differs from most runs of the panel in seed, prompts, …, such as `seed 7`; "" if it does not. It is
+        part of `line`.
     busy
         Whether the machine was busy while the run or its base was timed.
     pairs
@@ -61,7 +62,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Panel:
-    """All settings of one task (or the mean over tasks) on one checkpoint: one picture."""
+    """One picture: all settings of one checkpoint on one task, or their means over tasks.
+
+    `headline` is the name of the score, and `notes` are the lines below the picture.
+    """
 
     name: str
     title: str
@@ -71,12 +75,14 @@ class Panel:
 
     @property
     def bases(self) -> dict[str, Setting]:
-        """Base runs by their conditions; "" stands for the panel's usual conditions."""
+        """Base runs by their conditions (see :class:`Setting`); "" stands for the panel's usual conditions."""
         return {one.conditions: one for one in reversed(self.settings) if one.method == "base"}
 
     def lines(self) -> dict[str, list[Setting]]:
-        """Return each method's settings by rising ratio; base of the same conditions starts every line, because ratio
-        0 of any method is base."""
+        """Return the settings of each line, by rising ratio.
+
+        Base under the same conditions starts every line, because any method at ratio 0 is base.
+        """
         found: dict[str, list[Setting]] = {}
         for one in sorted(self.settings, key=lambda one: one.ratio):
             if one.method != "base":
@@ -86,7 +92,7 @@ class Panel:
 
 
 def read_panels(paths: Sequence[Path]) -> list[Panel]:
-    """Read run folders, or folders that contain them, as one panel per task and checkpoint, and one for the mean.
+    """Read run folders, or folders that contain them; return one panel per task and checkpoint, and one for the mean.
 
     Raises
     ------
@@ -102,7 +108,7 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
 
 
 def panels_of(runs: Sequence[Run]) -> list[Panel]:
-    """Return one panel per checkpoint, control and task, and with several tasks one for their mean.
+    """Return one panel per checkpoint, control and task, and for several tasks also one for their mean.
 
     Runs without answered samples or without a current summary are left out.
     """
@@ -153,12 +159,12 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     flags = {run.method: flags_of(summary) for run, summary in zip(runs, summaries, strict=True)}
     lines = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
     lines += [f"{one.label}: {ACROSS}" for one in settings if one.pairs and one.pairs.across]
-    lines += [f"{one.label}: no speed-up, {one.pairs.untimed}" for one in settings if one.pairs and one.pairs.untimed]
+    lines += [f"{one.label}: no speed-up: {one.pairs.untimed}" for one in settings if one.pairs and one.pairs.untimed]
     return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *lines))
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Set each setting's LLM prefill time to base's time ÷ the setting's speed-up (see `series.PAIRED`)."""
+    """Return the settings with LLM prefill time = base's median ÷ the setting's speed-up (see `series.PAIRED`)."""
     bases = {one.conditions: one.figures.get("prefill_ms") for one in settings if one.method == "base"}
     found = list(settings)
     for place, one in enumerate(settings):
@@ -170,20 +176,22 @@ def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 
 def _heading(run: Run) -> str:
-    """Return the name of a run's score, even if its task is not installed."""
+    """Return the name of a run's score, such as macro-F1, even if the plug-in with its task is not installed."""
     summary = run.summary or {}
     return str((summary.get("figure") or {}).get("title") or summary.get("headline", "score"))
 
 
 def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
-    """Return one run's setting.
+    """Return one run as a :class:`Setting`, with its figures computed.
 
     Parameters
     ----------
     under
-        The run's conditions.
+        The run's conditions (see :attr:`Setting.conditions`).
+    line
+        Name of its line without the conditions.
     base
-        Run of base with the same conditions.
+        Run of base with the same conditions; None if there is none.
     """
     records = list(run.records.values())
     summary = run.summary or {}
@@ -209,9 +217,9 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
 
 
 def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | None = None) -> Panel | None:
-    """Return the mean over tasks of the settings that every task has; None if there are none.
+    """Return the panel of means over tasks, for settings that were run on every task; None if there is no such setting.
 
-    Tasks are independent; the interval comes from :func:`~audiomarathon.metrics.statistics.mean_over`.
+    Intervals treat tasks as independent (:func:`~audiomarathon.metrics.statistics.mean_over`).
     """
     by_setting: dict[tuple[str, str], list[Setting]] = {}
     for one in (one for panel in panels for one in panel.settings):

@@ -1,4 +1,4 @@
-"""Make the page's sections on encoders: scores, a radar of tasks by domain, confusions, and confident mistakes."""
+"""Make the page's sections on encoders: scores, a radar chart of all tasks, confusions, and confident mistakes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
 
 
 def score_tables(scores: Sequence[Score]) -> list[Table]:
-    """Return the tables of all scores; for X-ARES' baselines, also beside X-ARES' published scores."""
+    """Return the tables of all scores; for X-ARES' baseline encoders, also tables beside the published scores."""
     named = [name for name in ENCODERS if any(one.encoder == name for one in scores)]
     beside = [beside_published([one for one in scores if one.encoder == name], name, "readme") for name in named]
     several = [by_task(scores)] * (len({one.encoder for one in scores}) > 1)
@@ -31,14 +31,14 @@ def score_tables(scores: Sequence[Score]) -> list[Table]:
 
 
 def notes(runs: Sequence[Run], scores: Sequence[Score]) -> list[str]:
-    """Return the notes on the scores and on the runs."""
+    """Return the notes that explain the columns of the scores, and the notes that runs carry."""
     radar = ["The radar shows the linear probe's scores, from 0 in the middle to 1."] * bool(radars(scores))
     own = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
     return [*radar, *notes_of(scores), *own]
 
 
 def radars(scores: Sequence[Score]) -> list[Chart]:
-    """Return a radar of the encoders' scores by the linear probe, tasks grouped by domain; empty below three tasks."""
+    """Return a radar chart of the linear probe's scores, one axis per task, grouped by domain; [] below three tasks."""
     scores = [one for one in scores if STANDARD[0] in one.by_probe]
     axes = list(dict.fromkeys((one.domain, one.task) for one in sorted(scores, key=lambda one: one.domain)))
     return [_radar(scores, [task for _, task in axes])] if len(axes) >= _FEWEST_AXES else []
@@ -80,7 +80,7 @@ def _radar(scores: Sequence[Score], axes: Sequence[str]) -> Chart:
 
 
 def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
-    """Return the linear probe's confusion matrix per encoder and task, by "<task>, <encoder>"."""
+    """Draw the linear probe's confusion matrix for each encoder and task; keys are "<task>, <encoder>"."""
     found: dict[str, list[Chart]] = {}
     for run in _linear(runs):
         pairs = Counter((one.record.reference["answer"], _label(one.record.text)) for one in run.verdicts.values())

@@ -27,7 +27,7 @@ _KINDS = {
 
 
 def encoder_scores(scores: Sequence[Score]) -> Table:
-    """Show each encoder's score on each task by each probe, then its means."""
+    """Show each encoder's scores by each probe, one row per task, then one row per mean over tasks."""
     rows = []
     for one in sorted([*scores, *mean_scores(scores)], key=lambda one: one.encoder):  # stable: tasks, then means
         row: dict[str, object] = {"encoder": one.encoder, "task": one.task}
@@ -42,7 +42,7 @@ def encoder_scores(scores: Sequence[Score]) -> Table:
 
 
 def notes_of(scores: Sequence[Score]) -> tuple[str, ...]:
-    """Return the notes on the scores."""
+    """Return the notes that explain the columns of scores, and name tasks whose rows cannot be compared."""
     own = "linear, kNN: our scores, with 95 % intervals over test clips; trust these"
     figures = "a task's figure: accuracy, mAP, Pearson r, segment F1, R@1 (clotho) or 1 - WER (librispeech)"
     released = "X-ARES: its released probes with their faults, mean over folds; compare only with its published tables"
@@ -61,7 +61,7 @@ def _other_clips(score: Score) -> bool:
 
 
 def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
-    """Show one probe's scores of every encoder, one row per task; the best is marked."""
+    """Show all encoders' scores by one probe: one row per task, one column per encoder; mark the best of each row."""
     rows = []
     for task in dict.fromkeys(one.task for one in scores):
         found = {one.encoder: one.by_probe[probe] for one in scores if one.task == task and probe in one.by_probe}
@@ -75,7 +75,7 @@ def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
 
 
 def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table:
-    """Show our scores by X-ARES' protocol beside X-ARES' published ones, and the means of both over the same tasks."""
+    """Show our scores by X-ARES' protocol beside its published scores, and the means of both over the same tasks."""
     rows, notes = list[dict[str, object]](), list[str]()
     for place, (name, probe) in enumerate(zip(("MLP", "kNN"), PUBLISHED, strict=True)):
         pairs = [

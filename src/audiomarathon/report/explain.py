@@ -35,7 +35,7 @@ class Clip:
     waveform
         Mono samples.
     events
-        Onset and length in seconds of each deciding event; empty if unknown.
+        (Onset, length) in seconds of each event that decides the question; empty if unknown.
     """
 
     name: str
@@ -69,19 +69,17 @@ class Strip:
 
 
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
-    """Return, for each audio token of a batch of one, the share of (layer, head) pairs whose cache keeps it.
+    """Return for each audio token the share of (layer, head) pairs whose KV cache keeps it, shape (N,).
 
-    With a pruner, a token has 1 (kept) or 0 (dropped), or its share of the state that it was merged into; layers before
-    the drop do not count. With a pruner and a press, the share is averaged over all layers.
+    With a pruner, the share of a token is 1 (kept) or 0 (dropped), or its weight in the token that it was merged into;
+    layers before the drop do not count. With a pruner and a press, the share is averaged over all layers.
 
     Parameters
     ----------
+    inputs
+        A batch of one sample.
     generation
-        From `generate(…, keep_entries=True)`.
-
-    Returns
-    -------
-    ndarray, shape (N,)
+        Its result from `generate(…, keep_entries=True)`.
     """
     audio = inputs.audio_mask[0].cpu().numpy()
     (left,) = generation.kept_positions or (None,)
@@ -105,7 +103,7 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 
 
 def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -> float | None:
-    """Return the share of the deciding event that a method keeps, 0–1; None if no event is known."""
+    """Return the mean kept share of the tokens in the events that decide the question, 0–1; None if none is known."""
     inside = []
     for clip, shares in zip(clips, strip.shares, strict=True):
         starts = np.arange(len(shares)) / tokens_per_second

@@ -27,12 +27,12 @@ from audiomarathon.runs.read import Run
 
 
 class Shown(pd.DataFrame):
-    """A frame that is shown like a command's table; pandas operations on it give plain frames.
+    """A pandas frame that is shown like a command's table; pandas operations on it return plain frames.
 
     Attributes
     ----------
     table
-        The table behind the frame. A changed frame is shown by pandas.
+        The table to show. If the frame was changed, pandas shows the frame instead.
     """
 
     _metadata: ClassVar[list[str]] = ["table"]  # attributes that are not columns
@@ -40,7 +40,7 @@ class Shown(pd.DataFrame):
 
     @classmethod
     def of(cls, table: Table) -> Shown:
-        """Return a table's figures, unrounded, under their columns' names."""
+        """Make a frame from a table: its figures, unrounded, under the names of their columns."""
         shown = cls(figures(table))
         shown.table = table
         return shown

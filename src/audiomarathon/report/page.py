@@ -116,7 +116,11 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
 
 
 def _charts(sections: Iterable[Section]) -> dict[str, Any]:
-    """Return each distinct spec once, and the data of every picture, rounded to six significant digits."""
+    """Return all charts for the page: `specs`, each distinct spec once, and `charts`, the data of every chart.
+
+    `charts` is {section: {scope: charts}}; each chart has the index of its spec, its title, and its data, rounded to
+    six significant digits.
+    """
     specs: list[Mapping[str, Any]] = []
     drawn: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for section in sections:
@@ -132,7 +136,7 @@ def _charts(sections: Iterable[Section]) -> dict[str, Any]:
 
 
 def as_script(content: Any) -> str:
-    """Return JSON that is safe in a script element, with control characters escaped."""
+    """Return a value as JSON that is safe inside an HTML script element, with control characters in texts escaped."""
     text = json.dumps(_plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -150,7 +154,7 @@ def _address(players: str) -> Callable[[Clip], str | None]:
 
 
 def _linked(clip: Clip) -> str | None:
-    """Return a clip's address; clips in a tar are embedded."""
+    """Return the address of a clip's file for the player; a clip inside a tar is embedded instead."""
     return _embedded(clip) if isinstance(clip, Member) else clip.absolute().as_uri()
 
 

@@ -1,4 +1,4 @@
-"""Collect the page's figures: systems, their figures on each task and mean, and recommendations."""
+"""Collect the figures that the page shows: those of each system on each task and mean, and recommendations."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Setting:
     name
         Name in tables, with the checkpoint if there are several.
     line, method, ratio
-        Position in pictures; see `series`.
+        Name of its line in pictures, method (which sets the colour), and fraction of audio removed.
     place, base
-        Indices of the system and of its base among the systems; `base` is None without base.
+        Indices of the system and of its base in :attr:`PageData.systems`; `base` is None if there is no base.
     """
 
     name: str
@@ -66,14 +66,18 @@ class Advice:
     Attributes
     ----------
     best
-        The fastest system with a score within a point of base; base if none is faster. None if nothing can be ranked,
-        with the reason in `why`.
+        The fastest system that loses at most one point (:attr:`PageData.point`) against base; base if none is faster.
+        None if nothing can be ranked; `why` gives the reason.
+    row
+        `best` compared with base; None if it is base.
     other
-        The best other system, if `best` is the control `random`.
+        The best system except `random`, if `best` is the control `random`.
+    samples, tasks
+        What the systems were ranked on.
     left_out
         Systems that could not be ranked, with reasons.
     place
-        Index of `best` among the systems.
+        Index of `best` in :attr:`PageData.systems`.
     """
 
     checkpoint: str
@@ -89,14 +93,14 @@ class Advice:
 
 @dataclass(frozen=True)
 class PageData:
-    """The figures of all systems, on every task and mean."""
+    """The figures of all systems, on every task and every mean over tasks; `seed` is that of intervals and tests."""
 
     systems: Sequence[System]
     seed: int = 42
 
     @cached_property
     def settings(self) -> list[Setting]:
-        """All systems, as pictures and tables show them."""
+        """All systems, with what pictures and tables need to show them."""
         several = len({system.checkpoint for system in self.systems}) > 1
         found = []
         for place, system in enumerate(self.systems):
@@ -111,12 +115,12 @@ class PageData:
 
     @property
     def runs(self) -> list[Run]:
-        """All runs, by system."""
+        """All runs of all systems, system by system."""
         return [run for system in self.systems for run in system.runs.values()]
 
     @property
     def tasks(self) -> list[str]:
-        """Keys of the tasks with figures, in order."""
+        """Keys of the tasks with a finished run, in the order of the systems' runs."""
         return list(dict.fromkeys(task for task, _ in self._runs))
 
     @cached_property
@@ -146,9 +150,10 @@ class PageData:
 
     @cached_property
     def scopes(self) -> dict[str, list[str]]:
-        """The tasks of each mean: groups, all tasks, and the tasks that every setting has, if not all.
+        """The means over tasks, as {name: its tasks}: one per group, one of all tasks, and one of common tasks.
 
-        Runs on control variants of the data do not count, unless there are no other runs.
+        Common tasks are those that all settings have, if they do not have all. Runs on control variants of the data do
+        not count, unless there are no other runs.
         """
         counted = [(task, place) for task, place in self._runs if place in self.charted]
         tasks = list(dict.fromkeys(task for task, _ in counted))
@@ -160,15 +165,15 @@ class PageData:
 
     @cached_property
     def charted(self) -> list[int]:
-        """Indices of the systems in pictures: no control runs, because they hear other audio."""
+        """Indices of the systems to draw: all but controls, which hear other audio; all if there are only controls."""
         heard = [place for place, system in enumerate(self.systems) if not system.control]
         return heard or list(range(len(self.systems)))
 
     @cached_property
     def widest(self) -> str:
-        """The widest scope: the mean that most systems have, or the commonest task if no mean covers half the systems.
+        """The scope to show first: the mean that most systems have; if fewer than half have it, the commonest task.
 
-        "" without any score.
+        "" if there is no score.
         """
 
         def has(scope: str) -> int:
@@ -181,14 +186,14 @@ class PageData:
 
     @cached_property
     def point(self) -> float:
-        """One hundredth of the score range of the widest scope: the loss that a recommendation may have."""
+        """One point, the loss that a recommendation may have: a hundredth of the score range of the scope `widest`."""
         members = self.members(self.widest)
         figures = [run.task.scorer.figure for run in self.runs if run.task and run.key in members]
         ranges = (one.high - one.low for one in figures if one.high is not None and one.low is not None)
         return max(ranges, default=1.0) / 100
 
     def members(self, scope: str) -> list[str]:
-        """Return the tasks of a mean; for a task's key, only this task."""
+        """Return the tasks of a scope: those of a mean, or the single task."""
         return self.scopes.get(scope, [scope])
 
     @cached_property
@@ -215,7 +220,10 @@ class PageData:
 
     @cached_property
     def beside_base(self) -> tuple[dict[Place, Comparison], dict[Place, str], dict[int, Compared]]:
-        """By place: comparisons with base, and reasons for missing comparisons. By base: all comparisons with it."""
+        """Comparisons with base: (comparison by place, reason for a missing comparison by place, all by base's index).
+
+        A place is a scope and the index of a system, see :data:`Place`.
+        """
         rows: dict[Place, Comparison] = {}
         why: dict[Place, str] = {}
         found: dict[int, Compared] = {}
@@ -248,7 +256,7 @@ class PageData:
         return rows, why, found
 
     def _beside(self, scope: str, setting: Setting) -> dict[str, Any]:
-        """Return a setting's comparison with base on a task or mean; if there is none, the reason as `why`."""
+        """Return the columns that compare a setting with base on a task or mean; without a comparison, only `why`."""
         place = setting.place
         rows, why, compared = self.beside_base
         row = rows.get((scope, place))
@@ -282,7 +290,7 @@ class PageData:
 
     @cached_property
     def advice(self) -> list[Advice]:
-        """Recommendations: for each checkpoint, the fastest setting within a point of base, on the same samples."""
+        """For each checkpoint, a recommendation: the fastest setting that loses at most a point against base."""
         found = []
         for checkpoint in dict.fromkeys(self.systems[place].checkpoint for place in self.charted):
             bases = [one.place for one in self.settings if one.system.is_base and one.system.checkpoint == checkpoint]
@@ -319,7 +327,7 @@ class PageData:
 
 
 def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's score, median times in seconds, sizes in bytes, and notes."""
+    """Return a run's columns for the page: score, counts, median times in seconds, sizes in bytes, and notes."""
     records = list(run.records.values())
     return {
         **{name: summary.get(name) for name in (*_SUMS, *_SIZES)},
@@ -356,7 +364,7 @@ def by_duration(scored: Iterable[tuple[float, float]]) -> list[tuple[float, int,
 
 
 def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean over tasks: weighted for scores, with an interval; unweighted for times and sizes."""
+    """Average the columns of several tasks: scores weighted and with an interval, times and sizes unweighted."""
     weights = weights_of(list(tasks))
     each = [row["mean_of"] for row in rows if row["mean_of"] is not None]
     interval = mean_over(each, weights).interval if len(each) == len(rows) else None

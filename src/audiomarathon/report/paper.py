@@ -47,7 +47,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def panel_table(panel: Panel) -> Table:
-    """Return the figures of a panel's pictures, one row per setting."""
+    """Return the figures that a panel's pictures show, one row per setting."""
     rows = []
     for one in panel.settings:
         row: dict[str, Any] = {"setting": one.label, "method": one.method, "line": one.line, "ratio": one.ratio}
@@ -59,7 +59,7 @@ def panel_table(panel: Panel) -> Table:
 
 
 def _footnotes(data: PageData) -> list[str]:
-    """Return the notes on scores and replies; before each note, the settings and tasks that it applies to."""
+    """Return the notes on scores and replies; each begins with the settings and tasks that it applies to."""
     found: dict[str, list[str]] = {}
     for (scope, place), row in data.figures.items():
         if scope in data.tasks:
@@ -92,7 +92,7 @@ def records(data: PageData) -> Table:
 
 
 def _verdict(run: Run, id_: str) -> dict[str, Any]:
-    """Return a sample's score, and the plain values of its verdict."""
+    """Return a sample's `own_score`, and the values of its verdict that are not lists or objects, as columns."""
     verdict = run.verdicts.get(id_) if run.task else None
     if run.task is None or verdict is None:
         return {}

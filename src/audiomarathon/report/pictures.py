@@ -46,7 +46,7 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
 
 
 def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
-    """Draw a panel's measured quantities against the ratio, each `size` pixels large; None if nothing was measured."""
+    """Draw each quantity that a panel measured against the ratio, `size` pixels each; None if none was measured."""
     drawn = [one for quantity in _QUANTITIES if (one := _against_ratio(panel, quantity, size)) is not None]
     notes = ["Bands: 95 % intervals over clusters."]
     if panel.headline == MEAN:
@@ -60,12 +60,12 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
 
 
 def _is_paired(panel: Panel) -> bool:
-    """Whether the LLM prefill times shown are base's median ÷ the speed-up (see :data:`series.PAIRED`)."""
+    """Tell whether the panel's LLM prefill times are base's median ÷ the speed-up (see `series.PAIRED`)."""
     return any(one.method != "base" and "speed_up" in one.figures for one in panel.settings)
 
 
 def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
-    """Draw a quantity of :data:`_QUANTITIES` against the ratio; None if no setting but base has it."""
+    """Draw a quantity of :data:`_QUANTITIES` against the ratio; None if only base has it, and it is not the score."""
     measured = {name: [one for one in own if quantity in one.figures] for name, own in panel.lines().items()}
     lines = [
         Line(name, own[-1].method, [_point(one, quantity, panel) for one in own])
@@ -101,7 +101,10 @@ def _point(one: Setting, quantity: str, panel: Panel) -> charts.Row:
 
 
 def _ideal(panel: Panel) -> list[dict[str, float]]:
-    """Return the ideal speed-ups of one line. Methods that drop at the same layer have the same ideal."""
+    """Return the ideal speed-ups of the first line that has some, as points.
+
+    One line is enough, because methods that drop tokens at the same layer have the same ideal speed-up.
+    """
     for own in panel.lines().values():
         points = [
             {"x": one.ratio, "y": one.ideal} for one in own if one.ideal is not None and "speed_up" in one.figures

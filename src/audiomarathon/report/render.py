@@ -45,7 +45,7 @@ _LATEX = {
 
 
 def with_interval(name: str, value: Any, interval: Sequence[float] | None = None) -> dict[str, Any]:
-    """Return a figure as columns: its value and the ends of its interval; None if missing or NaN."""
+    """Return a figure as columns NAME, NAME_low and NAME_high: its value and interval; None if missing or NaN."""
     if value is None or math.isnan(value):
         value, interval = None, None
     low, high = interval or (None, None)
@@ -53,7 +53,7 @@ def with_interval(name: str, value: Any, interval: Sequence[float] | None = None
 
 
 def estimated(name: str, one: Estimate | None) -> dict[str, Any]:
-    """Return an estimate as columns; None if it is missing."""
+    """Return an estimate as the columns of :func:`with_interval`; they are None if it is missing."""
     return with_interval(name, one.value, one.interval) if one else with_interval(name, None)
 
 
@@ -66,13 +66,13 @@ class Kind:
     heading
         Heading of the column; default its name.
     form
-        A format, or a function from figure to text.
+        A format specification such as `.3f`, or a function that turns a figure into text.
     scale
-        Factor applied first, such as 1000 to show seconds as milliseconds.
+        Factor by which figures are multiplied first, such as 1000 to show seconds as milliseconds.
     left
         Whether the column is text, aligned left.
     ends
-        Format of the interval's ends, if different.
+        Format of the interval's ends; "" uses `form`.
     """
 
     heading: str = ""
@@ -140,12 +140,12 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A frame, and how to show it.
+    """A pandas frame, and how to show it.
 
     Attributes
     ----------
     frame
-        The data, unrounded; see the module.
+        The data, unrounded; the docstring of this module says how columns refine others.
     shown
         Columns to show, in order; default all. CSV has all columns.
     title
@@ -158,7 +158,7 @@ class Table:
     notes
         Lines below the table.
     kinds
-        Kinds of columns; they override :data:`KINDS`.
+        Kind of each column by name; overrides :data:`KINDS`.
     foreign
         Whether column names come from data (classes, groups), so that :data:`KINDS` does not apply to them.
     """
@@ -175,22 +175,22 @@ class Table:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], shown: Sequence[str] = (), **more: Any) -> Table:
-        """Return rows as a table, None where a row lacks a value.
+        """Make a table from rows; a value that a row lacks becomes None.
 
-        Values stay objects, so integers stay integers beside missing values.
+        The frame has the dtype object, so that integers stay integers in columns with missing values.
         """
         frame = pd.DataFrame(list(rows), dtype=object)
         return cls(frame.where(frame.notna(), None), shown, **more)
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns to show: those in `shown` that exist, or else all that refine no other column."""
+        """Names of the columns to show: those of `shown` that exist; if `shown` is empty, all that refine no other."""
         there = list(self.frame.columns)
         own = {f"{name}{suffix}" for name in there for suffix in _BESIDE}
         return [name for name in self.shown or [name for name in there if name not in own] if name in there]
 
     def kind(self, name: str) -> Kind:
-        """Return the kind of a column."""
+        """Return how a column is written: its kind in `kinds` or :data:`KINDS`, else one that fits its values."""
         if name in self.kinds:
             return self.kinds[name]
         if name in KINDS and not self.foreign:
@@ -203,14 +203,14 @@ class Table:
         return self.kind(name).heading or str(name).replace("_", " ")
 
     def without_empty(self, *keep: str) -> Table:
-        """Return the table without columns that are empty in every row, except those to keep."""
+        """Return the table without columns that are empty in every row; the columns in `keep` stay."""
         empty = {name for name in self.columns if name not in keep and self.frame[name].isna().all()}
         return self if not empty else replace(self, shown=[name for name in self.columns if name not in empty])
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: a figure, its interval and remark, its mark, and its tooltip."""
+    """One cell of a table, as texts: its figure, interval and remark (`beside`), mark, and tooltip (`why`)."""
 
     figure: str
     beside: str = ""
@@ -219,12 +219,12 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The cell's whole text."""
+        """The text that the cell shows: figure, interval and remark."""
         return self.figure + self.beside
 
 
 def cells(table: Table) -> list[list[Cell]]:
-    """Return the shown cells, row by row."""
+    """Return the cells of the columns to show, row by row."""
     kinds = {name: table.kind(name) for name in table.columns}
     return [[_cell(row, name, kind) for name, kind in kinds.items()] for row in table.frame.to_dict("records")]
 
@@ -241,7 +241,7 @@ def _cell(row: Mapping[Any, Any], name: str, kind: Kind) -> Cell:
 
 
 def rich_table(table: Table) -> RichTable:
-    """Return the table for a terminal; its content is never read as markup."""
+    """Return the table as a table of the library rich, for a terminal; texts in it are never read as rich's markup."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -284,12 +284,12 @@ def in_text(table: Table) -> str:
 
 
 def fits(table: Table, width: int) -> bool:
-    """Whether the table fits a terminal of this width without wrapped cells."""
+    """Tell whether the table fits a terminal of this width without wrapped cells."""
     return _room(_widths(rich_table(table))) <= width
 
 
 def for_width(table: Table, width: int) -> RichTable:
-    """Return the table for a terminal of this width."""
+    """Return the table for a terminal of this width; if it is too wide, wrap texts, then hide columns of `least`."""
     from audiomarathon.terminal import fitted
 
     drawn = rich_table(table)
@@ -302,7 +302,7 @@ def for_width(table: Table, width: int) -> RichTable:
 
 
 def _widths(drawn: RichTable) -> list[int]:
-    """Return the widest line of each column."""
+    """Return the width of each column: the length of its longest line."""
     from rich.cells import cell_len
 
     texts = ([str(column.header), *map(str, column.cells)] for column in drawn.columns)
@@ -332,7 +332,7 @@ def _in_markdown(text: str) -> str:
 
 
 def _of_figures(table: Table) -> pd.DataFrame:
-    """Return the frame without remarks, marks and display columns."""
+    """Return the frame without remarks, marks, tooltips and columns that are only for display."""
     remarks = {f"{name}{suffix}" for name in table.frame.columns for suffix in _BESIDE[2:]}
     shown_only = {name for name in KINDS if name.startswith("_")}
     return table.frame[[name for name in table.frame.columns if name not in remarks | shown_only]]

@@ -1,4 +1,4 @@
-"""Collect the samples of the page: prompt, replies, kept audio, and spectrogram."""
+"""Collect the samples that the page shows: prompt, replies, which audio was kept, and spectrogram."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ _JOBS = min(4, os.cpu_count() or 1)  # each holds a clip or two in memory
 
 
 Key = tuple[str, str, str]
-"""A task's key, a control ("" for the real audio) and a sample's id."""
+"""(task's key, kind of control or "" for the real audio, sample's id)."""
 
 
 def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
-    """Choose samples to show, and count all: first those where settings disagree, then failed, wrong and right ones.
+    """Choose at most `limit` samples to show; return them and the number of all samples.
 
-    Within each kind, tasks take turns.
+    Samples on which settings disagree come first, then failed ones, then wrong and right ones. Within each kind, tasks
+    take turns.
     """
     scores: dict[Key, set[float | None]] = {}
     failed: set[Key] = set()
@@ -65,7 +66,7 @@ def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
 
 
 def _own_score(run: Run, id_: str) -> float | None:
-    """Return a sample's own score; None if it failed or cannot be scored."""
+    """Return the score of a single sample of a run; None if the sample failed or cannot be scored alone."""
     verdict = run.verdicts.get(id_) if run.task else None
     return run.task.scorer.own_score(verdict) if run.task and verdict else None
 
@@ -79,14 +80,14 @@ def samples_of(
     spectrograms: bool,
     step: Callable[[], object] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Return each chosen sample with the replies of all settings.
+    """Return each chosen sample with the replies of all settings, as an object for the page's JSON.
 
     Parameters
     ----------
     data
         Data root; None uses the runs' data folders. Without data, prompts are missing.
     heard
-        Returns a clip's address for the player; None for no player.
+        Function that returns the address at which the page plays a clip, or None to leave out the player.
     spectrograms
         Whether to draw spectrograms, which decodes the clips.
     step
@@ -111,7 +112,7 @@ def samples_of(
 
 
 def _from_runs(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]:
-    """Return a sample's reference and each setting's reply, from the runs."""
+    """Return what the run folders hold about a sample: its reference, and each setting's reply."""
     task, control, id_ = key
     own = [
         (index, run, record)
@@ -169,7 +170,7 @@ def _from_data(
 
 
 def _reply(setting: int, run: Run, record: Record, longest: int) -> dict[str, Any]:
-    """Return one setting's reply to a sample, with its verdict; without fields that are None or False."""
+    """Return one setting's reply to a sample with its verdict, as an object without fields that are None or False."""
     verdict = run.verdicts.get(record.id) if run.task else None
     scorer = run.task.scorer if run.task else None
     found = {
@@ -187,7 +188,10 @@ def _reply(setting: int, run: Run, record: Record, longest: int) -> dict[str, An
 
 
 def strip(record: Record) -> str | None:
-    """Return the share of kept tokens over time as base64, half a byte per column: 0 none, 15 all."""
+    """Return the share of audio tokens kept over time as base64, with half a byte per column: 0 is none, 15 all.
+
+    None if the record does not say which tokens were kept.
+    """
     if not record.kept_audio_bits:
         return None
     kept = unpack(record.kept_audio_bits, record.audio_tokens or 0).astype(float)
@@ -196,7 +200,7 @@ def strip(record: Record) -> str | None:
 
 
 def columns(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.float64]:
-    """Average values (rows, n) into `count` columns of equal length; fewer values are repeated."""
+    """Resize an array (rows, n) to (rows, count) by averaging neighbouring values; if n < count, repeat values."""
     n = values.shape[1]
     edges = np.linspace(0, n, count + 1)
     starts = np.minimum(np.floor(edges[:-1]).astype(int), n - 1)
@@ -209,7 +213,7 @@ def columns(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.float64]:
 def picture(clip: Clip) -> str | None:
     """Return a clip's log-mel spectrogram of 160 × 32 pixels as base64, two pixels per byte; None if unreadable.
 
-    The loudest pixel is 15; 80 dB below or less is 0. Rows go from low to high frequency.
+    The loudest pixel is 15; pixels at least 80 dB quieter are 0. Rows go from low to high frequency.
     """
     try:
         wave = audio.decode(clip, _RATE)
@@ -233,6 +237,6 @@ def _mel_filters() -> npt.NDArray[np.float32]:
 
 
 def _packed(shares: npt.NDArray[np.floating[Any]]) -> str:
-    """Return shares of 0…1 as base64, two per byte."""
+    """Encode shares from 0 to 1 as base64, two shares per byte, each rounded to 16 levels."""
     levels = np.round(shares * (_LEVELS - 1)).astype(np.uint8).reshape(-1)
     return base64.b64encode((levels[::2] << 4 | levels[1::2]).tobytes()).decode()

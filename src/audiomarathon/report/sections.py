@@ -1,4 +1,4 @@
-"""Make the sections of the page: recommendation, scores, curves, costs, durations, tasks' tables, machine."""
+"""Make the sections of the page: recommendation, scores, curves, costs, durations, tables of single tasks, machine."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Section:
     Attributes
     ----------
     anchor, heading
-        Its address on the page, and its heading.
+        Name of the section for links within the page, and its heading.
     tables
         Tables, each under its title.
     charts
-        Charts by scope (a task or a mean over tasks), which the page's reader selects; "" if there is only one.
+        Charts by scope (a task or a mean over tasks), which the page's reader selects; those under "" are always shown.
     notes
-        Notes by scope; those under "" are always shown.
+        Notes by scope; notes under "" are always shown.
     toggle
         Label of a switch between the first and the second table; "" shows all tables.
     """
@@ -64,7 +64,7 @@ def sections(data: PageData) -> list[Section]:
 
 
 def _is_probe(run: Run) -> bool:
-    """Whether a run's answers come from a probe on embeddings, not from a language model."""
+    """Tell whether a run's answers come from a probe on embeddings, not from a language model."""
     return bool(run.task and run.task.probed)
 
 
@@ -190,7 +190,7 @@ def described(data: PageData, scope: str) -> str:
 
 
 Row = tuple[Setting, dict[str, Any]]
-"""A setting, and its figures on a task or mean."""
+"""A setting, and its figures on one task or mean."""
 
 
 def _rows(data: PageData, scope: str) -> list[Row]:
@@ -253,7 +253,7 @@ _CONTROLS = (
 
 
 def _by_reason(remarks: Iterable[tuple[str, str]]) -> list[str]:
-    """Group (name, reason) pairs: return one sentence per reason, with all names that it applies to."""
+    """Group remarks, given as (name, reason): return one sentence per reason, with all names that it applies to."""
     return [f"{line}." for line in lines_by_reason(LeftOut(name, None, why) for name, why in remarks)]
 
 
@@ -310,14 +310,16 @@ X = Callable[[Mapping[str, Any]], float | None]
 
 
 def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line]:
-    """Return a line per method, layer and checkpoint, by rising ratio, starting at base if comparable.
+    """Return the lines of a picture of scores: one per method, layer and checkpoint, with points by rising ratio.
+
+    A line starts at base if it can be compared with base.
 
     Parameters
     ----------
     x
-        Returns a row's x value, or None.
+        Function that returns the x value of a setting's figures, or None to leave the point out.
     timed
-        Whether the picture shows times, which may be of a busy machine.
+        Whether the picture shows times; then points measured on a busy machine are hollow.
     """
 
     def point(setting: Setting, row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -341,7 +343,7 @@ def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line
 
 
 def _by_line(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Group settings by their line in pictures."""
+    """Group settings with their figures by the name of their line in pictures."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row[0].line, []).append(row)
@@ -353,12 +355,12 @@ def _speed_up(row: Mapping[str, Any]) -> float | None:
 
 
 def _hollow(lines: Sequence[Line]) -> list[str]:
-    """Return the note on hollow points, if there are any."""
+    """Return the note that explains hollow points in a list if the lines have such points, else []."""
     return [series.HOLLOW] * any(point.get("busy") for line in lines for point in line.points)
 
 
 def _has_points(lines: Sequence[Line]) -> bool:
-    """Whether the points have at least two different x values."""
+    """Tell whether the lines are worth drawing: their points have at least two different x values."""
     return len({point["x"] for line in lines for point in line.points}) > 1
 
 
@@ -400,12 +402,12 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _paired(data: PageData, scope: str) -> list[str]:
-    """Return the note on how times are drawn, if any setting is compared with base."""
+    """Return the note :data:`series.PAIRED` in a list if any setting's times are compared with base, else []."""
     return [series.PAIRED] * any(row.get("first_token_speedup") for _, row in _rows(data, scope))
 
 
 def _comparable(row: Mapping[str, Any]) -> bool:
-    """Whether a row's times can be compared with base, or it has no base."""
+    """Tell whether a setting has times that may be drawn: it is base, can be compared with base, or has no base."""
     beside = row.get("is_base") or row.get("alone") or row.get("first_token_speedup") is not None
     return bool(beside) and row["prefill_s"] is not None
 
@@ -442,7 +444,7 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
-    """Return one picture per line, each with base, on the same axes."""
+    """Draw score against clip duration, one chart per method and layer with base, on equal axes; also return notes."""
     rows, curves = _rows(data, scope), dict[int, Line]()
     for setting, row in rows:
         points = [
@@ -473,7 +475,7 @@ def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _task_tables(data: PageData) -> Section:
-    """Return the section with the tables of tasks and scorers."""
+    """Return the section with the tables that tasks and scorers provide for themselves."""
     found = []
     for key in data.tasks:
         runs = {one.name: one.system.runs[key] for one in data.settings if key in one.system.runs}

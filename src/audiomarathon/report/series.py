@@ -38,12 +38,12 @@ HOLLOW, PALE = "Hollow points: times of a busy machine.", "Pale bars: times of a
 
 
 def palette(count: int) -> list[str]:
-    """Return this many colours, repeated if necessary."""
+    """Return `count` colours; beyond the last colour of the palette, they repeat."""
     return list(islice(cycle(_COLOURS + _MORE_COLOURS), count))
 
 
 def method_and_ratio(identity: Identity) -> tuple[str, float]:
-    """Return a setting's method and the fraction of audio removed (joined methods: by both together)."""
+    """Return a setting's method and ratio from its run's identity; for joined methods, what both remove together."""
     parts = _parts(identity)
     if parts == [identity]:
         return str(identity.get("method", "?")), float(identity.get("ratio") or 0.0)
@@ -52,7 +52,10 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
 
 
 def line_of(identity: Identity, others: Sequence[Identity]) -> str:
-    """Return the method, with its layer, `at` and scope if other settings of the method differ in them."""
+    """Return the name of a setting's line: its method, and the parameters that distinguish its line from others.
+
+    These are layer, place (`at`) and scope, each only if settings of the same method among `others` differ in it.
+    """
     method = method_and_ratio(identity)[0]
     of_method = [other for other in others if method_and_ratio(other)[0] == method]
     differing = [name for name in ("layer", "at", "scope") if len({_parameter(one, name) for one in of_method}) > 1]
@@ -61,9 +64,10 @@ def line_of(identity: Identity, others: Sequence[Identity]) -> str:
 
 
 def conditions(identity: Identity, reference: Identity) -> str:
-    """Return how a run differs from a reference in more than the method, such as `seed 7`; "" if it does not.
+    """Name the conditions, except the method, in which a run differs from a reference, such as `seed 7`; "" if none.
 
-    A hash that differs is shown as `other prompts`. Devices are compared only if both runs have times.
+    Fields that are hashes are shown without their value, as in `other prompts`. Devices are compared only if both runs
+    have times.
     """
     differing = [name for name in _CONDITIONS if not same(identity.get(name), reference.get(name))]
     if None in (identity.get("device"), reference.get("device")):
@@ -87,18 +91,21 @@ def _built_in() -> tuple[str, ...]:
 
 
 def colour(method: str) -> str:
-    """Return the colour of a method by its key; joined methods (`fast_v+snapkv`) use their second part's."""
+    """Return the colour of a method by its key; joined methods (`fast_v+snapkv`) get the colour of the second part."""
     colours = _COLOURS + _MORE_COLOURS
     return BASE if method == "base" else colours[_place(method) % len(colours)]
 
 
 def mark(method: str) -> str:
-    """Return the shape of a method's points, by its name in Vega."""
+    """Return the shape of a method's points, as Vega's name for it, such as `square`."""
     return _MARKS[_place(method) % len(_MARKS)]
 
 
 def dash(method: str) -> list[int]:
-    """Return the dashes of a method's line: solid for the first colours, dashed for the others, then dotted."""
+    """Return the dashes of a method's line (lengths of dash and gap).
+
+    The first methods are solid, later ones dashed, then dotted; joined methods have dashes and dots.
+    """
     return [8, 3, 2, 3] if "+" in method else _DASHES[min(_place(method) // len(_COLOURS), 2)]
 
 

@@ -1,4 +1,4 @@
-"""Show what pruning removes first, as tables, pictures and sentences, for `jasco survival` and the page."""
+"""Show whether pruning removes speech or sound first, for `jasco survival` and the page."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LONG = ("model", "setting", "method", "ratio", "speech_stands", "kept_tokens",
          *(f"{name}{end}" for name in ("preference", "difference") for end in _ENDS), "p", "p_holm")  # fmt: skip
 _STANDS = {BOTH_ORDERS: "mean of speech first and speech last"}
 _COLOURS = {"speech": "#0072B2", "sound": "#D55E00", "answer": "#777777"}
-_PREFERENCE = "E: how much likelier a speech token is kept than any token; above 1, the method prefers speech."
+_PREFERENCE = "E: share of speech tokens kept ÷ share of all tokens kept; above 1, the method prefers speech."
 _NO_PREFERENCE = (
-    "E (is a speech token likelier to be kept than any token?) needs speech.csv (audiomarathon jasco speech; --speech)"
+    "E (share of speech tokens kept ÷ share of all tokens kept) needs speech.csv (audiomarathon jasco speech; --speech)"
 )
 _LATE = (
     "Speech comes late in most clips, so a method that keeps late audio seems to keep speech: also run the controls "
@@ -34,7 +34,7 @@ def rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
 
 
 def long_rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
-    """Return one row per setting, position and modality, for CSV."""
+    """Return one row per setting, position of the speech and modality (speech, sound, answer), for CSV."""
     kept = []
     for one in found:
         row = _row(one)
@@ -100,7 +100,7 @@ def panels(found: Sequence[Survival]) -> list[Chart]:
 
 
 def _methods(found: Sequence[Survival]) -> list[tuple[str, str, list[Survival]]]:
-    """Return each method's checkpoint ("" if there is only one), its name, and its headline rows by rising ratio."""
+    """Group headline rows: return (checkpoint, or "" if there is only one; method; its rows by rising ratio)."""
     methods: dict[tuple[str, str], list[Survival]] = {}
     for one in found:
         if one.headline and not one.system.is_base:

@@ -95,7 +95,10 @@ LISTINGS: Mapping[str, Callable[[], Table]] = {"tasks": tasks, "models": models,
 
 
 def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table]:
-    """Return the further tables of a task and its scorer; columns named `… %` are rounded to whole percent."""
+    """Return the tables that a task and its scorer add to the common ones; columns named `… %` show whole percent.
+
+    `verdicts` holds each setting's verdicts by the setting's name.
+    """
     frames = task.frames(verdicts)
     found = []
     for title, frame in frames.items():
@@ -110,7 +113,7 @@ def _whole(share: float) -> str:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with each text on one line; plug-ins' texts may have several."""
+    """Return a row with each text joined to one line, since texts of plug-ins may have several lines."""
     return {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in row.items()}
 
 
@@ -124,7 +127,7 @@ def result_row(
     Parameters
     ----------
     saved
-        Its savings: :func:`audiomarathon.results.savings.savings`.
+        The setting's savings, from :func:`audiomarathon.results.savings.savings`.
     beside
         The setting's comparison with base, for the summary of a sweep.
     """

@@ -1,4 +1,7 @@
-"""Make tables and charts of audio towers: scores by layer and after pruning, lost or unused labels, tower and model."""
+"""Make tables and charts of audio towers: scores by layer and after pruning, lost or unused labels, tower and model.
+
+A tower is the audio encoder of an audio LLM. A point is a place in tower or LLM whose output a linear probe reads.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ _SHARES = (*CELLS, "lost", "probe", "reply")
 
 
 def is_layer(run: Run) -> bool:
-    """Whether a run is a linear probe at one point of a tower, as made by `encoder layers`."""
+    """Tell whether a run is a linear probe at one point of a tower or LLM, as `encoder layers` makes them."""
     return bool(point_of(run)) and run.method == "linear"
 
 
 def _named(run: Run) -> str:
-    """Return the task and the model of a probe's run."""
+    """Return the task and the model of a probe's run, as a heading."""
     return f"{run.key.rpartition('/')[2]}, {run.checkpoint.partition('@')[0]}"
 
 
 def _place(point: str) -> tuple[bool, int, int]:
-    """Return a sort key: points in the order in which the audio passes them, then `best` and `mix`."""
+    """Return a sort key for points: first in the order in which the audio passes them, then `best` and `mix`."""
     sides = ("tower", "projector", "llm", "text")
     side, _, number = point.partition(".")
     order = sides.index(side) if side in sides else len(sides)
@@ -91,7 +94,10 @@ def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
 
 
 def fourfold_table(found: Sequence[Fourfold]) -> Table:
-    """Show each setting's shares of clips that probe, reply, both or neither get right, and that the probe lost."""
+    """Show, for each setting, the shares of clips that the probe, the reply, both or neither get right.
+
+    `lost` is the share that the probe gets right with base, but wrong with this setting.
+    """
     rows = []
     for one in found:
         row = {"task": one.reply.key, "point": one.probe.checkpoint, "setting": one.probe.method, "n": one.n}
@@ -127,7 +133,7 @@ def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
 
 
 def standing_table(found: Sequence[Standing]) -> Table:
-    """Show each tower's score on encoder tasks beside its model's score, both without pruning."""
+    """Show the mean score of each tower's probe beside that of its model's replies, both without pruning."""
     rows = [
         {"model": one.checkpoint, "point": one.point}
         | estimated("encoder", one.encoder)
@@ -141,7 +147,7 @@ def standing_table(found: Sequence[Standing]) -> Table:
 
 
 def standing_chart(found: Sequence[Standing]) -> Chart:
-    """Return a chart of the model's score against its tower's, one point per model."""
+    """Return a chart of each model's score against the score of its tower's probe, one point per model."""
     lines = [
         Line(one.checkpoint, _LOOK, [point(one.encoder.value, one.model)], colour=ink)
         for one, ink in zip(found, palette(len(found)), strict=True)
@@ -151,7 +157,7 @@ def standing_chart(found: Sequence[Standing]) -> Chart:
 
 
 def of_encoders(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs for the encoders' tables: no runs of layers or pruned towers, which have their own tables."""
+    """Return the probe runs for the encoders' tables; runs of layers and pruned towers have tables of their own."""
     layered = {run.checkpoint.partition("@")[0] for run in runs if point_of(run) == "best"}
 
     def unpruned(run: Run) -> bool:

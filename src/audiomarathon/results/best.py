@@ -16,7 +16,7 @@ Ids = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Ranked:
-    """A ranked system: its score, and how many times as fast as the reference it reaches the first token."""
+    """A system in a ranking: its score, and its speed-up (the reference's time to first token ÷ the system's)."""
 
     name: str
     score: float
@@ -24,7 +24,7 @@ class Ranked:
 
     @property
     def is_random(self) -> bool:
-        """Whether it is the control `random`, which any method should beat."""
+        """Whether the system is the control `random`, which any method should beat."""
         return any(word.startswith("random-") for word in self.name.split())
 
 
@@ -35,7 +35,7 @@ class Ranking:
     Attributes
     ----------
     ids
-        By task, the samples that all systems answered, with times that can be compared with the reference's.
+        The samples used, by task: all ranked systems answered them, with times comparable to the reference's.
     candidates
         The ranked systems; the reference comes first.
     left_out
@@ -49,7 +49,7 @@ class Ranking:
 
     @property
     def samples(self) -> int:
-        """The number of samples."""
+        """The number of samples that the systems are ranked on."""
         return sum(len(ids) for ids in self.ids.values())
 
     @property
@@ -66,16 +66,17 @@ class Ranking:
         random: bool = True,
         among: Collection[str] | None = None,
     ) -> Ranked | None:
-        """Return the best system under a condition; None if none meets it.
+        """Return the best system that meets one condition (`latency`, `score` or `points`); None if no system does.
 
         Parameters
         ----------
         latency
-            Return the best score among systems with at most this share of the reference's time to first token.
+            Choose the highest score among systems that take at most this share of the reference's time to first token.
         score
-            Return the fastest system with at least this share of the reference's score.
+            Choose the fastest system that reaches at least this share of the reference's score.
         points
-            Return the fastest system whose score is at most this much, in the unit of the score, below the reference's.
+            Choose the fastest system that scores at most this much below the reference; 0.01 on a scale from 0 to 1 is
+            one point.
         random
             Whether the control `random` may win.
         among
@@ -93,7 +94,7 @@ class Ranking:
         return max(good, key=lambda one: (one.speed, one.score), default=None)
 
     def row(self, candidate: Ranked) -> Comparison | None:
-        """Compare a candidate with the reference on these samples; None for the reference itself."""
+        """Compare a candidate with the reference on the ranking's samples; None for the reference itself."""
         if candidate.name == self._compared.reference:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)
@@ -141,7 +142,10 @@ def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
 
 
 def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
-    """Return samples and the systems that answered them all, chosen so that samples × systems is large."""
+    """Choose systems so that (samples that all of them answered) × (number of systems) is large; return both.
+
+    The samples are returned by task, the systems by name. `sides` holds each system's samples.
+    """
     largest = (0, 0)
     common: dict[str, frozenset[str]] = {}
     ids: Ids = {}
@@ -159,7 +163,7 @@ def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
 
 
 def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]:
-    """Return the reference, then the chosen systems, with their figures on these samples."""
+    """Return the reference, then the chosen systems, each with its score and speed-up on the samples `ids`."""
     found: list[Ranked] = []
     for name in chosen:
         members = _members(compared.shared[name], ids)
@@ -173,5 +177,5 @@ def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]
 
 
 def _members(shared: Mapping[str, Pairs], ids: Ids) -> list[Pairs]:
-    """Return a system's pairs with the reference on these samples, one for each task."""
+    """Return a system's pairs with the reference, one :class:`Pairs` per task, restricted to the samples `ids`."""
     return [shared[task].only(of_task) for task, of_task in ids.items()]

@@ -29,6 +29,8 @@ class Comparison:
     ----------
     scope
         A task's key, a group's name, or "overall".
+    side
+        The system's name.
     tasks
         Keys of the tasks in the scope.
     samples
@@ -39,19 +41,21 @@ class Comparison:
     timed
         Number of these samples with comparable times.
     score, reference_score
-        Headline scores on these samples, averaged over tasks; None if a task has no score.
+        Headline scores of system and reference on these samples, averaged over tasks; None if a task has no score.
+    verdict
+        The paired test: difference in score, its interval and p.
     p_adjusted
         p by Holm's correction, over all rows of the same kind (tasks, groups, overall).
     mcnemar
         p of McNemar's exact test; None unless the row is one task, every sample is a separate cluster, and every reply
         is right or wrong.
     speed_ups
-        By stage of :data:`STAGES`: `measured` (median of reference ÷ system, above 1 is faster) and `interval`; None
-        without comparable times.
+        For each stage of :data:`STAGES`: `measured` (median of the reference's time ÷ the system's; above 1, the system
+        is faster) and `interval`; None without comparable times.
     untimed
-        Why speed-ups (of decode, or of all stages) are missing; "" if none are.
+        Why speed-ups (of decode, or of all stages) are missing; "" if none is missing.
     clusters
-        The smallest number of clusters of any task.
+        Number of clusters of the task that has the fewest.
     alike
         Why all replies equal the reference's: see :attr:`Pairs.alike`; "" if some differ.
     across, busy
@@ -80,13 +84,13 @@ class Comparison:
 
 
 def is_clear(row: Comparison) -> bool:
-    """Whether a difference is significant after Holm's correction."""
+    """Tell whether the difference between system and reference is significant (p < 0.05 after Holm's correction)."""
     return row.p_adjusted is not None and row.p_adjusted < 0.05
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A system, or one of its tasks, that could not be compared, with the reason."""
+    """Something that could not be compared: a system (`side`), or only one of its tasks (`task`), and the reason."""
 
     side: str
     task: str | None
@@ -102,7 +106,11 @@ class Compared:
     reference
         The reference's name.
     shared
-        The pairs of each system with the reference, by name and task.
+        The pairs of each system with the reference, by the system's name and by task.
+    rows
+        The comparisons: for each system, one per task, per group of tasks, and overall.
+    left_out
+        Systems, tasks and samples that could not be compared.
     seed
         Seed of intervals and tests.
     controls
@@ -133,7 +141,7 @@ def compare(
     Parameters
     ----------
     more
-        Additional means: the tasks of each, by its name. Only systems that ran all these tasks get the mean.
+        Additional means over tasks: {name of the mean: its tasks}. Only systems that ran all its tasks get the mean.
     stages
         Stages to compute speed-ups of.
 
@@ -181,7 +189,7 @@ def compare_with(systems: Sequence[System], name: str | None, *, seed: int = 42)
 
 
 def lines_by_reason(left_out: Iterable[LeftOut]) -> list[str]:
-    """Return a line per reason, with the systems and tasks it applies to."""
+    """Return one line per reason: the systems and tasks that were left out for it, then the reason."""
     by_reason: dict[str, dict[str, list[str]]] = {}
     for one in left_out:
         by_reason.setdefault(one.why, {}).setdefault(one.side, []).extend([one.task] if one.task else [])
@@ -196,7 +204,7 @@ def lines_by_reason(left_out: Iterable[LeftOut]) -> list[str]:
 
 
 def _unanswered(name: str, system: System) -> list[LeftOut]:
-    """Return, per task, how many samples of a system's last run failed or are not run yet."""
+    """Return a note for each task on which samples of a system failed or are not run yet, with their number."""
     lacking = {key: run.expected - len(run.records) for key, run in system.runs.items()}
     return [
         LeftOut(name, key, f"{count:,} of {system.runs[key].expected:,} samples failed or not run yet")
@@ -206,7 +214,10 @@ def _unanswered(name: str, system: System) -> list[LeftOut]:
 
 
 def _in_common(name: str, system: System, base: System, of_base: str) -> tuple[dict[str, Pairs], list[LeftOut]]:
-    """Return a system's pairs with the reference by task, and the tasks and samples that cannot be compared."""
+    """Pair a system with the reference: return the pairs by task, and the tasks and samples that have no pair.
+
+    `of_base` is the reference's name for messages.
+    """
     shared: dict[str, Pairs] = {}
     left_out: list[LeftOut] = []
     for key, run in system.runs.items():
@@ -245,7 +256,7 @@ def _rows(
 
 
 def weighed(draws: Mapping[str, Drawn]) -> PairedResult:
-    """Test the mean over tasks, with the benchmark's weights."""
+    """Test the difference in the mean over tasks, weighted as the benchmark weights them; `draws` is by task."""
     weights = weights_of(list(draws))
     return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)])
 
@@ -258,7 +269,7 @@ def row_of(
     seed: int,
     stages: Collection[str] = STAGES,
 ) -> Comparison:
-    """Return a system's comparison with the reference on these tasks, given its test result."""
+    """Make the comparison of the system `name` with the reference, from its pairs (one per task) and test result."""
     score, reference_score = mean_scores(members)
     return Comparison(
         scope=scope,
@@ -286,18 +297,21 @@ def row_of(
 
 
 def _alike(members: Sequence[str]) -> str:
-    """Return why replies are equal on all tasks, given the reason on each; "" if they differ on any."""
+    """Combine the values of :attr:`Pairs.alike` of several tasks; "" if replies differ on any task."""
     return "" if "" in members else next((one for one in members if one != AS_BASE), AS_BASE)
 
 
 def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
-    """Return the rows with Holm's p, adjusted within each kind of row."""
+    """Fill in p by Holm's correction, separately for each kind of row (tasks, groups, overall)."""
     adjusted = holm_within([(kind_of(row.scope, row.tasks), row.verdict.p) for row in rows])
     return [replace(row, p_adjusted=p) for row, p in zip(rows, adjusted, strict=True)]
 
 
 def holm_within(tests: Sequence[tuple[str | None, float | None]]) -> list[float | None]:
-    """Return Holm's p of each (kind, p), adjusted within its kind; None without a kind or p."""
+    """Adjust p values by Holm's correction, separately for each kind.
+
+    Each test is (kind, p). Return the adjusted p values in the same order; None for a test without a kind or p.
+    """
     found: list[float | None] = [None] * len(tests)
     for kind in {kind for kind, _ in tests} - {None}:
         known = {place: p for place, (own, p) in enumerate(tests) if own == kind and p is not None}

@@ -1,4 +1,4 @@
-"""Collect encoders' probe scores over tasks: scores with intervals, and means, ours and as published."""
+"""Collect encoders' scores by our probes and by X-ARES' probes: each task's score with its interval, and means."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from audiomarathon.runs.read import Run
 
 @dataclass(frozen=True)
 class Score:
-    """An encoder's score on a task, or its mean over tasks.
+    """An encoder's scores on a task, one per probe, or their means over tasks.
 
     Attributes
     ----------
     task
         The task's name, or the mean's.
     by_probe
-        Score by probe; missing probes are left out.
+        Score by name of the probe; probes that were not run are left out.
     n
         Number of test clips; 0 for a mean.
     sd
@@ -34,7 +34,7 @@ class Score:
     data
         Identity of the clips and labels; "" for a mean.
     released_n
-        Number of test items of X-ARES' probes; 0 for a mean, or without such a probe.
+        Number of test items of X-ARES' probes; 0 for a mean, or if none of them was run.
     """
 
     encoder: str
@@ -51,7 +51,7 @@ class Score:
 def task_scores(runs: Sequence[Run]) -> list[Score]:
     """Return each encoder's score on each task, in the benchmark's order.
 
-    A published probe's score is the mean over folds and seeds, as X-ARES counts it.
+    For X-ARES' own probes, the score is the mean over folds and seeds, as X-ARES computes it.
 
     Raises
     ------
@@ -114,9 +114,10 @@ def _mean(
     encoder: str, name: str, members: Sequence[Score], weights: dict[str, int] | None = None,
     neighbours: Collection[str] = ()
 ) -> Score:  # fmt: skip
-    """Return the mean by probe, for probes with a score on every task of `members`.
+    """Return an encoder's mean over the tasks `members`, for each probe that has a score on every one of them.
 
-    With `weights`, X-ARES' mean: kNN probes then need scores only on the tasks `neighbours`, where X-ARES runs kNN.
+    With `weights` (by task), compute X-ARES' weighted mean. A kNN probe then needs scores only on the tasks
+    `neighbours`, where X-ARES runs kNN.
     """
     by_probe = {}
     for probe in PROTOCOLS["both"]:

@@ -30,7 +30,7 @@ from audiomarathon.runs.summary import busy, foreign_count, note_of
 from audiomarathon.scoring.scorer import sums_of
 from audiomarathon.text import counted
 
-#: Compared stages, and how to read a record's seconds; None if it was not timed.
+#: Compared stages, each with a function that returns a record's seconds in it; None if the record was not timed.
 STAGES: Mapping[str, Callable[[Record], float | None]] = {
     "llm_prefill": lambda record: time_of(record, "llm_prefill"),
     "first_token": lambda record: time_of(record, "prefill"),
@@ -46,13 +46,13 @@ _SAME_PRECISION = ("dtype", "attention")
 
 
 def time_of(record: Record, stage: str) -> float | None:
-    """Return the seconds of a stage; None for an untimed record."""
+    """Return the seconds that a sample spent in a stage; None for an untimed record."""
     return record.time[stage] if record.time else None
 
 
 @contextmanager
 def _as_written() -> Iterator[None]:
-    """Raise :class:`RecordError` if a file's contents are not as this version writes them."""
+    """Turn errors inside the block, such as a missing field of `run.json`, into a :class:`RecordError`."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -73,9 +73,10 @@ class Pairs:
     timed
         (reference's record, run's record) of the samples with comparable times.
     untimed, undecoded
-        Why no times can be compared, and why no times of forced decode can; "" if they can.
+        Why no times can be compared, and why times of forced decode (of a fixed number of tokens) cannot be compared;
+        "" if they can.
     across
-        Whether times come from different sessions: see :data:`ACROSS`.
+        Whether times come from different sessions (calls of a command), under the conditions of :data:`ACROSS`.
     lost
         Number of the run's samples without a pair, by reason.
     """
@@ -93,16 +94,16 @@ class Pairs:
     @classmethod
     @_as_written()
     def of(cls, run: Run, reference: Run) -> Pairs:
-        """Pair the samples that two runs of a task answered. From the reference, take all that it ever answered.
+        """Pair the samples that two runs of a task answered: of the reference, those of all calls, not only the last.
 
-        Times come from one session, as in a sweep, or from different sessions if machine, precision, number of
-        workers per GPU or machine, and load agree. A control run is paired with a run on the real clips by sample id,
-        without times.
+        Times are compared if both come from one session (one call of a command), as in a sweep. Times of different
+        sessions are compared only if machine, precision and number of workers per GPU or machine agree, and no other
+        process was busy. A control run is paired with a run on the real clips by sample id, without times.
 
         Raises
         ------
         RecordError
-            When their questions differ, they share no answered sample, or they cannot be scored again.
+            When the runs' questions or scoring differ, they share no answered sample, or a field is missing or wrong.
         SettingsError
             When the task belongs to a plug-in that is not installed.
         """
@@ -132,13 +133,13 @@ class Pairs:
         return pairs
 
     def only(self, ids: Collection[str]) -> Pairs:
-        """Return the pairs of these samples only."""
+        """Return a copy with the pairs of these samples only."""
         pairs = [pair for pair in self.pairs if pair[1].record.id in ids]
         return replace(self, pairs=pairs, timed=[pair for pair in self.timed if pair[1].id in ids])
 
     @cached_property
     def pair(self) -> Pair:
-        """Both runs' sums by cluster; the tested figure is the task's headline."""
+        """Both runs' sums over each cluster, from which the paired test is computed; it tests the headline score."""
         scorer = self.task.scorer
         own, other = (sums_of(scorer, [pair[side] for pair in self.pairs]) for side in (1, 0))
         if differing := sorted({*own.names} ^ {*other.names}):
@@ -148,11 +149,14 @@ class Pairs:
         return Pair.of(own, other, scorer.figure.name)
 
     def drawn(self, seed: int, swaps: int = DRAWS) -> Drawn:
-        """Resample and swap the pair. The random stream depends on seed and task, not on other comparisons."""
+        """Draw bootstrap resamples for the interval, and swaps of the two runs for p.
+
+        The random stream depends only on seed and task, not on other comparisons.
+        """
         return Drawn.of(self.pair, self._stream(seed), swaps=swaps)
 
     def differences(self, seed: int) -> dict[str, Estimate]:
-        """Return run − reference of every figure with its interval, from the same draws as :meth:`drawn`."""
+        """Return run − reference for each figure of the task, with intervals from the same draws as :meth:`drawn`."""
         return self.pair.differences(self._stream(seed))
 
     def _stream(self, seed: int) -> np.random.Generator:
@@ -160,7 +164,10 @@ class Pairs:
 
     @property
     def alike(self) -> str:
-        """Why replies are equal: "= base" if they cannot differ, "same replies" if none does, "" if some differ."""
+        """Why all replies equal the reference's: "= base" if they cannot differ, "same replies" if they just do not.
+
+        "" if a reply differs.
+        """
         if any(own.record.reply != base.record.reply or own.record.reply is None for base, own in self.pairs):
             return ""
         own, of_base = self.run.identity, self.base.method == Base().label
@@ -170,7 +177,7 @@ class Pairs:
 
     @property
     def mcnemar(self) -> float | None:
-        """p of McNemar's exact test; None if samples are not independent or replies can be partly right."""
+        """p of McNemar's exact test; None if samples share clusters, or replies can be partly right."""
         rights = [[self.task.scorer.right(pair[side]) for pair in self.pairs] for side in (1, 0)]
         if self.pair.clusters < len(self.pairs) or None in (*rights[0], *rights[1]):
             return None
@@ -178,7 +185,7 @@ class Pairs:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on the run's score."""
+        """Notes of the scorer and of the method on the run's score."""
         return [*self.task.scorer.notes([own for _, own in self.pairs]), *filter(None, [note_of(self.run.facts)])]
 
     @property
@@ -210,14 +217,14 @@ class Pairs:
 
 
 def _one_token(record: Record) -> bool:
-    """Whether a reply is one token, not counting its end token."""
+    """Tell whether a reply is one token, not counting its end token."""
     return record.new_tokens is not None and record.new_tokens - (record.finish == "stop") <= 1
 
 
 def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None:
     """Return the median of reference ÷ run over the samples of all tasks, with its interval; None if a task is untimed.
 
-    Clusters of different tasks are different clusters.
+    Clusters of different tasks never count as one cluster, even if their names are equal.
     """
     return median_ratio(_times(members, stage), seed=seed)
 
@@ -229,7 +236,7 @@ def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
 
 
 def _times(members: Sequence[Pairs], stage: str) -> list[tuple[float | None, float | None, str]]:
-    """Return (reference's time, run's time, cluster) of each sample; an empty list if a task is untimed."""
+    """Return (reference's seconds, run's seconds, cluster) of each sample; an empty list if a task is untimed."""
     if any(one.untimed or (stage == "decode_per_token" and one.undecoded) for one in members):
         return []
     seconds = STAGES[stage]
@@ -260,7 +267,10 @@ def measured(found: Estimate | None) -> dict[str, Any] | None:
 
 
 def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
-    """Return the median of :func:`ideal_speed_up` over records; None if the run does not record its costs."""
+    """Return the median over records of the speed-up computed from FLOPs; None if the run does not record its costs.
+
+    With `encoder`, the FLOPs of the audio encoder count too (see :func:`ideal_speed_up`).
+    """
     cost, drops = run.cost, run.drops
     if cost is None or drops is None or not records or (encoder and cost.encoder_flops_per_second is None):
         return None
@@ -302,7 +312,7 @@ def _timed(run: Run, base: Run, both: Sequence[tuple[Verdict, Verdict]]) -> tupl
 
 
 def _not_across(run: Run, base: Run) -> str:
-    """Return why times of different sessions cannot be compared; "" if they can."""
+    """Return why the two runs' times, which come from different sessions, cannot be compared; "" if they can."""
     own, other = (list(_sessions(one).values()) for one in (run, base))
     machines = [[(one.get("environment") or {}).get(name) for name in _SAME_MACHINE] for one in (*own, *other)]
     if not own or not other or None in machines[0][:2] or any(machine != machines[0] for machine in machines):
@@ -324,7 +334,7 @@ def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
 
 
 def _other_machine(run: Run, base: Run) -> str:
-    """Return why the times of two runs cannot be compared in any session; "" if they can."""
+    """Return why the times of two runs cannot be compared, even within one session; "" if they can."""
     own, other = (one.identity.get("device") for one in (run, base))
     if own is None or other is None:
         return "untimed runs"
@@ -334,5 +344,5 @@ def _other_machine(run: Run, base: Run) -> str:
 
 
 def _sharing(run: Run) -> set[int]:
-    """Return the numbers of Ray workers that shared a GPU or a machine's cores while the run was timed."""
+    """Return how many Ray workers shared a GPU or a machine's cores, as a set with the number of each session."""
     return {one.get("workers_sharing", 1) for one in run.facts.get("sessions", []) if one.get("samples") != 0}

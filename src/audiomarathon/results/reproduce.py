@@ -24,14 +24,15 @@ PROTOCOLS = ("paper", "full")
 
 
 def protocol_folder(results: Path, protocol: str) -> Path:
-    """Return the folder of a protocol's runs, which use other subsets than plain runs."""
+    """Return the folder for a protocol's runs, kept apart from other runs, which may use other samples."""
     return results / f"{REPRODUCED}{protocol}"
 
 
 def protocol_settings(settings: RunSettings, protocol: str) -> RunSettings:
-    """Return settings that select a protocol's samples.
+    """Return the settings, changed to select a protocol's samples.
 
-    `paper`: `had` balanced with seed 42, `vesus` without the happy clips of persons 2 and 10; `full`: all samples.
+    The protocol `paper` balances `had` with seed 42, and leaves out the happy clips of persons 2 and 10 in `vesus`.
+    The protocol `full` uses all samples.
 
     Raises
     ------
@@ -74,13 +75,16 @@ def caveats(
 
 
 def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list[dict[str, Any]]:
-    """Return a row per task, then the groups' means, then the mean of all tasks.
+    """Return one row per task, then one per group's mean, then one for the mean of all tasks.
 
-    A mean needs all tasks of its group; its interval resamples each task separately. A row has `samples` answered and
-    replies `unparsed`, which the release dropped before scoring; our score, `mine`, computed as in the paper with
-    macro-F1 and its 95 % `interval` over clusters; the F1 `weighted` by support, which some of the release's scripts
-    use; the `published` score and our `difference` from it, and whether it `agrees`: lies within the interval. Missing
-    figures are None.
+    A group's mean needs all tasks of the group; its interval resamples each task separately. The fields of a row, None
+    if missing:
+
+    * `samples`, `unparsed`: number of answered samples, and of unparsable replies, which the release did not score;
+    * `mine`, `interval`: our score, computed as in the paper with macro-F1, and its 95 % interval over clusters;
+    * `weighted`: F1 weighted by support, which some of the release's scripts use;
+    * `published`, `difference`: the paper's score, and ours minus the paper's;
+    * `agrees`: whether the paper's score lies within the interval.
     """
     paper = published(model)
     estimates: dict[str, Estimate] = {}
@@ -112,7 +116,7 @@ def row_of(
     scope: str, samples: int, unparsed: int, mine: float | None, interval: tuple[float, float] | None,
     weighted: float | None, published: float | None
 ) -> dict[str, Any]:  # fmt: skip
-    """Return one row of :func:`reproduced`, with `difference` and `agrees`."""
+    """Return one row of :func:`reproduced`; compute its `difference` and `agrees`."""
     row: dict[str, Any] = {"scope": scope, "samples": samples, "unparsed": unparsed, "mine": mine, "interval": interval}
     row |= {"weighted": weighted, "published": published}
     inside = None if interval is None or published is None else interval[0] <= published <= interval[1]

@@ -13,9 +13,9 @@ from audiomarathon.runs.summary import note_of
 
 
 def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
-    """Return what a setting saved.
+    """Return a setting's savings for its summary: speed-up of each stage, share of audio tokens kept, KV cache.
 
-    Every ratio is base ÷ setting, so above 1 is faster. `measured` is the median of the ratio over the samples with
+    Every speed-up is base ÷ setting, so above 1 the setting is faster. `measured` is the median over the samples with
     comparable times, with a 95 % interval over clusters. `ideal` is the same median, computed from FLOPs.
 
     Parameters

@@ -11,10 +11,10 @@ COMMON = "in common"  # the tasks that every system has scores for, if not all
 
 
 def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
-    """Return the tasks of each mean by name: groups with several tasks, and benchmarks with several tasks.
+    """Return the means to compute, as {name: its tasks}: one per group and one per benchmark with several tasks.
 
-    A mean stays within one benchmark and one scale of scores. With tasks of several benchmarks, names include the
-    benchmark. A group that contains all tasks gets no separate mean.
+    A benchmark gets a mean only if all its tasks score on one scale. If tasks come from several benchmarks, each name
+    starts with the benchmark. A group that contains all of a benchmark's tasks gets no separate mean.
     """
     keys = list(dict.fromkeys(tasks))
     benchmarks: dict[str, list[str]] = {}
@@ -37,7 +37,7 @@ def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
 
 
 def kind_of(scope: str, tasks: Sequence[str]) -> str:
-    """Return the kind of a row (task, group or overall); p values are adjusted within a kind."""
+    """Return the kind of a row (task, group, overall or in common); p values are corrected within each kind."""
     if len(tasks) == 1:
         return "task"
     return scope if scope == COMMON else OVERALL if scope.endswith(OVERALL) else "group"

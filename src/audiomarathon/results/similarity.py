@@ -28,15 +28,15 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
     Returns
     -------
     frame
-        `id`, `category` ("all" where samples have none) and `similarity` (to four digits) of each sample, in the first
-        run's order. A failed sample counts as the text "", as in the original.
+        `id`, `category` ("all" for samples without a category) and `similarity` (to four digits) of each sample, in the
+        first run's order. A failed sample counts as the text "", as in LALM Bench.
     rows
         One for each category, then one overall: `category`, `n`, `similarity` (the mean) with its interval over
-        clusters, `std` (over samples), `floor`, `same` (share of equal replies), `n_chosen` (closed questions with an
-        option read in both replies), `agree` (share of them with the same option) and `kappa` (Cohen's).
+        clusters, `std` (over samples), `floor`, `same` (share of equal replies), `n_chosen` (number of closed questions
+        for which both replies name an option), `agree` (share of these with the same option) and `kappa` (Cohen's).
         `floor` is the mean cosine over all pairs of replies to two different samples of a category; None for a category
-        with one sample. Overall, it is the mean over the samples of all larger categories, while `similarity` includes
-        every sample.
+        with one sample. The overall `floor` is the mean over the samples of categories with two or more samples, while
+        the overall `similarity` includes every sample.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
 
 
 def as_published(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of the original's `similarity_results.json`."""
+    """Return the results in the format of LALM Bench's `similarity_results.json`."""
     names = {"mean": "similarity", "std": "std"}
     figures = [
         {key: row[name] and round(row[name], _DIGITS) for key, name in names.items()} | {"count": row["n"]}
@@ -89,14 +89,14 @@ def as_published(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> dict[str, A
 
 
 def _floor(first: Floats, second: Floats) -> float | None:
-    """Return the mean cosine of replies to different samples; None for a single sample."""
+    """Return the mean cosine over all pairs of replies to different samples; None for a single sample."""
     count = len(first)
     own = (first * second).sum()
     return float((first.sum(axis=0) @ second.sum(axis=0) - own) / (count * (count - 1))) if count > 1 else None
 
 
 def _chosen(run: Run) -> dict[str, Any]:
-    """Return the option that each reply chose, by the sample's id; empty if no question has options."""
+    """Return the option that each reply chose, by the sample's id; an empty dict if no question has options."""
     if not any(one.reference.get("options") for one in run.records.values()):
         return {}
     return {id_: verdict.values.get("parsed") for id_, verdict in run.verdicts.items()}

@@ -55,7 +55,7 @@ class RunStatus:
 
     @property
     def state(self) -> str:
-        """The state in a few words."""
+        """The state in a few words: running, starting, complete, done but for errors, stopped, …"""
         if self.problem is not None:
             return "unreadable"
         if self.alive:
@@ -90,7 +90,7 @@ def read_status(paths: Sequence[Path]) -> list[RunStatus]:
 
 
 def _is_starting(results: Path) -> bool:
-    """Whether a run's folder is locked, or a recent log does not end in an error."""
+    """Tell whether a command is starting runs in a folder: a lock is held there, or a recent log ends without error."""
     logs = [file for file in results.glob("logs/*.log") if time.time() - file.stat().st_mtime < STARTING_S]
     latest = max(logs, key=lambda file: file.stat().st_mtime, default=None)
     last = latest.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] if latest else ["error"]
@@ -124,7 +124,7 @@ def _status(folder: Path) -> RunStatus:
 
 
 def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
-    """Return how many samples failed in a session."""
+    """Return how many samples failed in a session (one call of a command)."""
     started = session.get("started")  # a record's session also names the process
     failed = [str(record.session).split() for record in records if not record.answered]
     return sum(own[:1] == [started] for own in failed)
@@ -133,7 +133,7 @@ def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
 def _rates(
     session: Mapping[str, Any], records: Sequence[Record], tried: int, quiet_s: float | None
 ) -> tuple[float, float] | tuple[None, None]:
-    """Return samples per minute and audio seconds per second of a session."""
+    """Return a session's speed: samples per minute, and seconds of audio per second; None if it cannot be measured."""
     answered = [record for record in records if record.answered]
     fresh = len(answered) - int(session.get("answered_before", 0))
     if quiet_s is None or fresh + tried <= 0 or "started" not in session:

@@ -28,7 +28,7 @@ ORDERS = {"": AS_IS, FIRST: "first", LAST: "last"}
 
 @dataclass(frozen=True)
 class Survival:
-    """How much of speech and sound one setting keeps, for one position of the speech.
+    """How much a setting keeps of the speech and of the sound that base reports, for one position of the speech.
 
     Attributes
     ----------
@@ -37,12 +37,13 @@ class Survival:
     order
         Position of the speech: `as is`, `first`, `last`, or `mean of both`.
     figures
-        See :func:`audiomarathon.benchmarks.jasco.survival.retained`.
+        Base's skill and the share of it that the setting keeps, for speech and for sound; see
+        :func:`audiomarathon.benchmarks.jasco.survival.retained`.
     p, p_adjusted
         p of the test that speech and sound are kept equally, and p by Holm's correction over the headline rows of a
         checkpoint.
     preference
-        How many times as likely a speech token is kept as any token; None if unknown.
+        Share of speech tokens kept ÷ share of all tokens kept; None if unknown.
     kept_tokens, padding_tokens
         Mean number per clip of kept audio tokens, and of tokens of window padding; None if unknown.
     headline
@@ -61,7 +62,7 @@ class Survival:
 
     @property
     def measurable(self) -> bool:
-        """Whether base reports both speech and sound."""
+        """Whether base reports both speech and sound often enough to measure what a setting keeps of them."""
         return all(measurable(self.figures, name) for name in ("speech", "sound"))
 
 
@@ -73,7 +74,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
     Parameters
     ----------
     speech
-        Speech times of each clip as recorded; None reads :data:`SPEECH_FILE` in the runs' data folder.
+        Times of the speech in each original clip; None reads :data:`SPEECH_FILE` in the runs' data folder.
     """
     systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
     spans = _speech_of(systems) if speech is None else speech
@@ -81,7 +82,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
     @functools.cache  # because base is compared with every setting
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
-        """Return a system's reports on some samples; chance is estimated from these samples' clips."""
+        """Return what a system's replies to some samples report; chance is estimated from these samples' clips."""
         return reports(known[system].runs[TASK].records[id_] for id_ in ids)
 
     found: list[Survival] = []
@@ -105,7 +106,7 @@ def left_out(systems: Sequence[System]) -> list[str]:
 
 
 def _shared(own: System, base: System) -> tuple[str, ...]:
-    """Return the samples that both answered, about the same clips."""
+    """Return the ids of the samples that both systems answered, about the same clips."""
     ours, theirs = own.runs[TASK].records, base.runs[TASK].records
     return tuple(id_ for id_ in sorted(ours) if id_ in theirs and ours[id_].clips == theirs[id_].clips)
 
@@ -118,7 +119,7 @@ def _by_setting(systems: Sequence[System]) -> list[list[System]]:
 
 
 def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: Mapping[str, Spans]) -> Survival:
-    """Return how much a setting keeps. With two (setting, base) pairs: the mean over both positions of the speech."""
+    """Return how much a setting keeps, from one (setting, base) pair, or as the mean of two: speech first and last."""
     shared = [(own, base, _shared(own, base)) for own, base in pairs]
     figures, p = retained([(reports_of(id(own), ids), reports_of(id(base), ids)) for own, base, ids in shared])
     system = pairs[0][0]
@@ -132,9 +133,10 @@ def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: M
 
 
 def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tuple[str, np.ndarray, float, Spans]]:
-    """Yield (cluster, whether each token without padding is kept, clip's seconds, speech) of each clip with speech.
+    """Yield (cluster, kept flags, clip's seconds, speech times) of each record whose clip has speech.
 
-    Pruners joined with a press are skipped: records hold only the pruner's choice.
+    The kept flags tell for each audio token without window padding whether it was kept. Records of a pruner joined
+    with a press are skipped, since they hold only the pruner's choice.
     """
     for one in records:
         if one.kept_audio_bits and one.audio_tokens and (own := spans.get(one.cluster)):

@@ -30,10 +30,10 @@ class Finished:
     Attributes
     ----------
     savings
-        See :func:`audiomarathon.results.savings.savings`.
+        Speed-ups and sizes against base; see :func:`audiomarathon.results.savings.savings`.
     against_base
-        Number of `samples` that both answered, and each figure's `difference` from base with its `interval`; the
-        headline also as `score`. None without a comparable base run.
+        `samples`: the number of samples that both answered. For each figure by name: its `difference` from base and
+        the `interval` of the difference; the headline figure is repeated as `score`. None without a comparable base.
     """
 
     result: Result
@@ -71,14 +71,14 @@ class Outcome:
         return found
 
     def add(self, swept: Swept) -> None:
-        """Add the sweep's new results."""
+        """Add the results that a sweep has finished since the last call; `swept` holds all of them so far."""
         fresh = swept.results[len(self.swept.results) :]
         for folder in dict.fromkeys(result.folder.parent for result in fresh):
             self.catch_up(folder, swept)
         self.swept = Swept(list(swept.results), dict(swept.failures))
 
     def catch_up(self, results: Path, swept: Swept) -> None:
-        """Read all runs again: another sweep into this folder may have finished some meanwhile."""
+        """Read all runs in a results folder again, since another sweep may have finished runs there meanwhile."""
 
         def place(key: Key) -> tuple[int, str, str]:
             checkpoint, task = key
@@ -110,7 +110,7 @@ def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
 
 
 def _beside_base(runs: Sequence[Run], seed: int) -> list[Finished]:
-    """Return the finished runs of one task and checkpoint compared with base, base first."""
+    """Compare the finished runs of one task and checkpoint with base; return base first, then the others by name."""
     bases = [run for run in runs if run.method == Base().label]
     whole = [run for run in runs if run.summary is not None]
     ordered = sorted(whole, key=lambda run: (run.method != Base().label, run.method))
@@ -140,7 +140,7 @@ def _finished(run: Run, base: Run | None, seed: int) -> Finished:
 
 
 def _same_question(run: Run, base: Run) -> bool:
-    """Whether two runs' identities differ at most in the method, forced decoding and schema version."""
+    """Tell whether two runs may be compared: they differ at most in method, forced decode and schema version."""
     own, other = run.identity, base.identity
     unasked = ("method", "ratio", "decode_tokens", "schema_version")
     return all(same(own.get(name), value) for name, value in other.items() if name not in unasked)

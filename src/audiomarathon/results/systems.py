@@ -31,7 +31,7 @@ class System:
     control
         Kind of audio control ("silence", "noise"), or "" for the real audio.
     marks
-        Precision, attention and seed, if they differ from most of the runs.
+        Precision, attention implementation and seed, each only if it differs from the most frequent value of all runs.
     """
 
     checkpoint: str
@@ -42,12 +42,12 @@ class System:
 
     @property
     def is_base(self) -> bool:
-        """Whether this is base, which removes nothing."""
+        """Whether this system is base, which removes nothing."""
         return self.method == Base().label
 
     @property
     def conditions(self) -> tuple[str, str, tuple[str, ...]]:
-        """What a system and its base have in common: checkpoint, control and marks."""
+        """Checkpoint, control and marks, which must be equal for a system and its base."""
         return self.checkpoint, self.control, self.marks
 
     @property
@@ -62,9 +62,10 @@ class System:
 
 
 def read_systems(paths: Sequence[Path]) -> list[System]:
-    """Read run folders, or folders that contain them, as systems, controls last.
+    """Read run folders, or folders that contain them, as systems; systems that heard control audio come last.
 
-    With each pruner's run, the run of the control `random` with the same ratio is read too, if it exists.
+    With each pruner's run, the run of `random` at the same ratio and layer (or at the input) is read too, if it is in
+    the same folder.
 
     Raises
     ------
@@ -75,7 +76,7 @@ def read_systems(paths: Sequence[Path]) -> list[System]:
 
 
 def systems_of(runs: Sequence[Run]) -> list[System]:
-    """Return runs as systems; see :func:`read_systems`."""
+    """Group runs into systems; see :func:`read_systems`."""
     if not runs:
         raise RecordError("no readable run found")
     usual = {name: _usual(runs, name) for name in _MARKS}
@@ -100,7 +101,7 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
 
 
 def _usual(runs: Sequence[Run], name: str) -> str:
-    """Return the most frequent value of an identity field, as names show it; "" if no run has the field."""
+    """Return the most frequent value of an identity field, as a system's name shows it; "" if no run has the field."""
     known = Counter(_mark(one, name) for one in runs if name in one.identity)
     return known.most_common(1)[0][0] if known else ""
 
@@ -110,7 +111,7 @@ def _mark(run: Run, name: str) -> str:
 
 
 def twice(one: Run, other: Run) -> RecordError:
-    """Return the error for two runs of one task, checkpoint and setting."""
+    """Return the error to raise when two runs have the same task, checkpoint and setting."""
     names = {*one.identity, *other.identity}
     differing = sorted(name for name in names if not same(one.identity.get(name), other.identity.get(name)))
     but = f", though their {', '.join(differing)} differ" if differing else ""
@@ -120,20 +121,20 @@ def twice(one: Run, other: Run) -> RecordError:
 
 
 def _control_beside(folder: Path) -> Path | None:
-    """Return the run folder of the control `random` beside a pruner's run folder; None if there is none."""
+    """Return the run folder of `random` at a pruner's ratio and layer, next to the pruner's; None if it is missing."""
     control = folder.parent / (control_of(folder.name) or folder.name)
     return control if control != folder and (control / "run.json").exists() else None
 
 
 def control_of(label: str) -> str:
-    """Return the label of `random` at the same ratio and layer; "" unless the label is of a single pruner."""
+    """Return the label of `random` at the ratio and layer in a pruner's label; "" for labels of other methods."""
     method, _, rest = label.partition("-")
     pruned = ("-layer" in rest or rest.endswith("-input")) and "+" not in label and not rest.startswith("0-")
     return f"random-{rest}" if method and pruned else ""
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the `random` runs missing beside runs of pruners: the ratio of each, by the missing system's name."""
+    """Return the `random` runs that are missing to compare pruners with, as {name of the system: its ratio}."""
     several = len({system.checkpoint for system in systems}) > 1
     have = {system.name(with_checkpoint=several) for system in systems}
     wanted = [replace(system, method=control_of(system.method)) for system in systems if not system.control]

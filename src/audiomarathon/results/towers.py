@@ -1,6 +1,7 @@
-"""Compare the probe of an audio tower with the model's replies to the same clips.
+"""Compare a probe of an audio tower (the encoder of an audio LLM) with the model's replies to the same clips.
 
-This shows which labels pruning lost, and which the model does not use.
+This shows which labels pruning removes (a probe no longer reads them), and which labels a probe reads but the model
+does not use.
 
 A probe's run and a model's run are compared if the checkpoint's fingerprint and the setting's label agree.
 """
@@ -19,14 +20,14 @@ from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over, mea
 from audiomarathon.runs.read import Run
 
 CELLS = ("both", "unused", "reply_only", "neither")
-"""Cells of a fourfold table, by what is right: probe and reply; only the probe; only the reply; neither."""
+"""Cells of a fourfold table: probe and reply are right; only the probe is; only the reply is; neither is."""
 _SEED = 42  # seed of the methods that drop tokens before a tower's probe
 _PREFERRED = ("tower", "best")  # points that represent a tower: the first of these that was probed
 
 
 @dataclass(frozen=True)
 class Fourfold:
-    """A probe's and a model's answers under one setting, on the clips that both answered.
+    """How often a probe and a model are right under one setting, on the clips that both answered.
 
     Attributes
     ----------
@@ -35,8 +36,8 @@ class Fourfold:
     n
         Number of these clips.
     shares
-        Shares of the clips: in each of :data:`CELLS`; `probe`, where the probe is right; `reply`, where the reply is
-        right; and `lost`, where the probe is right with base and wrong with this setting.
+        Shares of the clips by name: each of :data:`CELLS`; `probe`, where the probe is right; `reply`, where the reply
+        is right; and `lost`, where the probe is right with base and wrong with this setting.
     """
 
     probe: Run
@@ -51,7 +52,7 @@ def point_of(run: Run) -> str:
 
 
 def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
-    """Return a fourfold for each probe of a tower and run of its model with the same task and setting."""
+    """Compare each probe of a tower with each run of its model on the same task and setting."""
     found = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
     probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
@@ -88,7 +89,7 @@ def _right(run: Run) -> dict[str, bool]:
 
 
 def of_one_model(probe: Run, reply: Run) -> bool:
-    """Whether a tower's probe and a model's run used the same weights in the same precision."""
+    """Tell whether a tower's probe and a model's run used the same weights in the same precision."""
     tower = probe.facts.get("encoder") or {}
     precision = reply.identity.get("dtype")
     return tower.get("dtype", precision) == precision and same(
@@ -98,7 +99,7 @@ def of_one_model(probe: Run, reply: Run) -> bool:
 
 @dataclass(frozen=True)
 class Standing:
-    """Mean scores without pruning: a tower's over encoder tasks (`tasks`), its model's over `model_tasks`."""
+    """Mean scores without pruning: of a tower's probe over `tasks`, and of its model's replies over `model_tasks`."""
 
     checkpoint: str
     point: str
@@ -109,7 +110,10 @@ class Standing:
 
 
 def standings(runs: Sequence[Run]) -> list[Standing]:
-    """Return the mean scores of each model with runs of its tower and of itself, on the tasks that all of them have."""
+    """Return mean scores without pruning, for each model that has runs of its tower's probe and runs of its replies.
+
+    Only tasks that all these towers, and all these models, have run are averaged.
+    """
     base = Base().label
     models: dict[str, dict[str, Run]] = {}
     for run in runs:

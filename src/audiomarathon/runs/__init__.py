@@ -1,1 +1,1 @@
-"""Run folders: records, verdicts and summaries on disk."""
+"""Read and write run folders: records, verdicts (scores of single samples) and summaries."""

@@ -1,6 +1,7 @@
 """Store each sample's attention in `attention/<sample>.npz`, with a line in `attention/index.jsonl`.
 
-Whole attention maps take 4·L·S² bytes (6.5 GB for 300 s of audio). The reduced attention that is stored takes 1 MB.
+Whole attention maps of L layers and S tokens take 4·L·S² bytes (6.5 GB for 300 s of audio). So only summary statistics
+are stored, the "reduced" attention; it takes 1 MB.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ _ARRAYS = ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edg
 
 @dataclass(frozen=True)
 class Attention:
-    """A sample's reduced attention: R kinds of rows (:data:`ROWS`), L layers, H heads, A audio tokens.
+    """A sample's reduced attention: R kinds of attending tokens (:data:`ROWS`), L layers, H heads, A audio tokens.
 
-    Rows that do not exist are NaN: a reply of one token has no row "generated", and dropped tokens attend to nothing.
+    A row without attending tokens is NaN: a reply of one token has no row "generated", and dropped tokens attend to
+    nothing.
 
     Attributes
     ----------
     mass
         How much attention each of G groups of positions gets, shape (R, L, H, G), float32; the sum over groups is 1.
-        `meta["groups"]` names the groups: first token, template before (the audio), each clip, question, rest of the
+        `meta["groups"]` names the groups: first token, template before the audio, each clip, question, rest of the
         template, generated.
     profile
-        Attention to each audio token, mean over heads, times A, shape (R, L, A), float16: 1 is an even share of all
-        attention.
+        Attention to each audio token, mean over heads, times A, shape (R, L, A), float16. A value of 1 means 1 / A of
+        all attention.
     top_index, top_mass
         The 16 audio tokens with the most attention (all, if there are fewer), and their attention; shape (R, L, H, 16
         or A), int32 and float16.
@@ -107,13 +109,16 @@ class Attention:
                 tokens, meta = (json.loads(found[name].tobytes()) for name in ("tokens", "meta"))
         except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
             raise RecordError(
-                f"{file}: not a valid file of attention ({error}); delete it, and capture again"
+                f"{file}: not a valid attention file ({error}); delete it and run `audiomarathon attention capture`"
             ) from error
         return cls(**arrays, tokens=tuple(tokens), meta=meta)
 
 
 def index_of(run: Path) -> dict[str, dict[str, Any]]:
-    """Return each sample's last line in a run's index, if the sample's file exists and has the size on that line."""
+    """Return the index of a run's stored attention: each sample's last line, by the sample's id.
+
+    Lines whose file is missing, or has another size than the line says, are left out.
+    """
     index = run / FOLDER / INDEX
     lines = read_plain(index).splitlines() if index.is_file() else []
     found = {}
@@ -126,7 +131,10 @@ def index_of(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings) -> set[str]:
-    """Return the ids of samples whose stored attention fits the settings and comes from the current clips."""
+    """Return the ids of samples whose stored attention can be kept: it fits the settings and the current clips.
+
+    `clips` is the current hash of each sample's clips.
+    """
     found = set()
     for id_, row in index_of(folder.path).items():
         layers = {*settings.attn_layers} <= {*row["layers"]} if settings.attn_layers else row["all"]

@@ -1,8 +1,8 @@
 """The folder of one run: its lock, its identity and its records, which survive a crash at any moment.
 
-`samples.jsonl` holds the records. Each record is a line that is appended and flushed. A rerun reads the lines and
-continues. If a sample has several lines, its last line counts, since samples with errors are run again. Only damaged
-lines are removed; they are moved to `samples.rejected`.
+`samples.jsonl` holds the records. Each record is a line that is appended and flushed. When the command is repeated, it
+reads the lines and continues. If a sample has several lines, its last line counts, since failed samples are run again.
+Only damaged lines are removed; they are moved to `samples.rejected`.
 """
 
 from __future__ import annotations
@@ -57,23 +57,25 @@ class RunFolder:
     Parameters
     ----------
     path
-        Created when missing.
+        The folder; created when missing.
     identity
-        Facts that must be equal if two runs share a folder.
+        Facts that the records depend on (data, checkpoint, setting, …). They must equal those of the records that are
+        already in the folder.
     fits
-        Tells whether a record belongs to this task; a record that does not counts as damaged.
+        Tells whether a record fits this task; a record that does not fit counts as damaged.
 
     Attributes
     ----------
     weak
-        True if an older version, whose fingerprints of checkpoint or code are weaker, wrote some records.
+        True if an older version, which fingerprinted the checkpoint or the code less strictly, wrote some records.
     appended
-        Called with each record after it is stored.
+        Function that is called with each record after the record is stored; may be replaced.
 
     Raises
     ------
     RecordError
-        On entering: another process uses the folder, it holds another run, or it cannot be written.
+        On entering the block: another process uses the folder, it holds a run with another identity, or it cannot be
+        written.
     """
 
     def __init__(
@@ -108,12 +110,13 @@ class RunFolder:
             self._lock.close()
 
     def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
-        """Return the ids of samples with a reply, without those whose clips have changed since.
+        """Return the ids of samples that have a reply and whose clips have not changed since.
 
         Parameters
         ----------
         clips
-            Current hash of each sample's clips; a sample whose record has another hash is not done. None compares none.
+            Current hash of each sample's clips; a sample whose record has another hash is not done. With None, hashes
+            are not compared.
         """
         finished = {id_: record for id_, record in self.records.items() if record.answered}
         return {id_ for id_, record in finished.items() if clips is None or same(record.clips, clips.get(id_))}
@@ -145,7 +148,7 @@ class RunFolder:
         self.appended(record)
 
     def write_run(self, content: Mapping[str, Any]) -> None:
-        """Write `run.json`."""
+        """Write `run.json`: the identity, and `content`."""
         hashed = identity_hash(self.identity)
         own = {"schema_version": SCHEMA_VERSION, "identity_hash": hashed, "identity": self.identity}
         weak = {"weak_fingerprint": True} if self.weak else {}
@@ -153,12 +156,12 @@ class RunFolder:
         write_json(self.path / "run.json", self.run)
 
     def write_corpus(self, references: Sequence[Sequence[str]]) -> None:
-        """Write `corpus.json`."""
+        """Write `corpus.json`: the reference texts of the task's whole data, by which some scorers weight words."""
         corpus = Corpus(tuple(map(tuple, references)))
         write_json(self.path / CORPUS_FILE, {"hash": corpus.hash, "references": references})
 
     def peek(self) -> None:
-        """Read the records without entering the folder: nothing is locked, repaired or created.
+        """Read the records without entering the `with` block: lock, repair and create nothing.
 
         Raises
         ------
@@ -220,14 +223,17 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Job:
-    """A setting, and the run folder for its records."""
+    """A setting to evaluate (`method`), and the run folder for its records."""
 
     method: Method
     folder: RunFolder
 
 
 def checkpoint_of(facts: Mapping[str, Any]) -> str:
-    """Return a checkpoint's usual name: the name of its folder, or for a hub download that of the repository."""
+    """Return the name of a run's checkpoint: the name of its folder, or for a hub download the repository's name.
+
+    `facts` is the content of `run.json`.
+    """
     if named := facts.get("checkpoint_name"):
         return str(named)
     path = Path(str(facts.get("checkpoint", "")))
@@ -239,9 +245,9 @@ def checkpoint_of(facts: Mapping[str, Any]) -> str:
 
 
 def read_records(path: Path) -> dict[str, Record]:
-    """Read a run's records by id, with the corpus and the judges' replies. Change no file: the run may be going on.
+    """Read a run's records by id, with the corpus and the judges' replies. Change no file: the run may be active.
 
-    Skip an incomplete last line, and, with a warning, damaged lines.
+    Skip an incomplete last line silently, and damaged lines with a warning.
 
     Raises
     ------
@@ -266,7 +272,7 @@ def _bare_records(path: Path) -> dict[str, Record]:
 
 
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
-    """Add the corpus and the judges' replies to a run's records. Every record lists every judge."""
+    """Return a run's records with the corpus and the judges' replies added. Every record lists every judge."""
     if (file := path / CORPUS_FILE).exists():
         corpus = _corpus(file)
         records = {id_: replace(record, corpus=corpus) for id_, record in records.items()}
@@ -296,7 +302,7 @@ def _corpus(file: Path) -> Corpus:
 
 
 def what_failed(path: Path, errors: int) -> str:
-    """Return a text with the number of a run's failed samples and the first error."""
+    """Return a text for the user: the number of a run's failed samples (`errors`), and the first error."""
     said = (f"{id_}: {record.error}" for id_, record in read_records(path).items() if not record.answered)
     first = " ".join(next(said, "").split())[:300]
     return f"{counted(errors, 'sample')} failed (see 'error' in samples.jsonl; the first: {first})"
@@ -353,7 +359,7 @@ def _is_pair(value: object) -> bool:
 
 
 def _check(file: Path, content: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Refuse fields of the wrong type. Fields may be missing."""
+    """Raise :class:`RecordError` if a field has the wrong type. Fields may be missing."""
     if odd := [name for name, kind in kinds.items() if not isinstance(content.get(name), kind | None)]:
         raise RecordError(f"{file}: its {odd[0]!r} has a value of the wrong type")
 

@@ -1,4 +1,4 @@
-"""Read finished and unfinished runs from their folders. Every command finds runs by :func:`run_folders`."""
+"""Read finished and unfinished runs from their folders. Every command uses :func:`run_folders` to find runs."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Run:
     facts
         The content of `run.json`.
     records, failed
-        Records of the samples that the last run selected, by id: of answered samples, and of failed samples.
+        Records by id of the samples that the last call of the command selected: answered samples, and failed samples.
     beyond
-        Records of other answered samples, which an earlier run selected.
+        Records by id of answered samples that only an earlier call selected, such as with a larger --limit.
     folder
         The run's folder; None for a run that was built in memory.
     """
@@ -69,8 +69,10 @@ class Run:
 
     @cached_property
     def whole(self) -> Run:
-        """The run with all answered samples in its folder. So a later run with fewer samples does not remove samples
-        from comparisons."""
+        """The run with all answered samples in its folder, whichever call of the command selected them.
+
+        So a later call with fewer samples does not remove samples from comparisons.
+        """
         if not self.beyond:
             return self
         return Run(self.facts, {**self.records, **self.beyond}, self.failed, folder=self.folder)
@@ -100,12 +102,12 @@ class Run:
 
     @property
     def method(self) -> str:
-        """Label of the setting."""
+        """Label of the setting, such as `random-0.9-layer2`."""
         return str(self.facts["method"])
 
     @property
     def expected(self) -> int:
-        """Number of samples that the last run selected."""
+        """Number of samples that the last call of the command selected."""
         return len(self.facts.get("samples", self.records))
 
     @property
@@ -117,7 +119,7 @@ class Run:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """The installed scorer's verdicts by id; samples that cannot be judged are left out.
+        """The scorer's verdicts by sample id, from the installed version; samples that cannot be scored are left out.
 
         Raises
         ------
@@ -137,7 +139,8 @@ class Run:
     def summary(self) -> Mapping[str, Any] | None:
         """The content of `summary.json`, computed again if the records or the scorer have changed since.
 
-        None if it does not cover the run's samples: a killed run may have the summary of an earlier, shorter run.
+        None if the file is missing, or does not cover the run's samples: after a killed run, it may be the summary of
+        an earlier run with fewer samples.
         """
         if self.folder is None or not (self.folder / "summary.json").exists():
             return None
@@ -157,7 +160,7 @@ class Run:
 
     @cached_property
     def headline(self) -> Estimate:
-        """The headline score, with the same interval as in `summary.json`, and the score of each bootstrap resample."""
+        """The headline score, its interval as in `summary.json`, and its value in each bootstrap resample."""
         scorer = get_task(self.key).scorer
         if not self.verdicts:
             return Estimate(math.nan, None)
@@ -165,7 +168,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The run's seed, also used for its intervals."""
+        """The run's seed (setting SEED), also used for its intervals."""
         return int((self.facts.get("settings") or {}).get("seed", 42))
 
     @property
@@ -187,7 +190,7 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     Raises
     ------
     RecordError
-        A path is not a folder, or holds no run.
+        A path is not a folder, or none of the paths holds a run.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -210,12 +213,12 @@ def holds_run(folder: Path) -> bool:
 
 
 def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lambda _folder: None) -> list[Run]:
-    """Read the runs in or under folders. Skip a damaged run with a warning, unless its own path was given.
+    """Read the runs in or under folders. Skip a damaged run with a warning, unless `paths` names its own folder.
 
     Parameters
     ----------
     beside
-        Given a run's folder, returns the folder of another run to read too, or None.
+        Called with each run's folder; returns the folder of a further run to read, such as its control, or None.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 The audio tokens that a pruner kept are stored as one bit per audio token, in base64 (1.25 kB for 7,500 tokens).
 
-All commands read records by this module, so that they all skip damaged lines, and none raises an error for them.
+All commands read records with this module, so that each skips the same damaged lines and none fails because of them.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def to_line(record: Record) -> bytes:
     Raises
     ------
     RecordError
-        The record has an invalid field, so its line could not be read again.
+        The record has an invalid field, so its line could not be read back.
     """
     content = record.to_json()
     if why := damage_of(content):
-        raise RecordError(f"the record of sample {record.id!r} is not stored, since it would not be readable: {why}")
+        raise RecordError(f"the record of sample {record.id!r} is not stored, since it could not be read back: {why}")
     try:
         return sealed({"schema": 2, **content})
     except ValueError as error:  # such as a NaN in its reference
@@ -57,28 +57,28 @@ def to_line(record: Record) -> bytes:
 def from_line(line: bytes) -> Record | None:
     """Convert a line to its record; None if it is damaged.
 
-    A line of a version up to 8983bac has no checksum; it is accepted if its fields are valid. A newer line (known by
-    its beginning) without a checksum has lost its end, so it is damaged.
+    Lines written by versions up to commit 8983bac have no checksum; they are accepted if their fields are valid. Newer
+    lines begin with `{"schema":`; if such a line has no checksum, its end was lost, so it is damaged.
     """
     content = unsealed(line, always=line.startswith(_SEALED))
     return None if content is None or damage_of(content) else Record.from_json(content)
 
 
 def damage_of(record: Mapping[str, Any]) -> str:
-    """Return a text on the first invalid field of a record; "" if all fields are valid.
+    """Return what is wrong with the first invalid field of a record, as a text; "" if all fields are valid.
 
-    Fields must have the types of :class:`Record`; in the record of a failed sample, any field may be None.
+    Fields must have the types that :class:`Record` declares; in the record of a failed sample, any field may be None.
     """
     failed = record.get("error") is not None
     if lacking := [name for name in (("id", "error") if failed else _NEEDED) if name not in record]:
-        return f"it has no {lacking[0]!r}"
+        return f"it has no field {lacking[0]!r}"
     for name, value in record.items():
         kind, _, or_none = _TYPES.get(name, ("", "", ""))
         allowed = failed or (or_none and name != "reply")
         if name == "crc" or (kind and not (allowed if value is None else _fits(kind, name, value))):
-            return f"its {name!r} has a value that is not allowed"
+            return f"its field {name!r} has a value of the wrong type or range"
     if record.get("time") and None in map(record.get, ("prompt_tokens", "audio_tokens", "new_tokens")):
-        return "it has times, but not all counts of tokens"
+        return "it has times, but not all of prompt_tokens, audio_tokens and new_tokens"
     try:
         if bits := record.get("kept_audio_bits"):
             unpack(bits, record.get("audio_tokens") or 0)
@@ -104,7 +104,11 @@ def _fits(kind: str, name: str, value: Any) -> bool:
 
 
 def _is_reference(value: object) -> bool:
-    """Check `options` and `labels`: lists of texts; if both exist, equally long, and `answer` is an option's letter."""
+    """Tell whether a value can be a record's `reference`.
+
+    It must be an object; its `options` and `labels`, if it has them, must be lists of texts. If it has both, the lists
+    must be equally long, and `answer` must be the letter of an option.
+    """
     if not isinstance(value, dict):
         return False
     lists: list[Any] = [value[name] for name in ("options", "labels") if name in value]

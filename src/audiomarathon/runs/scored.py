@@ -1,8 +1,8 @@
-"""Get the verdicts of a run: reuse stored verdicts that are still valid, and judge all other records again.
+"""Get the verdicts of a run (the scores of single samples): reuse valid stored verdicts, and score all other records.
 
-`verdicts-<scorer>.jsonl` is a cache, which people may read next to `samples.jsonl`; without it all figures would be the
-same. A stored verdict is valid only if the installed version of the scorer made it from the record's present reply and
-reference, so that no figure mixes two versions.
+`verdicts-<scorer>.jsonl` is only a cache, which people may also read: deleting it changes no figure. A stored verdict
+is valid only if the installed version of the scorer made it from the record's present reply and reference, so that no
+figure mixes two versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OWN = ("id", "stamp", "crc")  # fields of a stored verdict that do not come fro
 
 
 def verdicts_file(folder: Path, scorer: Scorer) -> Path:
-    """Return the file of a scorer's verdicts."""
+    """Return the path of a scorer's file of verdicts in a run folder."""
     return folder / f"verdicts-{scorer.key}.jsonl"
 
 
@@ -34,9 +34,9 @@ def judged(
     Parameters
     ----------
     folder
-        The run's folder; its stored verdicts are used if valid.
+        The run's folder, whose stored verdicts are used if valid; None scores every record.
     failed
-        Called with each record that cannot be judged, and the error; this record gets no verdict.
+        Called with each record that cannot be scored, and the error; this record gets no verdict.
     """
     answered = [record for record in records if record.answered]
     stored = _stored(folder, scorer) if folder else {}
@@ -62,7 +62,7 @@ def judged(
 
 
 def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) -> None:
-    """Replace the file of verdicts atomically.
+    """Replace a run's file of verdicts atomically.
 
     Raises
     ------
@@ -86,12 +86,15 @@ def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) ->
 
 
 def cannot_be_judged(scorer: Scorer, record: Record, error: BaseException) -> AudioMarathonError:
-    """Return the error for a record on which a scorer fails."""
+    """Return the error to raise when a scorer fails on a record."""
     return PluginError(f"scorer {scorer.key} fails on the record of {record.id!r}: {told(error)}")
 
 
 def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str, object]]]:
-    """Read stored verdicts: stamp and values by sample id. Skip damaged lines: these samples are judged again."""
+    """Read stored verdicts: {sample id: (stamp, values)}. Skip damaged lines; their samples are scored again.
+
+    The stamp shows which version of the scorer made the verdict, and from which reply and reference.
+    """
     try:
         lines = read_plain(verdicts_file(folder, scorer)).splitlines()
     except (OSError, RecordError):

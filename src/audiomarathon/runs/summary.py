@@ -66,7 +66,10 @@ def summarise(
 
 
 def note_of(facts: Mapping[str, Any]) -> str:
-    """Return the method's note for readers of the figures. Older versions did not write it to `run.json`."""
+    """Return the method's note on how to read its figures; "" if there is none.
+
+    Runs of older versions lack the note in `run.json`; the installed method's note is used for them.
+    """
     notes = {method.key: method.note for method in all_methods()}
     return str(facts.get("note") or notes.get(str((facts.get("identity") or {}).get("method")), ""))
 
@@ -81,14 +84,14 @@ def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
 
 
 def threads_of(session: Mapping[str, Any], device: object) -> int:
-    """Return how many threads of a session compute: on a CPU those of all workers of a machine, on a GPU one."""
+    """Return how many CPU threads a session keeps busy: on a CPU those of all workers, with a GPU only one."""
     machine = session.get("environment") or {}
     on_cpu = device is not None and device == machine.get("cpu")
     return (machine.get("threads") or 1) * (session.get("workers_sharing") or 1) if on_cpu else 1
 
 
 def is_busy(load: Mapping[str, Any] | None, threads: int) -> bool:
-    """Tell whether other programs and the run have more threads than there are cores, and so slow each other.
+    """Tell whether other programs and the run need more threads than there are cores, and so slow each other.
 
     On two cores, one other process makes LLM prefill two to five times slower if it runs in two threads, and not slower
     if it runs in one thread.
@@ -97,14 +100,14 @@ def is_busy(load: Mapping[str, Any] | None, threads: int) -> bool:
 
 
 def foreign_count(load: Mapping[str, Any] | None) -> int:
-    """Return the number of other busy processes, rounded: a process that was rarely busy does not count."""
+    """Return how many other processes were busy, rounded, so that a process that was rarely busy does not count."""
     return round((load or {}).get("foreign_processes") or 0.0)
 
 
 def _throughput(facts: Mapping[str, Any]) -> float | None:
-    """Return the seconds of audio per second of an untimed run, from the sessions in which this setting ran alone.
+    """Return how many seconds of audio an untimed run processed per second, from sessions with only this setting.
 
-    In other sessions, several settings shared the wall time, and their parts of it are unknown.
+    In other sessions, several settings shared the wall time, and each setting's part of it is unknown.
     """
     sessions = facts.get("sessions") or ()
     alone = [one for one in sessions if one.get("wall_s") and one.get("settings_side_by_side") == 1]

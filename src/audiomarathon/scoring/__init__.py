@@ -1,1 +1,1 @@
-"""Scorers: they judge stored replies, and never see the model under test."""
+"""Scorers: they turn stored replies into verdicts and scores, and never use the model under test."""

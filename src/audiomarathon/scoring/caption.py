@@ -27,7 +27,7 @@ _FETCH = "audiomarathon models download fense, then audiomarathon score RUN"
 
 
 class Caption(Scorer):
-    """CIDEr-D with the document frequencies of the whole data, and FENSE.
+    """Scores captions by CIDEr-D, with document frequencies of the whole data, and by FENSE.
 
     A verdict has `cider_d`, `human_cider_d` (mean over the item's references, each scored against the others) and
     `words`. The models of FENSE add `pieces` (word pieces of the reply), `sbert_sim`, `fer`, `fense`,
@@ -43,7 +43,10 @@ class Caption(Scorer):
     modules = tuple(f"audiomarathon.metrics.captions.{name}" for name in ("cider_d", "fense", "lengths", "ptb"))
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Judge a batch; each item's values depend on its own texts and the corpus, never on the batch."""
+        """Score the replies of a batch.
+
+        A reply's values depend on its own texts and on the corpus, never on the other replies of the batch.
+        """
         from audiomarathon.metrics.captions.cider_d import cider_d
         from audiomarathon.metrics.captions.ptb import tokens
 
@@ -59,7 +62,7 @@ class Caption(Scorer):
             yield Verdict(record, own | {name: values[place] for name, values in columns.items()})
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether a verdict has a score made with this machine's models.
+        """Tell whether a stored verdict has a CIDEr-D score, and values from the same models as this machine's.
 
         If a model is missing on this machine, the verdict's values from that model stay valid.
         """
@@ -77,7 +80,7 @@ class Caption(Scorer):
         return replace(found, ends={"cider_d": ()})  # not a share of right answers
 
     def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the means of FENSE and its parts, over the items that have them."""
+        """Return the means of the figures that need FENSE's models, over the replies that have these figures."""
         found = means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
         return replace(found, ends={"fer": (0.0, 1.0)})
 
@@ -112,16 +115,20 @@ class Caption(Scorer):
         }
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return CIDEr-D as a share of its maximum."""
+        """Return the reply's CIDEr-D as a share of its maximum."""
         return float(verdict.values["cider_d"]) / 10
 
     def shown(self, verdict: Verdict) -> str:
-        """Return CIDEr-D, and FENSE if computed."""
+        """Return the reply's CIDEr-D as text, and its FENSE if computed."""
         fense = verdict.values["fense"]
         return f"CIDEr-D {verdict.values['cider_d']:.2f}" + ("" if fense is None else f", FENSE {fense:.2f}")
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes: why FENSE is missing, how many replies its models cut, people's scores, source of weights."""
+        """Return notes for readers of the scores.
+
+        They say why FENSE is missing, how many replies its models cut, how people score, and where word weights come
+        from.
+        """
         summary = self.summary(verdicts)
         found = [f"FENSE not computed: {why}" for why in sorted({one.values["why"] for one in verdicts} - {""})]
         beyond = {size: summary["lengths"][f"beyond_{size}"] for size in (64, 128)}
@@ -140,7 +147,7 @@ class Caption(Scorer):
         ]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return all caption figures, one row per setting, then a row for people's captions."""
+        """Return one table of all caption figures: a row per setting, then a row for people's captions."""
         import pandas as pd
 
         from audiomarathon.metrics.statistics import Resampler
@@ -160,14 +167,14 @@ class Caption(Scorer):
 
 
 def _models() -> tuple[SentenceEncoder | None, Echecker | None]:
-    """Return FENSE's models that are on this machine."""
+    """Return the sentence encoder and the fluency checker for FENSE; None for a model missing on this machine."""
     from audiomarathon.scoring.caption_models import ENCODER, fluency_checker, text_encoder
 
     return text_encoder(ENCODER), fluency_checker()
 
 
 def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) -> dict[str, list[Any]]:
-    """Return the values of FENSE's models for each item, by their names in a verdict."""
+    """Return the verdicts' values that need FENSE's models: a list with one value per reply, for each value's name."""
     from audiomarathon.metrics.captions.fense import fense, sbert_sim
     from audiomarathon.metrics.captions.lengths import first_sentence, human_ceiling
 
@@ -209,7 +216,7 @@ def _frequencies(corpus: Corpus) -> Frequencies:
 
 @lru_cache(1 << 13)
 def _human(corpus: Corpus, texts: tuple[str, ...]) -> float | None:
-    """Return the mean CIDEr-D of each reference against the other references; None for a single reference."""
+    """Return the mean CIDEr-D of each reference of an item against the others; None for a single reference."""
     from audiomarathon.metrics.captions.cider_d import cider_d
     from audiomarathon.metrics.captions.lengths import human_ceiling
 
@@ -223,7 +230,7 @@ def _column(name: str, verdicts: Sequence[Verdict]) -> list[float | None]:
 
 
 def _named(name: str, verdicts: Sequence[Verdict]) -> str:
-    """Return a figure's name. It includes the encoder's name if the encoder is not FENSE's own."""
+    """Return a figure's name, such as `fense`, or `fense[NAME]` if another encoder than FENSE's own was used."""
     from audiomarathon.scoring.caption_models import ENCODER
 
     others = {one.values["encoder"] for one in verdicts} - {None, ENCODER}

@@ -33,7 +33,7 @@ _USUAL_WINDOW = 512
 
 
 def text_encoder(default: str = "") -> SentenceEncoder | None:
-    """Return the sentence encoder named by `TEXT_ENCODER`, else the default if it is in the hub's cache.
+    """Return the sentence encoder named by `TEXT_ENCODER`, else the default if it is in the hub's cache, else None.
 
     Scoring works offline: nothing is downloaded.
 
@@ -53,12 +53,12 @@ def fluency_checker() -> Echecker | None:
 
 
 def checker_file() -> Path:
-    """Return the file of the checker's checkpoint."""
+    """Return the path of the fluency checker's checkpoint; the file may not exist yet."""
     return cache_folder() / "fense" / CHECKER_URL.rpartition("/")[2]
 
 
 def _files(source: str, *, download: bool) -> Checkpoint:
-    """Return an encoder's files. Error messages name TEXT_ENCODER and --encoder instead of MODEL_PATH."""
+    """Return a sentence encoder's files. Error messages name TEXT_ENCODER and --encoder instead of MODEL_PATH."""
     try:
         return find_checkpoint(source, download=download)
     except ModelError as error:
@@ -86,10 +86,10 @@ def _checker(file: Path) -> Echecker:
 
 @dataclass
 class SentenceEncoder:
-    """A sentence-transformers model.
+    """A sentence-transformers model, which turns texts into unit vectors.
 
-    A text's vector is the mean of the last hidden states, or the first of these states, normalised.
-    `1_Pooling/config.json` says which; without this file it is the mean.
+    A text's vector is the mean of the last hidden states, or the first of these states, normalised to length 1. The
+    file `1_Pooling/config.json` says which of the two; without this file it is the mean.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class SentenceEncoder:
 
     @cached_property
     def hash(self) -> str:
-        """Fingerprint of its files, and the pooling if it is not the mean."""
+        """Fingerprint of the model's files, with a suffix for a pooling other than the mean."""
         return _files(self.source, download=self.download).fingerprint() + _NAMED_POOLINGS[self._pooling]
 
     @cached_property
@@ -245,5 +245,5 @@ def _batches(texts: Sequence[str], size: int) -> Iterator[list[str]]:
 
 
 def _by_length(text: str) -> tuple[int, str]:
-    """Return a sort key: texts of similar length share a batch, in a reproducible order."""
+    """Return a key for sorting, so that texts of similar length share a batch, in a reproducible order."""
     return len(text), text

@@ -1,4 +1,4 @@
-"""Score lettered options: accuracy, and macro-F1 over the classes of the options."""
+"""Score replies to questions with lettered options: accuracy, and macro-F1 over the classes of the options."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _MOST_CLASSES = 20  # rows of the table of recalls
 
 
 class Choice(Scorer):
-    """Lettered options. A verdict is `parsed` (a letter or None), `rule` (which read it), `correct` and `strict`.
+    """Scores replies to questions with lettered options.
 
-    `strict` is true only for exactly the right letter, or the complete right option. A record's reference holds
-    `answer` (a letter), `options` and `labels` (the class that each option stands for).
+    A verdict has `parsed` (the chosen letter, or None), `rule` (the rule that read it), `correct` and `strict`.
+    `strict` is true only if the reply is exactly the right letter or the complete right option. A record's reference
+    holds `answer` (a letter), `options` and `labels` (the class that each option stands for).
     """
 
     key = "choice"
@@ -30,13 +31,13 @@ class Choice(Scorer):
     modules = ("audiomarathon.scoring.choice_reading", "audiomarathon.metrics.classification")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Read the reply and compare its letter with the answer."""
+        """Read the option that the reply chooses, and compare its letter with the answer."""
         read = read_reply(record.text, record.reference["options"])
         correct = read.letter == record.reference["answer"]
         return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether the letter belongs to an option (or is None), and the flags are booleans."""
+        """Tell whether a stored verdict's letter belongs to an option (or is None), and its flags are booleans."""
         letters = (None, *LETTERS[: len(verdict.record.reference["options"])])
         flags = [verdict.values.get(name) for name in ("correct", "strict")]
         return verdict.values.get("parsed", "") in letters and all(isinstance(flag, bool) for flag in flags)
@@ -49,13 +50,13 @@ class Choice(Scorer):
         return choice_sums(*_classes(verdicts), strict, clusters_of(verdicts))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the figures per class, and the published variant."""
+        """Return `per_class` (figures of each class) and `as_published` (figures by the benchmark's released code)."""
         from audiomarathon.metrics.classification import choice_details
 
         return choice_details(*_classes(verdicts))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return macro-F1 over the parsed replies only, as published."""
+        """Return macro-F1 and weighted F1 over the parsed replies only, as the benchmark's released code does."""
         from audiomarathon.metrics.classification import published_choice_sums
 
         return published_choice_sums(*_classes(verdicts), clusters_of(verdicts))
@@ -65,7 +66,7 @@ class Choice(Scorer):
         return bool(verdict.values["correct"])
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return 1 if right, 0 if wrong."""
+        """Return 1 for a right reply, 0 for a wrong one."""
         return float(verdict.values["correct"])
 
     def unparsed(self, verdict: Verdict) -> bool:
@@ -73,7 +74,7 @@ class Choice(Scorer):
         return verdict.values["parsed"] is None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return whether the reply is right, and the option that it chose."""
+        """Return whether the reply is right and the option that it chose, as text such as `right: B. Jazz`."""
         letter = verdict.values["parsed"]
         if letter is None:
             return "unparsed"
@@ -88,7 +89,7 @@ class Choice(Scorer):
         return [f"all right answers belong to one class ({classes[0]}), so macro-F1 is the F1 of that class"]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the recall of each class; no table if there is only one class, or more than 20."""
+        """Return a table of the recall of each class; no table for a single class, or more than 20 classes."""
         import pandas as pd
 
         truths = {name: _classes(own)[0] for name, own in verdicts.items()}
@@ -105,12 +106,12 @@ class Choice(Scorer):
         return {"Recall per class": pd.DataFrame(rows, dtype=object)}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
-        """Return the accuracy of guessing evenly among the options."""
+        """Return the expected accuracy of choosing each option with equal probability."""
         return sum(1 / len(one.record.reference["options"]) for one in verdicts) / len(verdicts)
 
 
 def _classes(verdicts: Sequence[Verdict]) -> tuple[list[str], list[str | None]]:
-    """Return for each sample the true class, and the class that the reply chose."""
+    """Return two lists with a class per sample: of the right option, and of the chosen option (None: unparsed)."""
     truth: list[str] = []
     chosen: list[str | None] = []
     for one in verdicts:

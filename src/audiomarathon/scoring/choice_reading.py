@@ -43,7 +43,7 @@ class ReadReply:
     rule
         The rule that decided: `letter`, `leading letter`, `named letter`, `option text`, or `unparsed`.
     strict
-        The reply as given is exactly the letter, the option's text, or both as the prompt shows them (`B. Jazz`).
+        Whether the reply, as given, is exactly the letter, the option's text, or both as in the prompt (`B. Jazz`).
     """
 
     letter: str | None
@@ -52,12 +52,12 @@ class ReadReply:
 
 
 def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
-    """Read a reply to a multiple-choice question; never raises, whatever the text.
+    """Read which option a reply to a multiple-choice question chooses. No text raises an error.
 
     Parameters
     ----------
     reply
-        The model's text, raw.
+        The model's text, unchanged.
     options
         The options' texts in the order A, B, …; only the first 26 count.
     """
@@ -90,7 +90,10 @@ def _normal(text: str) -> str:
 
 
 def visible(reply: str) -> str:
-    """Remove a model's thinking, finished or cut off, and replace look-alike characters."""
+    """Return a reply's text without the model's thinking, finished or cut off, and with look-alike characters replaced.
+
+    Of a very long reply, only the start and the end are kept.
+    """
     text = _OPEN_THOUGHT.split(_CLOSE_THOUGHT.split(reply)[-1], maxsplit=1)[0]
     text = _normal(next((part for part in _END.split(text) if part.strip()), "")).strip()
     # A long reply answers at its start or end; the cut bounds the time that a degenerate reply can cost.
@@ -98,7 +101,7 @@ def visible(reply: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Remove markup, and use one kind of bracket."""
+    """Remove markup, and turn all brackets into round ones."""
     text = re.sub(r"<([A-Z])>", r"(\1)", _MARKUP.sub(lambda found: " " if found[0][0] == "<" else "", text))
     return _CJK_EDGE.sub(" ", text).translate(_BRACKETS)
 
@@ -117,7 +120,11 @@ def _words(text: str) -> list[tuple[str, int, int]]:
 
 @dataclass(frozen=True)
 class _Mention:
-    """A place in the reply that names options; `own`: a letter next to its option's text."""
+    """A place in the reply that names one or more options: their letters are in `options` (`?` for an unclear name).
+
+    `by_letter`: the place holds a letter. `number`: it holds an option's text that begins with a number. `own`: it
+    holds a letter next to the text of its option.
+    """
 
     start: int
     end: int
@@ -130,8 +137,8 @@ class _Mention:
 def _forms(options: dict[str, str]) -> list[tuple[list[str], list[bool], frozenset[str]]]:
     """Return the word sequences that can name an option, the longest first.
 
-    Each comes with one flag per pair of neighbouring words: True if only white space separates them in the option. Then
-    no punctuation may separate them in a reply.
+    Each comes with flags and with the letters of the options that it names. There is one flag per pair of neighbouring
+    words: True if only white space separates them in the option. Then no punctuation may separate them in a reply.
     """
     named: dict[tuple[str, ...], tuple[list[bool], set[str]]] = {}
     halves: dict[tuple[str, ...], tuple[list[bool], set[str]]] = {}
@@ -172,7 +179,7 @@ _NO_ARTICLE = (
 
 
 def _mentions(text: str, options: dict[str, str]) -> Iterator[_Mention]:
-    """Yield a reply's mentions, unsorted: option texts, then letters outside of them."""
+    """Yield the mentions of options in a reply, unsorted: option texts, then letters outside of these texts."""
     words = _words(text)
     taken: list[str | None] = [word for word, _start, _end in words]
     covered: list[tuple[int, int]] = []
@@ -223,7 +230,7 @@ _JOINS = re.compile(
 
 
 def _grouped(text: str, mentions: Sequence[_Mention]) -> list[_Mention]:
-    """Merge letters with their options' texts, and joined mentions ("A or B")."""
+    """Merge the mention of a letter with that of its option's text beside it, and joined mentions ("A or B")."""
     merged: list[_Mention] = []
     for mention in sorted(mentions, key=lambda one: one.start):
         if merged and mention.options == merged[-1].options and mention.by_letter != merged[-1].by_letter:
@@ -331,7 +338,7 @@ _RETRACTS = re.compile(
 
 
 def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the letter and the rule; see the module's docstring."""
+    """Return the chosen option's letter, or None, and the rule that decided; see the module's docstring."""
     nothing = None, "unparsed"
     if not options:
         return nothing
@@ -350,7 +357,11 @@ def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
 
 
 def _weighed(text: str, mentions: list[_Mention], options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the letter and the rule: the one option that mentions commit to, else the one whose text is mentioned."""
+    """Return the chosen option's letter, or None, and the rule that decided.
+
+    That is the one option that mentions commit the reply to; if none commits it, the one option whose text is
+    mentioned.
+    """
     kinds: dict[str, list[_Mention]] = {
         kind: [] for kind in ("outright", "standing", "listed", "passing", "denied", "doubtful")
     }
@@ -365,13 +376,13 @@ def _weighed(text: str, mentions: list[_Mention], options: dict[str, str]) -> tu
         first = counting[0]
         by_text = not any(mention.by_letter for mention in counting)
         if by_text and any(one.by_letter and one.start < first.start for one in (*passing, *kinds["listed"])):
-            return None, "unparsed"  # "Option A is blues"
+            return None, "unparsed"  # such as "Option A is blues"
     elif alone or kinds["doubtful"] or any(mention.by_letter or mention.number for mention in passing):
         return None, "unparsed"
     else:
         counting = passing
     chosen = _options_of(counting)
-    numbers = _options_of(mention for mention in passing if mention.number)  # "7 persons and 3 places"
+    numbers = _options_of(mention for mention in passing if mention.number)  # such as "7 persons and 3 places"
     if len(chosen) != 1 or not chosen <= options.keys() or chosen & _options_of(kinds["denied"]) or numbers - chosen:
         return None, "unparsed"
     if _RETRACTS.search(text, counting[0].end):
@@ -388,7 +399,9 @@ def _options_of(mentions: Iterable[_Mention]) -> set[str]:
 
 
 def _kind(text: str, mention: _Mention, following: int, listing: int) -> str:  # noqa: PLR0911 - one return a kind
-    """Return how a reply mentions an option: outright, standing, listed, passing, denied or doubtful.
+    """Return how a reply mentions an option: outright, standing, listed, denied, doubtful, or else passing.
+
+    The module's docstring explains these words.
 
     Parameters
     ----------

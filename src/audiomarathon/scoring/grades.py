@@ -1,4 +1,4 @@
-"""Score grades that a probe predicts for a clip: Pearson's r and the mean squared error."""
+"""Score grades (numbers such as a rating) that a probe predicts for a clip: Pearson's r, and mean squared error."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def grades_to_reply(predicted: Sequence[float]) -> str:
-    """Return a reply: a JSON list of predicted grades in the reference's order."""
+    """Write predicted grades as a reply: a JSON list in the order of the reference's grades."""
     return json.dumps([round(float(one), 6) for one in predicted])
 
 
 class Graded(Scorer):
-    """Pearson's r of the first grade, 0 if negative; also r and mean squared error of every grade.
+    """Scores by Pearson's r of the first grade, 0 if negative; also returns r and mean squared error of every grade.
 
-    Errors are measured in standard deviations of the training clips, so that grades of different scales can be
+    Errors are measured in standard deviations of the training clips' grades, so that grades of different scales can be
     compared: always predicting the training mean has a mean squared error of about 1.
     """
 
@@ -31,16 +31,16 @@ class Graded(Scorer):
     modules = ("audiomarathon.metrics.correlation",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the predicted grades, and each error in standard deviations."""
+        """Return a clip's predicted grades, and the error of each in standard deviations."""
         predicted = json.loads(record.text)
         values, spreads = record.reference["values"], record.reference["spreads"]
         if not isinstance(predicted, list) or len(predicted) != len(values):
-            raise ValueError(f"is not a list of {len(values)} grades")
+            raise ValueError(f"its reply is not a JSON list of {len(values)} grades")
         errors = [(one - value) / spread for one, value, spread in zip(predicted, values, spreads, strict=True)]
         return {"predicted": predicted, "errors": errors}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return Pearson's r and the mean squared error of each grade, from sums over clips."""
+        """Return the score, and each grade's Pearson's r and mean squared error, as sums over clips."""
         import numpy as np
 
         from audiomarathon.metrics.correlation import moment_columns, pearson
@@ -61,10 +61,10 @@ class Graded(Scorer):
         return Sums(figures, columns.reshape(len(verdicts), -1), statistic, clusters_of(verdicts), ends)
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return how close the first grade is: 1 for no error, 0 for an error of one standard deviation or more."""
+        """Return how close a clip's first predicted grade is: 1 if exact, 0 if one standard deviation or more away."""
         return max(0.0, 1 - abs(float(verdict.values["errors"][0])))
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the first grade, as predicted and as in the reference."""
+        """Return a text with the clip's first grade, predicted and true, such as `quality 3.1, true 4`."""
         reference = verdict.record.reference
         return f"{reference['grades'][0]} {verdict.values['predicted'][0]:.1f}, true {reference['values'][0]:g}"

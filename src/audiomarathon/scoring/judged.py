@@ -1,4 +1,7 @@
-"""Score by judges: a verdict holds each judge's reading of a reply, computed again from the stored judgements."""
+"""Base of the scorers that let judges (language models) rate replies.
+
+A verdict holds each judge's reading of a reply: the values read from the judge's stored answer, such as a rating.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,16 @@ _MOST_MISSING = 0.02  # above this share of missing judgements tables show a mar
 class Judged(Scorer):
     """A scorer whose verdicts are judges' readings; a subclass computes figures from them.
 
-    A verdict has five values. Three are by judge: `readings` (the protocol's values), `missing` (why there is no
-    reading: `absent`, `failed`, `unreadable`) and `anchors` (the kind of each anchor, an artificial reply with a known
-    reading, and whether the judge read it correctly; from the first protocol with answered anchors). `fixed` is True if
-    the protocol asks no judge about the reply. `shielded` lists the changes made in the reply before judges saw it.
+    A verdict has five values. Three are mappings by judge: `readings` (the values read from the judge's answer),
+    `missing` (why there is no reading: `absent`, `failed`, `unreadable`) and `anchors`. An anchor is an artificial
+    reply with a known reading; `anchors` lists the kind of each anchor and whether the judge read it correctly, for the
+    first protocol with answered anchors. `fixed` is True if the protocol asks no judge about the reply. `shielded`
+    lists the changes made in the reply before judges saw it.
 
     Attributes
     ----------
     protocols
-        The protocols that judges can be asked with, the default first; figures use the default.
+        Protocols for asking judges: each makes the questions and reads the answers. Figures use the first.
     """
 
     protocols: ClassVar[tuple[Protocol, ...]]
@@ -39,16 +43,16 @@ class Judged(Scorer):
 
     @property
     def protocol(self) -> Protocol:
-        """The protocol used for figures."""
+        """The protocol whose readings the figures use."""
         return self.protocols[0]
 
     @property
     def version(self) -> str:
-        """See :attr:`Scorer.version`; it also changes with the version of a protocol."""
+        """Hash of the scorer's code, with the versions of all protocols; see :attr:`Scorer.version`."""
         return "-".join([super().version, *(one.version for one in self.protocols)])
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """See :meth:`Scorer.judge`."""
+        """Return the verdict's values for a record, read from the judges' stored answers; the class describes them."""
         values: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}}
         for name, said in sorted(record.judgements.items()):
             one = reading_of(self.protocol, record, said)
@@ -64,10 +68,10 @@ class Judged(Scorer):
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
-        """See :meth:`Scorer.own_score`; None without a judge's reading."""
+        """Return the reply's score, 0…1; None without a judge's reading."""
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the judges' quality: missing judgements with reasons, certificates, and agreement."""
+        """Return facts on the judges' quality: missing judgements with reasons, certificates, and agreement."""
         certificates, judges = self.certificates(verdicts), {}
         for name in judges_of(verdicts):
             missing = Counter(why for one in verdicts if (why := self.lacks(one, name)))
@@ -77,7 +81,7 @@ class Judged(Scorer):
         return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
 
     def agreement(self, verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
-        """Return the judges' agreement on each value that the protocol compares."""
+        """Return the agreement between judges on each value that the protocol compares, by the value's name."""
         readings = {name: [one.values["readings"].get(name) for one in verdicts] for name in judges_of(verdicts)}
         return {
             field: agreement({name: [row and row.get(field) for row in rows] for name, rows in readings.items()}, scale)
@@ -85,7 +89,7 @@ class Judged(Scorer):
         }
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return warnings about judges without a good certificate, and about judges with many missing judgements."""
+        """Return warnings: a judge misread or never read anchors, or lacks many judgements, or there is no judge."""
         found, certificates = [], self.certificates(verdicts)
         for name in judges_of(verdicts):
             if mark := certificates[name].mark:
@@ -104,7 +108,7 @@ class Judged(Scorer):
         return "unreadable" if any(reading.get(name) is None for name in self.protocol.scales) else ""
 
     def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:
-        """Return each judge's certificate."""
+        """Return each judge's certificate: how many anchors (replies with a known reading) it read correctly."""
         names = {*judges_of(verdicts), *(name for one in verdicts for name in one.values["anchors"])}
         return {
             name: certificate_of(row for one in verdicts for row in one.values["anchors"].get(name, ()))
@@ -113,14 +117,14 @@ class Judged(Scorer):
 
 
 def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the judges that were asked about any reply of a run."""
+    """Return the names of the judges that were asked about any of these replies, sorted."""
     asked = [one.values for one in verdicts if not one.values["fixed"]]
     tried = {name for values in asked for name, why in values["missing"].items() if why != "absent"}
     return sorted(tried.union(*(values["readings"] for values in asked)))
 
 
 def _anchors_read(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> list[list[Any]]:
-    """Return the kind of each anchor that a judge was asked about, and whether the judge read the anchor correctly."""
+    """Return a list `[kind, correct]` for each anchor that a judge answered: whether it read the anchor correctly."""
     read = [(anchor, reading_of(protocol, anchor.of(record), said)) for anchor in protocol.anchors(record)]
     answered = ("", "unreadable")
     return [[anchor.kind, anchor.right(one.values)] for anchor, one in read if one.missing in answered]

@@ -1,4 +1,4 @@
-"""Score a probe's predictions: one label per clip, or a score per label.
+"""Score the predictions of a probe (a small model trained on an encoder): a label per clip, or a score per label.
 
 A reply has one line per training seed; X-ARES' trained probes have five seeds by default.
 """
@@ -26,18 +26,21 @@ PROTOCOL, PART = "protocol", "part"
 
 
 def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
-    """Return a reply: a line per seed with the label, its probability, and the last epoch's label if there is one."""
+    """Write one clip's predictions as a reply: a line per training seed with label and probability.
+
+    If `last` holds the labels predicted after the last epoch, each line also has that label.
+    """
     lines = [[label, f"{probability:.3f}"] for label, probability in predicted]
     return "\n".join("\t".join([*line, *last[place : place + 1]]) for place, line in enumerate(lines))
 
 
 def scores_to_reply(scores: Floats) -> str:
-    """Return a reply: a line per seed, the base64 of the classes' scores in single precision."""
+    """Write one clip's scores as a reply: a line per training seed, the base64 of its float32 scores of all classes."""
     return "\n".join(base64.b64encode(row.astype("<f4").tobytes()).decode() for row in scores)
 
 
 def scores_of(record: Record) -> Floats:
-    """Decode the scores in a reply, shape (seeds, classes).
+    """Decode the scores in a record's reply, shape (seeds, classes); see :func:`scores_to_reply`.
 
     Raises
     ------
@@ -48,29 +51,35 @@ def scores_of(record: Record) -> Floats:
         rows = [np.frombuffer(base64.b64decode(line, validate=True), "<f4") for line in record.text.split("\n")]
         return np.array(rows, dtype=np.float64)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"holds no scores of a probe ({error})") from None
+        raise ValueError(f"its reply holds no scores of a probe ({error})") from None
 
 
 def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
-    """If the scores come from a published probe, return a note: compare them with its published tables only."""
+    """Return a note for readers if the scores come from a benchmark's own, published probe; else [].
+
+    Such a probe copies the release's faults, so compare its scores with published tables only.
+    """
     release = next(((one.record.groups or {}).get(PROTOCOL) for one in verdicts), None)
     return [f"this probe copies {release}, faults included: compare it with published tables only"] if release else []
 
 
 def spread(seeds: Sequence[float]) -> dict[str, Any]:
-    """Return the score of each training seed, and the seeds' standard deviation; None for one seed."""
+    """Return `seeds`, the score of each training seed, and `sd`, their standard deviation (None for a single seed)."""
     return {"seeds": seeds, "sd": stdev(seeds) if len(seeds) > 1 else None}
 
 
 class Probed(Scorer):
-    """Base of the probe scorers: the mean over clips; for published probes also the mean over parts and a note."""
+    """Base of the scorers of probes; the headline figure is a mean over clips.
+
+    The replies of a published probe also get the release's figure, the mean over parts (splits or folds), and a note.
+    """
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the headline figure as a mean over clips."""
         return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the unweighted mean over parts for a published probe; None for other probes."""
+        """Return the unweighted mean over parts (splits or folds) for a published probe; None for other probes."""
         from audiomarathon.metrics.statistics import Sums, ratio
 
         groups = [one.record.groups or {} for one in verdicts]
@@ -95,34 +104,40 @@ class Probed(Scorer):
         return Sums((name,), columns, statistic, clusters_of(verdicts), ends)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """If the scores come from a published probe, return a note: compare them with its published tables only."""
+        """Return a note if the scores come from a published probe; see :func:`release_notes`."""
         return release_notes(verdicts)
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each clip's summand in the headline mean, averaged over seeds."""
+        """Return one value per clip, averaged over seeds; the mean of these values is the headline figure."""
         return np.array([self.own_score(one) for one in verdicts])
 
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each clip's summand in the headline mean as the release computes it."""
+        """Return one value per clip; the mean of these values is the figure as the release computes it."""
         return self._terms(verdicts)
 
 
 class Classified(Probed):
-    """Accuracy. Per seed, a verdict tells whether the label and the last epoch's label are right."""
+    """Scores one predicted label per clip by accuracy.
+
+    A verdict has `right`: for each training seed, whether its label is right. If the reply holds labels of the last
+    epoch, the verdict has `last`, the same for these labels.
+    """
 
     key = "label"
     figure = Figure("accuracy", "accuracy")
     needs = ("answer", "classes")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return for each seed whether the label is right, and whether the last epoch's label is right."""
+        """Return for each training seed whether its label is right, and whether its last epoch's label is right."""
         rows, answer = [line.split("\t") for line in record.text.split("\n")], record.reference["answer"]
         last = [row[2] == answer for row in rows if len(row) > 2]
         return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the seeds' spread, the last epoch's score, and the score of always predicting the most frequent
-        label."""
+        """Return the scores and spread of the seeds, the last epoch's score, and the number of classes.
+
+        Also return `majority`, the score of always predicting the most frequent label.
+        """
         answers = Counter(one.record.reference["answer"] for one in verdicts)
         by_part = [[one.values for one in part] for part in _parts(verdicts)]
         many = len(verdicts[0].values["right"])
@@ -136,31 +151,31 @@ class Classified(Probed):
         }
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return 1 / number of classes."""
+        """Return the expected accuracy of guessing: 1 / number of classes."""
         return 1 / verdicts[0].record.reference["classes"] if verdicts else None
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return the share of seeds whose label is right."""
+        """Return the share of training seeds whose label for this clip is right."""
         return fmean(verdict.values["right"])
 
     def right(self, verdict: Verdict) -> bool | None:
-        """Return whether the label is right; None with several seeds."""
+        """Return whether the clip's label is right; None with several training seeds."""
         return verdict.values["right"][0] if len(verdict.values["right"]) == 1 else None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the first seed's label with its probability, and the right label."""
+        """Return the first seed's label with its probability, and the right label if it differs, as text."""
         label, probability, *_ = verdict.record.text.split("\n")[0].split("\t")
         answer = verdict.record.reference["answer"]
         return f"right: {label} ({probability})" if label == answer else f"{label} ({probability}), not {answer}"
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether each seed has a verdict."""
+        """Tell whether a stored verdict has one value for each line (training seed) of the reply."""
         right = verdict.values.get("right")
         return isinstance(right, list) and len(right) == verdict.record.text.count("\n") + 1
 
 
 class Tagged(Probed):
-    """Mean average precision; a clip can have several labels."""
+    """Scores clips that can have several labels, by mean average precision over the labels."""
 
     key = "tags"
     figure = Figure("map", "mAP")
@@ -168,18 +183,18 @@ class Tagged(Probed):
     modules = ("audiomarathon.metrics.average_precision",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the average precision of a clip's labels, per seed."""
+        """Return `ranked`: the average precision of each seed's ranking of labels; None for a clip without labels."""
         from audiomarathon.metrics.average_precision import average_precisions
 
         scores = scores_of(record)
         if scores.shape[1] != record.reference["classes"]:
-            raise ValueError(f"holds {scores.shape[1]} scores; there are {record.reference['classes']} labels")
+            raise ValueError(f"its reply holds {scores.shape[1]} scores, not {record.reference['classes']}")
         if not record.reference["positives"]:
             return {"ranked": None}  # no label to rank
         return {"ranked": average_precisions(scores.T, np.tile(_hot(record)[:, None], len(scores))).tolist()}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the number of labels, the number of labels with clips, and the seeds' spread."""
+        """Return the number of labels, the number of labels with clips, and the scores and spread of the seeds."""
         positives = {place for one in verdicts for place in one.record.reference["positives"]}
         parts = [self._by_seed(part) for part in _parts(verdicts)]
         return {
@@ -189,7 +204,7 @@ class Tagged(Probed):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the average precision of the clip's labels; None for a clip without labels."""
+        """Return the average precision of the clip's labels, averaged over seeds; None for a clip without labels."""
         return None if verdict.values["ranked"] is None else fmean(verdict.values["ranked"])
 
     def shown(self, verdict: Verdict) -> str:
@@ -209,7 +224,7 @@ class Tagged(Probed):
         return values
 
     def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each clip's summand in the mean over the labels that have clips, averaged over seeds."""
+        """Return one value per clip, averaged over seeds; their mean is the mAP over the labels that have clips."""
         from audiomarathon.metrics.average_precision import parts_in_mean
 
         scores, targets = _scores_and_targets(verdicts)
@@ -223,7 +238,7 @@ class Tagged(Probed):
 
 
 def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Return the verdicts grouped by part for a published probe, else one group."""
+    """Return a published probe's verdicts grouped by part (split or fold); for other probes, one group."""
     found: dict[str, list[Verdict]] = {}
     for one in verdicts:
         groups = one.record.groups or {}
@@ -232,7 +247,7 @@ def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
 
 
 def _scores_and_targets(verdicts: Sequence[Verdict]) -> tuple[Floats, Any]:
-    """Return scores, shape (seeds, clips, classes), and labels as 0 or 1, shape (clips, classes)."""
+    """Return the scores, shape (seeds, clips, classes), and the true labels as 0 or 1, shape (clips, classes)."""
     scores = np.stack([scores_of(one.record) for one in verdicts], axis=1)
     return scores, np.array([_hot(one.record) for one in verdicts])
 

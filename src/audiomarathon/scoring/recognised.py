@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 
 class Recognised(Transcript):
-    """1 − WER over all clips, at least 0. For X-ARES' own probe, `published` counts word errors as X-ARES does."""
+    """Scores a probe's transcripts by 1 − WER over all clips, at least 0.
+
+    For X-ARES' own probe, `published` counts word errors as X-ARES does: after lower-casing only.
+    """
 
     key = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count a transcript's word errors, both normalised and only lower-cased, and its letter errors."""
+        """Count a transcript's word errors (after normalisation, and after lower-casing only) and its letter errors."""
         from audiomarathon.metrics.wer import letter_errors, transcript_errors
 
         answer = str(record.reference["answer"])
@@ -29,7 +32,7 @@ class Recognised(Transcript):
         return {**super().judge(record), "released": asdict(released), "letters": list(letters)}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the kinds of errors, and the letter error rate.
+        """Return the rates of each kind of word error, and `cer`, the letter error rate.
 
         The letter error rate tells weak probes apart, which get letters right but no whole word.
         """
@@ -45,5 +48,5 @@ class Recognised(Transcript):
         return corpus_sums([one.values["released"] for one in verdicts], clusters_of(verdicts))
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """If the scores come from a published probe, return a note: compare them with its published tables only."""
+        """Return a note if the scores come from a published probe; see :func:`release_notes`."""
         return release_notes(verdicts)

@@ -20,12 +20,12 @@ caption of the clip, the rank of the clip among all clips."""
 
 
 def places_to_reply(seeds: Iterable[Places]) -> str:
-    """Return a reply: a line of JSON per seed, with ranks from 1."""
+    """Write one clip's ranks as a reply: a line of JSON per training seed; see :data:`Places`."""
     return "\n".join(json.dumps(one) for one in seeds)
 
 
 class Retrieved(Probed):
-    """The mean of recall at 1 from clip to captions and from caption to clip.
+    """Scores retrieval by recall at 1, averaged over both directions: from clip to captions, and from caption to clip.
 
     Each direction also has recall at 1, 5 and 10, and mean average precision at 10. From clip to captions, recall uses
     the clip's best-ranked caption only, average precision uses all its captions.
@@ -37,13 +37,13 @@ class Retrieved(Probed):
     modules = ("audiomarathon.metrics.retrieval",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the figures of one clip, each the mean over seeds, and the seeds' own scores."""
+        """Return `figures` of one clip, each a mean over training seeds, and `seeds`, the score of each seed."""
         from audiomarathon.metrics.retrieval import average_precision, recall
 
         seeds = [json.loads(line) for line in record.text.split("\n")]
         most = {name: record.reference[name] for name in ("clips", "captions")}
         if any(not one[name] or not all(1 <= at <= most[name] for at in one[name]) for one in seeds for name in most):
-            raise ValueError("lacks ranks of captions and of clips; allowed: 1 to their number")
+            raise ValueError("its reply lacks ranks of captions and of clips, each from 1 to their number")
         asked = [
             {"clip_to_caption": [one["captions"]], "caption_to_clip": [[at] for at in one["clips"]]} for one in seeds
         ]
@@ -54,24 +54,24 @@ class Retrieved(Probed):
         return {"figures": figures, "seeds": [fmean(recall(queries, 1) for queries in one.values()) for one in asked]}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return means over clips."""
+        """Return the headline figure and the figures of each direction, as means over clips."""
         columns = {self.figure.name: [self.own_score(one) for one in verdicts]}
         columns |= {name: [one.values["figures"][name] for one in verdicts] for name in verdicts[0].values["figures"]}
         return means(columns, verdicts, shares=True)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the seeds' scores and their spread."""
+        """Return the score of each training seed, and the seeds' standard deviation."""
         return spread([fmean(each) for each in zip(*(one.values["seeds"] for one in verdicts), strict=True)])
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return 1 / number of clips."""
+        """Return the expected recall of guessing from caption to clip: 1 / number of clips."""
         return 1 / verdicts[0].record.reference["clips"] if verdicts else None
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return the mean over seeds and both directions."""
+        """Return the clip's recall at 1, averaged over training seeds and both directions."""
         return fmean(verdict.values["seeds"])
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the rank of the clip's best caption for the first seed."""
+        """Return the rank that the first training seed gives to the clip's best caption, as text."""
         place = min(json.loads(verdict.record.text.split("\n")[0])["captions"])
         return f"its best caption has rank {place} of {verdict.record.reference['captions']:,}"

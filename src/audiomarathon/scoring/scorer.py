@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class Scorer(ABC):
-    """Judges replies one by one or in batches, and computes figures from the verdicts. Instances hold no state.
+    """Turns each stored reply into a verdict, and computes figures from the verdicts. Instances hold no state.
 
     Attributes
     ----------
     key
-        Name in the file of verdicts, `verdicts-<key>.jsonl`: letters, digits, `-` and `_`.
+        Name of the scorer, used in the name of the file `verdicts-<key>.jsonl`: letters, digits, `-` and `_`.
     figure
         The headline figure; one of the names of :meth:`sums`.
     instant
-        True if judging a record is quick, so that the live view may do it.
+        True if scoring a record is quick, so that the live view of a run may do it.
     needs
         Required fields of a record's reference.
     modules, packages
@@ -51,7 +51,7 @@ class Scorer(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Judge one answered sample and return the verdict's values, JSON-compatible.
+        """Score one answered sample; return the verdict's values, which must fit into JSON.
 
         Parameters
         ----------
@@ -61,13 +61,13 @@ class Scorer(ABC):
         raise NotImplementedError
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Judge answered samples in order. Override this to judge in batches."""
+        """Score answered samples in order, and yield a verdict for each. Override this to score in batches."""
         for record in records:
             yield Verdict(record, self.judge(record))
 
     @abstractmethod
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over samples (or clips), whose clusters intervals and tests resample."""
+        """Return the figures as sums over samples or clips, from which intervals and tests resample whole clusters."""
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
@@ -89,7 +89,7 @@ class Scorer(ABC):
         return False
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the verdict in a few words, for the page and for `explain`."""
+        """Return the verdict in a few words, for the report and for `audiomarathon explain`."""
         right = self.right(verdict)
         if right is not None:
             return "right" if right else "wrong"
@@ -114,11 +114,11 @@ class Scorer(ABC):
         return self.figure.chance
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
-        """Return the score as the benchmark's release computes it, as the first figure; None without such a rule."""
+        """Return sums whose first figure is the score by the benchmark's released code; None without such a score."""
         return None
 
     def fits(self, record: Record) -> bool:
-        """Return whether a record has the required fields; an error record needs none."""
+        """Return whether a record's reference has the required fields; the record of a failed sample needs none."""
         return not record.answered or all(name in (record.reference or {}) for name in self.needs)
 
     def sound(self, verdict: Verdict) -> bool:  # noqa: ARG002
@@ -127,7 +127,7 @@ class Scorer(ABC):
 
     @property
     def version(self) -> str:
-        """Hash of the code that verdicts depend on; stored verdicts of another version are made again."""
+        """Hash of the code that verdicts depend on; stored verdicts with another version are made again."""
         return _hash_of(type(self), self.modules, self.packages)
 
     def stamp(self, record: Record) -> str:
@@ -148,12 +148,12 @@ def clusters_of(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 
 def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verdict], *, shares: bool = False) -> Sums:
-    """Return each figure as a mean over samples, leaving out samples whose value is None.
+    """Return figures that are means over samples, as sums that can be resampled; leave out samples whose value is None.
 
     Parameters
     ----------
     columns
-        Values of each figure, one per sample.
+        The values of each figure, by the figure's name: one value per sample.
     shares
         Whether every figure lies between 0 (all wrong) and 1 (all right).
     """
@@ -164,19 +164,25 @@ def means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verd
 
 
 def cells(name: str, estimate: Estimate) -> dict[str, Any]:
-    """Return a figure's columns in a table: its value, and both ends of its interval (None without an interval)."""
+    """Return a figure's three columns in a table: its value, and both ends of its interval (None without interval)."""
     low, high = estimate.interval or (None, None)
     return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
 
 def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
-    """Return a hash of a summary's inputs: the scorer's version, the failed samples, and every reply."""
+    """Return a hash of everything that a run's summary depends on.
+
+    It covers the failed samples, and the scorer's version, reply and reference of each answered sample.
+    """
     lines = sorted(f"{one.id} {scorer.stamp(one) if one.answered else 'failed'}" for one in records)
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
-    """Return a scorer's sums. If these set no :attr:`Sums.ends`, use the headline figure's `low` and `high`."""
+    """Return the scorer's sums.
+
+    If these set no :attr:`Sums.ends`, set the headline figure's ends to its `low` and `high`.
+    """
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:
         return sums
@@ -189,8 +195,9 @@ def figures_of(scorer: Scorer, verdicts: Sequence[Verdict], *, seed: int) -> dic
     Returns
     -------
     dict
-        `n`, `unparsed`, each figure of the scorer's sums, `score` (the headline), `chance`, `intervals` of all figures
-        (None if unknown), `notes`, and the scorer's `summary`. A figure without a value is None.
+        `n` (number of samples), `unparsed`, each figure of the scorer's sums, `score` (the headline figure), `chance`,
+        `intervals` of all figures (None if unknown), `notes`, and the fields of the scorer's `summary`. A figure
+        without a value is None.
     """
     from audiomarathon.metrics.statistics import Resampler
 

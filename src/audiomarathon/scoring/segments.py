@@ -1,4 +1,4 @@
-"""Score events in a clip's frames: F1 of segments and onsets."""
+"""Score events that a probe finds in a clip's frames: F1 by segments, and by onsets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Counts = Mapping[str, Sequence[int]]
 
 
 def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None) -> str:
-    """Return a reply: a line of JSON per seed with the counts of segments, and of onsets if scored."""
+    """Write one clip's counts as a reply: a line of JSON per training seed, with the onsets' counts if scored."""
     return "\n".join(json.dumps({"segments": one} | ({"onsets": onsets} if onsets else {})) for one in seeds)
 
 
 class Segmented(Probed):
-    """F1 over segments, in which a label counts once, and F1 of onsets if the task scores them."""
+    """Scores events by F1 over segments (a label counts once per segment), and by F1 of onsets if the task asks."""
 
     key = "segments"
     figure = Figure("segment_f1", "segment F1")
@@ -33,16 +33,16 @@ class Segmented(Probed):
     modules = ("audiomarathon.metrics.events",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the counts of segments for each seed, and of onsets."""
+        """Return each training seed's counts of segments by label, and the counts of onsets (None if not scored)."""
         lines = [json.loads(line) for line in record.text.split("\n")]
         labels = {label for line in lines for label in line["segments"]}
         counts = [*(count for line in lines for count in line["segments"].values()), lines[0].get("onsets", [0, 0, 0])]
         if any(len(count) != 3 or min(count) < 0 for count in counts) or not labels <= {*record.reference["labels"]}:
-            raise ValueError("needs three counts of segments, from 0, for each label, and only labels of the task")
+            raise ValueError("its reply must hold three counts, 0 or more, for each label, and only labels of the task")
         return {"segments": [line["segments"] for line in lines], "onsets": lines[0].get("onsets")}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return F1 from the counts of all clips, averaged over seeds."""
+        """Return segment F1 over all clips, averaged over seeds, and onset F1 if onsets are scored."""
         import numpy as np
 
         from audiomarathon.metrics.events import f1
@@ -62,7 +62,7 @@ class Segmented(Probed):
         return Sums(names, columns, statistic, clusters_of(verdicts), dict.fromkeys(names, (0.0, 1.0)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the seeds' spread, and each label's mean F1 over seeds; None for a label without events."""
+        """Return the seeds' scores and spread, and the mean F1 of each label over seeds (None without events)."""
         from audiomarathon.metrics.events import f1
 
         counts = self._counts(verdicts).sum(axis=0)
@@ -79,18 +79,18 @@ class Segmented(Probed):
         return None
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the clip's F1 of all labels together; None if the clip has no events and the probe found none."""
+        """Return the clip's F1 over all labels' counts; None if the clip has no events and the probe found none."""
         seeds = [[sum(column) for column in zip(*one.values(), strict=True)] for one in verdict.values["segments"]]
         found = [2 * hits / (2 * hits + extra + missed) for hits, extra, missed in filter(None, seeds)]
         return fmean(found) if found else None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the clip's F1 and labels."""
+        """Return the clip's F1 and its true labels, as text."""
         own, answer = self.own_score(verdict), verdict.record.reference["answer"]
         return "no events" if own is None else f"F1 {own:.2f}: {answer or 'no events'}"
 
     def _counts(self, verdicts: Sequence[Verdict]) -> Any:
-        """Return counts of the shape (clips, seeds, labels, 3)."""
+        """Return true positives, false positives and false negatives, shape (clips, seeds, labels, 3)."""
         import numpy as np
 
         labels, none = verdicts[0].record.reference["labels"], [0, 0, 0]
@@ -98,7 +98,10 @@ class Segmented(Probed):
         return np.array(found, dtype=np.int64).reshape(len(verdicts), -1, len(labels), 3)
 
     def _f1(self, record: Record, counts: Any) -> Any:
-        """Return F1 of counts (..., labels, 3); for a published probe, a label without events counts 0."""
+        """Return the task's F1 from counts of shape (..., labels, 3).
+
+        For a published probe, a label without events counts 0.
+        """
         import numpy as np
 
         from audiomarathon.metrics.events import f1, mean_f1

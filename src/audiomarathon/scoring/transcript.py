@@ -1,4 +1,4 @@
-"""Score transcripts: word error rate."""
+"""Score transcripts by word error rate (WER)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class Transcript(Scorer):
-    """Word error rate. A verdict has the fields of :class:`~audiomarathon.metrics.wer.TranscriptErrors`."""
+    """Scores transcripts by 1 − word error rate (WER), at least 0.
+
+    A verdict has the fields of :class:`~audiomarathon.metrics.wer.TranscriptErrors`.
+    """
 
     key = "transcript"
     figure = Figure("score", "1 − WER")
@@ -31,7 +34,7 @@ class Transcript(Scorer):
         return asdict(transcript_errors(str(record.reference["answer"]), record.text))
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether all counts are whole numbers from 0."""
+        """Tell whether all counts of a stored verdict are whole numbers, 0 or more."""
         names = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
         return all(isinstance(count := verdict.values.get(name), int) and count >= 0 for name in names)
 
@@ -42,21 +45,21 @@ class Transcript(Scorer):
         return transcript_sums([one.values for one in verdicts], clusters_of(verdicts))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the kinds of errors."""
+        """Return the rates of each kind of error, and counts of unusual samples; see `transcript_details`."""
         from audiomarathon.metrics.wer import transcript_details
 
         return transcript_details([one.values for one in verdicts])
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return 1 − the mean over samples of each sample's word error rate."""
+        """Return the score by the benchmark's released code: 1 − the mean of the samples' word error rates."""
         from audiomarathon.metrics.wer import mean_of_samples_sums
 
         return mean_of_samples_sums([one.values for one in verdicts], clusters_of(verdicts))
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return a table by setting: substitutions, deletions and insertions per hundred reference words.
+        """Return a table with one row per setting: substitutions, deletions and insertions per hundred reference words.
 
-        It also counts the replies that repeat themselves.
+        It also has the number of replies that repeat themselves.
         """
         import pandas as pd
 

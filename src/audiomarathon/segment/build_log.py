@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 class BuildLog:
-    """Log of one output folder.
+    """Log of a build in its output folder: which clips are finished, and which sources were left out and why.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class BuildLog:
         return str(row["reason"]) if row and row["bytes"] == _size(file) else ""
 
     def leave_out(self, source: str, reason: str, file: Path | None = None, *, fixed: bool = False) -> None:
-        """Log an unused source. With `fixed`, it is not tried again while its file has the same size."""
+        """Log an unused source. With `fixed`, a later build does not try it again while its file has the same size."""
         row = {"path": source, "reason": reason, "bytes": file and _size(file), "fixed": fixed}
         with self._mutex:
             self._left_out.append(row)
@@ -63,7 +63,7 @@ class BuildLog:
                 append_line(self.folder / LEFT_OUT_FILE, row)
 
     def finished(self, path: str, agrees: Callable[[Row], bool]) -> bool:
-        """Whether a clip is built as planned: its row agrees, and its file has the logged size and hash."""
+        """Return whether a clip is already built: its logged row agrees, and its file has the logged size and hash."""
         row, file = self._logged.get(path), self.folder / path
         if row is None or not agrees(row) or not file.is_file():
             return False
@@ -73,7 +73,7 @@ class BuildLog:
         return True
 
     def add(self, path: str, partial: Path, row: Row) -> None:
-        """Give a written clip its final name and log its row."""
+        """Rename a written clip from `partial` to its final name, and log its row."""
         row = {"path": path, **row, "bytes": partial.stat().st_size, "sha256": _sha256(partial)}
         partial.replace(self.folder / path)
         with self._mutex:
@@ -92,7 +92,12 @@ class BuildLog:
         return [self._logged[path] for path in sorted(self._built)]
 
     def finish(self, title: str, made_of: str) -> str:
-        """Delete clips that only earlier builds made, sort the logs of clips and unused sources; return a summary.
+        """Delete the clips of earlier builds that this build does not have, and sort the logs; return a summary.
+
+        Parameters
+        ----------
+        title, made_of
+            For the summary: the name of what was built, and what the clips were made of, such as "12 source clips".
 
         Raises
         ------
@@ -126,7 +131,7 @@ def build_log(folder: Path, settings: Mapping[str, Any], limit: int = 0) -> Iter
     settings
         Everything that decides the clips' bytes. A folder built with other settings is refused.
     limit
-        Number of clips to build (0: all). A folder may grow, not shrink.
+        Number of clips to build (0: all). A limit that would delete clips of an earlier build is refused.
 
     Raises
     ------
@@ -165,12 +170,12 @@ def _check_settings(folder: Path, settings: Row, limit: int) -> None:
 
 
 def same_as(row: Row) -> Callable[[Row], bool]:
-    """Return a predicate for :meth:`BuildLog.finished`: does a logged row contain every field of this row?"""
+    """Return a function for :meth:`BuildLog.finished` that tells whether a logged row has all fields of `row`."""
     return lambda logged: {name: logged.get(name) for name in row} == row
 
 
 def _rows(file: Path, fields: set[str]) -> Iterator[Row]:
-    """Yield the complete rows that have these fields; a clip whose row is damaged is built again."""
+    """Yield a log's rows that have these fields; damaged rows are skipped, so their clips are built again."""
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         if (row := json_object(line)) and row.keys() >= fields:
             yield row

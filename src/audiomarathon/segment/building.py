@@ -42,13 +42,13 @@ def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, job
     corpus
         The corpus to read.
     joining
-        Lengths, gap or crossfade, rate.
+        Settings: lengths, gap or crossfade, sampling rate.
     folder
         The output folder. An interrupted build with the same settings continues there.
     limit
         Number of clips to make, one from each group in turn, with the groups in a seeded order; 0 makes all.
     jobs
-        Groups to build at the same time.
+        Number of groups to build at the same time.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, job
         groups = corpus.groups()
         names = Counter(group.name for group in groups)
         if twice := next((name for name, count in names.items() if count > 1), ""):
-            raise DataError(f"{corpus.title}: {twice} occurs twice; name only one of the folders")
+            raise DataError(f"{corpus.title}: the group {twice} occurs twice; name only one of its folders")
         layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
         total = limit or len(groups)
         with tqdm(total=total, desc=corpus.title, disable=None, bar_format=layout) as bar:
@@ -111,7 +111,7 @@ def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
 class _Builder:
     """Makes the clips of a corpus, group by group.
 
-    It calls `advance` with the share of a group that is newly done. Set `stopped` to start no further clip.
+    It calls `advance` with the share of a group done since the last call. Set `stopped` to start no further clip.
     """
 
     corpus: Corpus
@@ -148,7 +148,7 @@ class _Builder:
                     yield path
 
     def _pieces(self, sources: Sequence[Source], scratch: Path) -> Iterator[_Ready]:
-        """Yield the readable sources; log and report the unreadable ones."""
+        """Yield the readable sources with their lengths; log and report the unreadable ones."""
         seen: set[str] = set()
         for source in sources:
             try:
@@ -169,7 +169,7 @@ class _Builder:
                 self.advance(1 / len(sources))
 
     def _write(self, group: Group, path: str, joined: Plan, taken: Sequence[_Ready], span: Span) -> int | None:
-        """Write a clip unless it exists; return the index of a source that cannot be decoded, or None."""
+        """Write a clip unless it exists. If a source cannot be decoded, return its index in `taken`, else None."""
         row = self._row(group, joined, taken, span)
         if self.log.finished(path, same_as(row)):
             return None
@@ -224,7 +224,7 @@ class _Builder:
 
 
 def _is_alone_in(row: Row, group: Group, source: Source) -> bool:
-    """Whether a logged clip consists of this source alone, with the same facts."""
+    """Return whether a logged clip consists of this source alone, with unchanged size and facts."""
     (first, *others) = row["sources"]
     logged = (first["path"], first["source_bytes"], first["facts"], row["facts"])
     wanted = (source.name, source.path.stat().st_size, dict(source.facts), dict(group.facts))

@@ -1,4 +1,4 @@
-"""Describe a raw corpus to the builder: groups of clips that may be joined, and the task's rows for joined clips."""
+"""Define what the builder needs of a raw corpus: groups of clips that may be joined, and rows for the joined clips."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Source:
     path
         The file.
     name
-        Its path within the corpus, as in the manifest.
+        The file's path within the corpus, used in the manifest.
     facts
         What the corpus says about the clip; copied to the manifest.
     """
@@ -72,17 +72,17 @@ class Corpus(ABC):
     title
         The corpus's name.
     layout
-        Expected files, for the help text.
+        The files that the corpus must have, for the help text.
     example
-        A command, for the help text.
+        Arguments of an example command, for the help text.
     seconds
-        Shortest and longest joined clip.
+        Default lengths of the shortest and the longest joined clip.
     rate
         Sampling rate of the output, in Hz.
     gap
-        Silence between two clips, in seconds.
+        Default silence between two clips, in seconds.
     container
-        WAV or FLAC.
+        Format of the joined clips: WAV or FLAC.
     cut
         Whether the last clip may be shortened so that the joined clip has the allowed length.
     shuffled
@@ -120,7 +120,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def groups(self) -> list[Group]:
-        """Return the groups; the same on every machine."""
+        """Return the groups, in an order that is the same on every machine."""
 
     def sources(self, group: Group) -> Sequence[Source]:
         """Return a group's clips, in the order in which they are joined."""
@@ -142,7 +142,7 @@ class Corpus(ABC):
         return self.clip.format(name=group.name, index=index, **group.facts)
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the task's rows for one clip (a row of the manifest); empty if no question can be asked about it."""
+        """Return the task's rows for a joined clip (its manifest row); none if no question can be asked about it."""
         del clip, chance
         return []
 
@@ -153,15 +153,15 @@ class Corpus(ABC):
         return [(path, "no question can be asked about it") for path, of_clip in rows.items() if not of_clip]
 
     def document(self, rows: list[Row]) -> object:
-        """Return the metadata file's content."""
+        """Return the content of the metadata file, JSON-compatible, from all of its rows."""
         return rows
 
     def chance(self, *what: str) -> random.Random:
-        """Return a random stream that depends only on the seed and on `what` it is for."""
+        """Return a random generator for one purpose, seeded by the corpus's seed and the words `what`."""
         return random.Random("\0".join((str(self.seed), *what)))
 
     def name(self, path: Path) -> str:
-        """Return a file's path within the corpus; with several folders, it begins with the folder's number."""
+        """Return a file's path within the corpus; if several folders were given, it begins with the folder's number."""
         root = next(root for root in self.roots if path.is_relative_to(root))
         relative = path.relative_to(root).as_posix()
         return relative if len(self.roots) == 1 else f"{self.roots.index(root)}/{relative}"
@@ -177,21 +177,21 @@ class Corpus(ABC):
         return found
 
     def the_one(self, found: Sequence[Path], what: str, option: str = "") -> Path:
-        """Return the only file or folder found; otherwise raise :class:`DataError` with the expected layout."""
+        """Return the only path in `found`; if there is none or several, raise :class:`DataError` with advice."""
         places = ", ".join(map(str, self.roots))
         if not found:
             raise DataError(f"{self.title}: no {what} under {places}. Expected:\n{self.layout}")
         if len(found) > 1:
             several = ", ".join(str(path) for path in found[:5])
             advice = f"choose with {option}" if option else "name a folder that holds only one"
-            raise DataError(f"{self.title}: {len(found)} {what}: {several}; {advice}")
+            raise DataError(f"{self.title}: expected one {what}, found {len(found)}: {several}; {advice}")
         return found[0]
 
 
 def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     """Yield the files under a folder with these suffixes, sorted by name, folder by folder.
 
-    If a link leads back to a folder, the folder is not read again, so that no clip is used twice.
+    A folder that links reach again is not read twice, so that no clip is used twice.
     """
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
@@ -221,12 +221,12 @@ def audio_files(folder: Path) -> list[Path]:
 
 
 def table(file: Path, columns: Sequence[str], *, exact: bool = False) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the rows of a tab-separated table, each with its file and line for messages.
+    """Yield the rows of a tab-separated table, each after a text for messages that names its file and line.
 
     Parameters
     ----------
     exact
-        Keep fields exactly as written, with quotes and with blanks at the ends.
+        Keep fields exactly as written, with quotes and with surrounding blanks.
 
     Raises
     ------
@@ -246,7 +246,7 @@ def table(file: Path, columns: Sequence[str], *, exact: bool = False) -> Iterato
 
 
 def question(clip: Row, text: str, options: Sequence[str], answer: str, **facts: Any) -> list[Row]:
-    """Return a clip's only row: the question, options as `choice_a`, `choice_b`, …, the answer, and further fields."""
+    """Return a list with a clip's only row: question, options (`choice_a`, `choice_b`, …), answer, and `facts`."""
     choices = {f"choice_{letter.lower()}": option for letter, option in zip(LETTERS, options, strict=False)}
     return [{"path": clip["path"], "question": text, **choices, "answer_gt": answer, **facts}]
 

@@ -83,7 +83,7 @@ def levels(recording: Path, rate: int) -> tuple[Levels, int]:
 
 
 def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
-    """Choose where to cut the clips. If possible, no rest that is too short for a clip remains at the end.
+    """Return where to cut a recording into clips. If possible, no rest too short for a clip remains at the end.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
 
 
 def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
-    """Cut recordings and all recordings in folders; return a summary.
+    """Cut recordings (files, and all audio files in folders) into clips; return a summary.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
 
 
 def _write(recording: Path, found: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
-    """Write the missing clips of a recording. `found` covers it from its start, without gaps."""
+    """Write the missing clips of a recording; the stretches `found` follow each other from its start, without gaps."""
     stem = facts["source"].rpartition(".")[0] or facts["source"]
     missing = {}
     for number, stretch in enumerate(found):

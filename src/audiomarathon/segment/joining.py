@@ -32,16 +32,16 @@ class Joining:
         check_lengths(self.low, self.high, self.rate)
         between = (self.gap, self.crossfade)
         if not all(0 <= seconds < math.inf for seconds in between) or all(between):
-            raise DataError(f"--gap {self.gap:g} --crossfade {self.crossfade:g}: expected one of them, 0 or more")
+            raise DataError(f"--gap {self.gap:g} --crossfade {self.crossfade:g}: use only one, 0 or more seconds")
 
     @property
     def settings(self) -> dict[str, float]:
-        """The settings as `build.json` names them."""
+        """The settings under their names in `build.json`."""
         lengths = {"min_seconds": self.low, "max_seconds": self.high}
         return {**lengths, "gap_seconds": self.gap, "crossfade_seconds": self.crossfade, "rate": self.rate}
 
     def span(self, chance: random.Random, *, cut: bool) -> Span:
-        """Return the settings in samples, with a target drawn from the allowed lengths."""
+        """Return the settings in samples for one joined clip, with a target length drawn from the allowed lengths."""
         low, high, gap, crossfade = (
             round(seconds * self.rate) for seconds in (self.low, self.high, self.gap, self.crossfade)
         )
@@ -63,9 +63,9 @@ class Piece:
     Attributes
     ----------
     path
-        The audio.
+        The audio file.
     frames
-        Its length at the output's rate.
+        Length in samples at the output's rate.
     """
 
     path: Path
@@ -79,13 +79,13 @@ class Part:
     Attributes
     ----------
     piece
-        The source.
+        The source clip.
     offset
         Start in the joined clip.
     frames
-        Samples used, from the source's start.
+        Number of samples used, from the start of the source clip.
     overlap
-        Number of first samples mixed with the end of the previous part.
+        Number of samples at the start that are mixed with the end of the previous part.
     """
 
     piece: Piece
@@ -96,7 +96,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """A planned clip: its parts and its length."""
+    """A planned joined clip: its parts, and its length in samples."""
 
     parts: tuple[Part, ...]
     frames: int
@@ -111,7 +111,7 @@ class Span:
     low, high
         Shortest and longest length.
     target
-        Joining stops at this length.
+        Clips are added until this length is reached.
     cut
         Whether to shorten the last part if the joined clip would exceed `high` with it and be below `low` without it.
     gap
@@ -129,14 +129,14 @@ class Span:
 
 
 def plan(pieces: Iterable[Piece], span: Span) -> tuple[Plan | None, int]:
-    """Take pieces from the front until the target is reached.
+    """Plan the next joined clip: take pieces from the front until the target length is reached.
 
     Returns
     -------
     Plan or None
         None if the pieces taken are too short or too long for a clip.
     int
-        Number of pieces taken. Without a plan, the caller leaves them out.
+        Number of pieces taken. If there is no plan, the caller leaves these pieces out.
     """
     parts: list[Part] = []
     end = 0
@@ -176,7 +176,7 @@ def write(joined: Plan, file: Path, rate: int, container: str = "WAV") -> None:
     Raises
     ------
     AudioError
-        A source cannot be decoded, or its length differs from its header's; `path` names the source.
+        A source clip cannot be decoded, or its length is not that in its header; the error's `path` is the source clip.
     """
     samples = np.zeros(joined.frames, np.int16)
     for part in joined.parts:

@@ -26,7 +26,7 @@ _STAGES = ("encoder", "llm_prefill", "prefill", "decode")
 
 
 class _Curve:
-    """The figures of one run for the trackers: its records that were not sent yet, and all verdicts so far."""
+    """What trackers show of one run: collect its new records in `fresh`, and turn them into points to send."""
 
     def __init__(self, task: Task, run: TrackedRun) -> None:
         self.run, self._task = run, task
@@ -36,7 +36,10 @@ class _Curve:
         self.sent = time.monotonic()
 
     def points(self) -> list[Point]:
-        """Return a point for each answered sample not sent yet; the last point and some others have a running score."""
+        """Return a point for each answered sample that was not sent yet.
+
+        The last point has the score so far; of the other points, only some have it, since scoring takes time.
+        """
         records, self.fresh = [record for record in self.fresh if record.answered], []
         scorer, found = self._task.scorer, []
         stride = max(1, -(-len(records) // _SCORES))
@@ -66,7 +69,7 @@ class _Curve:
 def following(
     trackers: list[Tracker], task: Task, jobs: Sequence[Job], checkpoint: str, clips: Mapping[str, str], say: Say
 ) -> Iterator[Callable[[Job, Mapping[str, Any] | None], None]]:
-    """Send a task's runs to trackers during the block. Yield a function that sends a finished run's summary.
+    """Send a task's runs to trackers during the `with` block. Yield a function that sends a finished run's summary.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Show runs in MLflow.
 
 Each run becomes an MLflow run with curves over samples. In a sweep, each method also becomes an MLflow run, with curves
-over the ratio. MLflow's own env vars set the server (`MLFLOW_TRACKING_URI`) and the experiment's name
-(`MLFLOW_EXPERIMENT_NAME`, by default audiomarathon).
+over the ratio; joined methods are left out, since they have no single ratio. MLflow's own env vars set the server
+(`MLFLOW_TRACKING_URI`) and the experiment's name (`MLFLOW_EXPERIMENT_NAME`, by default audiomarathon).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class MLflow(Tracker):
         self._bases: dict[tuple[str, str], Mapping[str, float]] = {}
 
     def started(self, run: TrackedRun) -> None:
-        """Continue the MLflow run of this folder and identity, or create it; the identity becomes its parameters."""
+        """Continue the MLflow run with this run's folder and identity, or create it; log the identity as parameters."""
         place = str(run.folder.resolve())
         id_ = self._runs[place] = self._open(f"{place} {sorted(run.identity.items())}", f"{run.task} {run.label}")
         history = self._client.get_metric_history(id_, "answered")
@@ -90,7 +90,7 @@ class MLflow(Tracker):
             self._by_ratio(run, figures)
 
     def _by_ratio(self, run: TrackedRun, figures: Mapping[str, float]) -> None:
-        """Add a setting to its method's curves over the ratio in percent. Each curve begins with base, if base ran."""
+        """Add a setting to its method's curves. Their x axis is the ratio in percent; base is first, if it ran."""
         beside = (run.task, str(run.folder.parent.resolve()))
         if run.method == Base.key:
             self._bases[beside] = figures
@@ -131,7 +131,7 @@ class MLflow(Tracker):
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a summary: score and interval, counts, and the median of each time."""
+    """Return the figures of a summary by metric name: score and interval, counts, and the median of each time."""
     low, high = (summary.get("intervals") or {}).get("score") or (None, None)
     times = {f"{name}.p50": one["p50"] for name, one in summary["timing"].items() if isinstance(one, dict)}
     counts = {name: summary.get(name) for name in _COUNTS}

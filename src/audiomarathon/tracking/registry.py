@@ -1,4 +1,4 @@
-"""Turn the names after `--track` into trackers."""
+"""Turn the names that the user gives to `--track` into trackers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROUP = "audiomarathon.trackers"  # entry point group
 
 
 def open_trackers(given: str) -> Sequence[Tracker]:
-    """Open the trackers whose names a text lists, separated by commas.
+    """Return the trackers named in `given` (the value of `--track`, joined by commas), ready to use.
 
     Raises
     ------

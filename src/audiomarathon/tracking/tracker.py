@@ -1,4 +1,4 @@
-"""The interface of trackers: three methods, called at a run's start, for new figures, and at its end."""
+"""The interface of trackers: three methods, called when a run starts, when it has new figures, and when it ends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class TrackedRun:
     task, checkpoint, method
         Names of the task, the checkpoint and the method (without ratio and layer).
     label
-        Label of the setting, which is also the name of the run's folder.
+        Label of the setting, such as `random-0.9-layer2`, which is also the name of the run's folder.
     ratio
-        Fraction to remove; 0 for base and for joined methods.
+        Fraction of tokens or cache entries to remove; 0 for base and for joined methods.
     folder
         Contains `run.json`, `samples.jsonl` and, after the end, `summary.json`.
     identity
@@ -41,19 +41,22 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Point:
-    """Figures after `samples` answered samples: the score so far, and the last sample's seconds by stage."""
+    """A point on a run's curves: figures after `samples` answered samples.
+
+    Figures are the score so far (if computed at this point), and the last sample's seconds by stage.
+    """
 
     samples: int
     figures: Mapping[str, float]
 
 
 class Tracker(ABC):
-    """Shows runs in another program. If it raises an exception, it gets no more calls; the run continues.
+    """Shows runs in another program. A tracker that raises an exception gets no more calls; the run continues.
 
     Attributes
     ----------
     key, aliases
-        Name after `--track`, and other names.
+        Name of the tracker for `--track`, and alternative names.
     """
 
     key: ClassVar[str]
@@ -65,7 +68,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def scored(self, run: TrackedRun, points: Sequence[Point]) -> None:
-        """Receive the points since the last call. The first call for a resumed run also has its recorded samples."""
+        """Receive the points since the last call. The first call for a resumed run also has its earlier samples."""
 
     @abstractmethod
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:

@@ -1,4 +1,4 @@
-"""Replies checked against rubrics, called as the original's script: python judge.py --model JUDGE … (see --help)."""
+"""Check replies against rubrics, called like the original's script: python judge.py --model JUDGE … (see --help)."""
 
 from audiomarathon.cli.experiment import judge_door
 

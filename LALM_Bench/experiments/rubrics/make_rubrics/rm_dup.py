@@ -1,6 +1,6 @@
-"""rm_dup.py keeps the last of many copies in files of the original's run.py; rubrics.jsonl of run.py here has none.
+"""Nothing to do: this project's run.py writes one line per clip to rubrics.jsonl, and merges equivalent criteria.
 
-Nothing to do: run.py writes one line a clip, and merges criteria that say the same.
+The original's rm_dup.py removes repeated lines from the files of the original's run.py, and keeps the last of them.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Criteria for Clotho's clips, written and merged by a model: python run.py --with MODEL (see --help)."""
+"""Let a model write and merge criteria for Clotho's clips: python run.py --with MODEL (see --help)."""
 
 from audiomarathon.cli.command import run_script
 from audiomarathon.cli.experiment import write

@@ -1,4 +1,4 @@
-"""Similarity of replies with noise and with audio, called as the original's script (see --help)."""
+"""Measure how similar replies with noise are to replies with audio, called like the original's script (see --help)."""
 
 from pathlib import Path
 

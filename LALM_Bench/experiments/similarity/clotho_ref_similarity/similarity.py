@@ -1,4 +1,4 @@
-"""Captions of Clotho that stand apart from their clip's others: python similarity.py (see --help)."""
+"""Find captions of Clotho that differ most from their clip's other captions: python similarity.py (see --help)."""
 
 from audiomarathon.cli.command import run_script
 from audiomarathon.cli.experiment import references

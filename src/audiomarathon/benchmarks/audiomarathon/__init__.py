@@ -1,1 +1,1 @@
-"""The ten tasks of AudioMarathon, and their published scores."""
+"""The ten tasks of the benchmark AudioMarathon, and their published scores."""

@@ -9,7 +9,10 @@ from audiomarathon.records import LETTERS
 
 
 class Desed(MultipleChoice):
-    """Sound events at home. The rows are in a field of the file; a row's options are an object with letters as keys."""
+    """Task: name a domestic sound event in a clip.
+
+    The metadata file holds its rows in the field `tasks`. A row's options are an object with letters as keys.
+    """
 
     key = "desed"
     aliases = ("SED",)
@@ -23,7 +26,7 @@ class Desed(MultipleChoice):
     )  # fmt: skip
 
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one row."""
+        """Turn one row of the metadata file into a sample."""
         choices = row.fields.get("choices")
         if not isinstance(choices, dict):
             raise RowError("field 'choices' must be an object with letters as keys and options as values")

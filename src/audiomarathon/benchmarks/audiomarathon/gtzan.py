@@ -8,7 +8,10 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class Gtzan(MultipleChoice):
-    """Music genres. Options read "Blues" or "Blues - blues"; both stand for the class `blues`."""
+    """Task: name the genre of a piece of music.
+
+    Options read "Blues" or "Blues - blues"; both stand for the class `blues`.
+    """
 
     key = "gtzan"
     aliases = ("MC",)
@@ -17,5 +20,5 @@ class Gtzan(MultipleChoice):
     classes = ("blues", "classical", "country", "disco", "hiphop", "jazz", "metal", "pop", "reggae", "rock")
 
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one row."""
+        """Turn one row of the metadata file into a sample."""
         return self.build(row, row.clip("path", "wav"), own_label="genre_label")

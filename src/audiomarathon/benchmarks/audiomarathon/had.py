@@ -19,10 +19,11 @@ QUESTION = "Is the speech in this audio real, or does it contain fake parts?"
 
 
 class Had(MultipleChoice):
-    """Half-truth audio detection. There is no metadata: the folder, `real/` or `fake/`, is the class.
+    """Task: is the speech real, or partly faked (half-truth audio detection)?
 
-    `BALANCE` keeps as many clips of each class as the smaller one has. The public runs drew clips from an unsorted
-    listing, which differs between machines; here all clips are used, and a balanced draw is repeatable.
+    There is no metadata file: a clip's class is its folder, `real/` or `fake/`. The setting `BALANCE` keeps the same
+    number of clips of each class, as many as the smaller class has. The benchmark's public runs drew clips from an
+    unsorted file listing, which differs between machines; here all clips are used, and a balanced draw is repeatable.
     """
 
     key = "had"
@@ -42,7 +43,7 @@ class Had(MultipleChoice):
         return the_one(self, root, found, "folder with real/ and fake/")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """List the clips under `real/` and `fake/`; other audio is a bad row, not ignored."""
+        """List the WAV clips under `real/` and `fake/`; report other audio files as bad rows."""
         folder = folder.absolute()
         events = _events(folder)
         files = [found.path / name for label in self.classes for found in walk(folder / label) for name in found.files]
@@ -58,19 +59,19 @@ class Had(MultipleChoice):
         return Loaded(folder, tuple(kept), tuple(bad), MappingProxyType(left_out))
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write `events.json` if a clip has an event."""
+        """Write `events.json` with the time of each clip's fake part, if any of the samples has one."""
         rows = [part.row(sample, {"path": part.path(sample), **sample.meta}) for sample in part.kept]
         if any(len(row) > 1 for row in rows):
             write_ascii(target / "events.json", rows)
 
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one clip."""
+        """Turn the row of one clip into a sample."""
         path = row.text("path")
         return self.build(row, row.folder / path, ("Real", "Fake"), path.split("/")[0], identifier=path)
 
 
 def balanced(samples: list[Sample], seed: int) -> list[Sample]:
-    """Return a seeded draw with the same number of samples in every class, in the order given."""
+    """Draw the same number of samples from every class by `seed`, and return them in the given order."""
     classes: dict[str, list[str]] = {}
     for sample in sorted(samples, key=lambda sample: (draw(seed, "balance", sample.id), sample.id)):
         classes.setdefault(sample.stratum, []).append(sample.id)
@@ -80,7 +81,10 @@ def balanced(samples: list[Sample], seed: int) -> list[Sample]:
 
 
 def _events(folder: Path) -> Mapping[str, dict[str, Any]]:
-    """Return rows with the time of a clip's fake part, from an optional `events.json` (the mini benchmark has one)."""
+    """Return the rows of `events.json` by the clip's path; a row holds the time of the clip's fake part.
+
+    The file is optional; the mini benchmark has one.
+    """
     file = folder / "events.json"
     rows = read_rows(file) if file.is_file() else []
     return {row["path"]: row for row in rows if isinstance(row, dict) and isinstance(row.get("path"), str)}

@@ -15,11 +15,11 @@ INSTRUCTION = "Transcribe the speech in the audio exactly. Output the transcript
 
 
 class LibriSpeech(Task):
-    """Transcription, clustered by speaker.
+    """Task: transcribe read speech. The cluster of a sample is its speaker.
 
-    There is no metadata: clips are `<split>/<speaker>/<chapter>/*.flac`, with their texts in the chapter's `.trans.txt`
-    (lines of clip and text) or in one `.txt` per clip. The id is `speaker/chapter/clip`, whether one split or
-    the folder of all splits was named.
+    There is no metadata file: clips are `<split>/<speaker>/<chapter>/*.flac`. Their texts are in the chapter's
+    `.trans.txt` (lines of clip and text), or in one `.txt` per clip. A sample's id is `speaker/chapter/clip`, whether
+    the data folder is one split or the folder of all splits.
     """
 
     key = "librispeech"
@@ -31,7 +31,7 @@ class LibriSpeech(Task):
     cuttable = False  # the words in a part of a clip are unknown
 
     def find(self, root: Path) -> Path:
-        """Return the split's folder with `<speaker>/<chapter>/`, or the parent of several splits."""
+        """Return the folder of a split, which holds `<speaker>/<chapter>/`, or the folder that holds several splits."""
         chapters = [folder for folder in walk(root) if folder.depth >= 2 and _is_chapter(folder)]
         depth = min((chapter.depth for chapter in chapters), default=0)
         splits = sorted({chapter.path.parents[1] for chapter in chapters if chapter.depth == depth})
@@ -41,7 +41,7 @@ class LibriSpeech(Task):
         return the_one(self, root, found, "<speaker>/<chapter>/ folders of FLAC with transcripts")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Pair clips with transcripts; a clip without one, and a transcript without its clip, are bad rows."""
+        """Pair clips with transcripts. A clip without transcript, or a transcript without clip, becomes a bad row."""
         del filters  # none of them applies to this task
         folder = folder.absolute()
         samples: dict[str, Sample] = {}
@@ -66,7 +66,7 @@ class LibriSpeech(Task):
         return Loaded(folder, tuple(sorted(samples.values(), key=lambda s: natural(s.id))), tuple(bad))
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write transcripts: one file per clip if the data had those, else one per chapter."""
+        """Write the samples' transcripts: one file per clip if the source has such files, else one per chapter."""
         chapters: dict[Path, list[str]] = {}
         for sample in part.kept:
             clip, text = Path(part.path(sample)), " ".join(sample.answer.split())
@@ -78,12 +78,12 @@ class LibriSpeech(Task):
             write_text(target / chapter / f"{chapter.parent.name}-{chapter.name}.trans.txt", "".join(sorted(lines)))
 
     def prompt(self, sample: Sample) -> str:
-        """Return the instruction, the same for every clip."""
+        """Return the instruction to transcribe, which is the same for every clip."""
         return sample.question
 
 
 def _chapters(folder: Path) -> list[Folder]:
-    """Return the folders with clips or transcripts, two or three levels down, where chapters are.
+    """Return the chapters: folders with clips or transcripts, two or three levels below `folder`.
 
     A folder that lost its transcripts or its clips is included, so that the loss is reported. A split in which no
     folder is certainly a chapter (:func:`_is_chapter`) is skipped.
@@ -94,7 +94,10 @@ def _chapters(folder: Path) -> list[Folder]:
 
 
 def _is_chapter(folder: Folder) -> bool:
-    """Tell whether a folder is certainly a chapter: it has transcripts and FLAC, or FLAC named after it."""
+    """Tell whether a folder is certainly a chapter of LibriSpeech.
+
+    It has FLAC files; and it has transcripts, or files named `<speaker>-<chapter>-…`.
+    """
     prefix = f"{folder.path.parent.name}-{folder.path.name}-"
     named = any(name.startswith(prefix) for name in folder.files)
     return bool(_files(folder, ".flac") and (named or _files(folder, ".txt")))
@@ -105,7 +108,7 @@ def _files(folder: Folder, suffix: str | tuple[str, ...]) -> list[Path]:
 
 
 def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
-    """Return the chapter's texts by clip name, and the errors in its transcript files."""
+    """Return the texts of a chapter's transcript files by clip name, and the errors in these files as bad rows."""
     texts: dict[str, str] = {}
     bad: list[BadRow] = []
     for file in _files(chapter, ".txt"):
@@ -125,7 +128,10 @@ def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
 
 
 def _lines(file: Path, chapter: Folder) -> list[tuple[int, str, str]]:
-    """Return the number, clip name and text of every line. A file named after one clip counts as one line."""
+    """Return the line number, clip name and text of every line of a transcript file.
+
+    A file named after one clip counts as one line.
+    """
     content = read_text(file)
     stem = file.name[: -len(".trans.txt")] if file.name.lower().endswith(".trans.txt") else file.stem
     if f"{stem}.flac" in chapter.files:

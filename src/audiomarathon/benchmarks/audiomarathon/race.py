@@ -10,7 +10,7 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class Race(MultipleChoice):
-    """Reading comprehension by ear. Several questions share a passage, which is the cluster."""
+    """Task: answer questions on a passage read aloud. Several questions share a passage, which is the cluster."""
 
     key = "race"
     aliases = ("SCR",)
@@ -18,7 +18,7 @@ class Race(MultipleChoice):
     metadata_file = "race_benchmark.json"
 
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one row."""
+        """Turn one row of the metadata file into a sample."""
         clip = row.clip("audio_path", "wav", "audio")
         options = row.fields.get("options")
         if not isinstance(options, list) or not all(isinstance(option, str) for option in options):

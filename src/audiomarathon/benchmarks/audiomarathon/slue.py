@@ -8,7 +8,7 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class Slue(MultipleChoice):
-    """Named-entity questions. Options are not classes; the clip is the cluster."""
+    """Task: answer questions about named entities in speech. Options are not classes; the clip is the cluster."""
 
     key = "slue"
     aliases = ("SER",)
@@ -16,6 +16,6 @@ class Slue(MultipleChoice):
     metadata_file = "merged_audio_data.json"
 
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one row."""
+        """Turn one row of the metadata file into a sample."""
         meta = row.extras("task_name", "dataset_name", "entity_count", "entity_types")
         return self.build(row, row.clip("path", "wav", "audio"), meta=meta)

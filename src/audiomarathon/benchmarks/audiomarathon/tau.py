@@ -8,12 +8,15 @@ from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import Row
 from audiomarathon.benchmarks.task import Sample
 
-# scene-city-location-…, the naming of the TAU Urban Acoustic Scenes clips
+# Clips of TAU Urban Acoustic Scenes are named <scene>-<city>-<location>-…
 _LOCATION = re.compile(r"([a-z_]+-[a-z]+-[0-9]+)(?![0-9])", re.IGNORECASE)
 
 
 class Tau(MultipleChoice):
-    """Acoustic scenes. The metadata states the question; the cluster is the location, if the file name states it."""
+    """Task: name the acoustic scene of a recording.
+
+    The metadata states the question. The cluster is the location, if the file name states it.
+    """
 
     key = "tau"
     aliases = ("ASC",)
@@ -25,7 +28,7 @@ class Tau(MultipleChoice):
     )  # fmt: skip
 
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one row."""
+        """Turn one row of the metadata file into a sample."""
         clip = row.clip("path", "concatenated_resampled")
         location = _LOCATION.match(clip.stem)
         return self.build(row, clip, cluster=location[1] if location else "", own_label="scene_label")

@@ -14,10 +14,10 @@ _NOUNS = {"anger": "angry", "happiness": "happy", "sadness": "sad", "fear": "fea
 
 
 class Vesus(MultipleChoice):
-    """Acted emotions, clustered by speaker.
+    """Task: name the emotion that a speaker acts. The cluster of a sample is its speaker.
 
-    The public runs leave out the happy samples of persons 2 and 10. If `SKIP_PERSONS` and `SKIP_EMOTION` are both set,
-    only these persons' samples of this emotion are left out.
+    The benchmark's public runs leave out the happy samples of persons 2 and 10. If the settings `SKIP_PERSONS` and
+    `SKIP_EMOTION` are both set, only these persons' samples of this emotion are left out.
     """
 
     key = "vesus"
@@ -27,31 +27,34 @@ class Vesus(MultipleChoice):
     classes = ("angry", "happy", "sad", "fearful", "monotone")
 
     def label(self, option: str) -> str:
-        """Return the emotion; a noun ("fear") means its adjective."""
+        """Return the emotion that an option names, as an adjective; a noun is replaced (fear → fearful)."""
         found = class_of(option, self.classes)
         return _NOUNS.get(found, found)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows, and refuse to skip an unknown emotion."""
+        """Read the rows. Raise :class:`SettingsError` if `SKIP_EMOTION` names no emotion of this task."""
         if filters.skip_emotion and self.label(filters.skip_emotion) not in self.classes:
             raise SettingsError(f"SKIP_EMOTION={filters.skip_emotion}: unknown; allowed: {', '.join(self.classes)}")
         return super().load(folder, filters)
 
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one row."""
+        """Turn one row of the metadata file into a sample."""
         person, clip = _number(row.text("person_id")), row.clip("path", "wav", "audio")
         meta = {"person": person, "emotion": self.label(row.text("emotion_label"))}
         return self.build(row, clip, cluster=f"person {person}", own_label="emotion_label", meta=meta)
 
     def left_out_by(self, sample: Sample, filters: Filters) -> str:
-        """Return the settings that leave a sample out; all settings in use must apply to it."""
+        """Return the names of the settings that leave a sample out, or "" to keep it.
+
+        A sample is left out only if all settings in use apply to it.
+        """
         persons = {_number(person) for person in filters.skip_persons}
         applies = {}
         if persons:
             applies["SKIP_PERSONS"] = sample.meta["person"] in persons
         if filters.skip_emotion:
             applies["SKIP_EMOTION"] = sample.meta["emotion"] == self.label(filters.skip_emotion)
-        return " and ".join(applies) if applies and all(applies.values()) else ""
+        return " and ".join(applies) if all(applies.values()) else ""
 
 
 def _number(person: str) -> str:

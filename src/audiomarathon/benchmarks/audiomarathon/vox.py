@@ -11,7 +11,10 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class Vox(MultipleChoice):
-    """Speaker gender, clustered by speaker. Rows state the answer as the option's text."""
+    """Task: is the speaker a man or a woman? The cluster of a sample is its speaker.
+
+    Rows state the answer as the option's text.
+    """
 
     key = "vox"
     aliases = ("SGR", "Vox_gender")
@@ -21,13 +24,17 @@ class Vox(MultipleChoice):
     option_count = 2
 
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one row."""
+        """Turn one row of the metadata file into a sample."""
         clip = row.clip("path", "wav")
         return self.build(row, clip, cluster=speaker(row, row.relative(clip)))
 
 
 def speaker(row: Row, clip: str) -> str:
-    """Return the row's speaker, else the one in the clip's path (`wav/id10270/…`), else "" (the clip is a cluster)."""
+    """Return the speaker of a row, which becomes the cluster of its sample.
+
+    It is in the field `speaker_id_original`, else in the clip's path (`wav/id10270/…`). Return "" if neither states it;
+    the clip is then the cluster.
+    """
     if named := row.optional("speaker_id_original"):
         return named
     folders = [part for part in PurePosixPath(clip).parts[:-1] if re.fullmatch(r"id[0-9]+", part)]

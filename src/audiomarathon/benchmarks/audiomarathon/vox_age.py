@@ -15,8 +15,9 @@ _NAME_AND_RANGE = (str.isalpha, str.isdecimal)
 
 
 class VoxAge(MultipleChoice):
-    """Speaker age groups, clustered by speaker. Files write a group as name and range in either order, or only one of
-    them; name and range must agree.
+    """Task: to which of five age groups does the speaker belong? The cluster of a sample is its speaker.
+
+    Files write a group as its name and its range in either order, or only one of them; name and range must agree.
     """
 
     key = "vox_age"
@@ -29,11 +30,14 @@ class VoxAge(MultipleChoice):
     option_count = 5
 
     def label(self, option: str) -> str:
-        """Return the age group by its name, its range, or both if they agree; else the text's words."""
+        """Return the age group that an option names: by its name, its range, or both if they agree.
+
+        An option that names no group gives its words, joined by `_`.
+        """
         return _group(option)
 
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one row."""
+        """Turn one row of the metadata file into a sample."""
         clip = row.clip("path", "wav")
         cluster = speaker(row, row.relative(clip))
         return self.build(row, clip, cluster=cluster, meta=row.extras("speaker_age"))

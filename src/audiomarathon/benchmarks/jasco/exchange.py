@@ -1,4 +1,4 @@
-"""Import replies of any model and export judgements, as CSV files with the original's columns."""
+"""Import any model's replies to JASCO, and export judgements, as CSV files with the columns of JASCO's own code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ Row = tuple[int, dict[str, str]]  # its last line in the file, and its fields
 
 
 def example(samples: Iterable[Sample]) -> str:
-    """Return the text of a CSV file to fill in: a row per sample, like the original's `example.csv`, no replies."""
+    """Return the text of a CSV file to fill in with replies: one row per sample, with an empty reply.
+
+    It has the columns of JASCO's `example.csv`.
+    """
     rows = []
     for sample in samples:
         if not sample.clips:
@@ -41,7 +44,7 @@ def example(samples: Iterable[Sample]) -> str:
 
 
 def read_replies(file: Path) -> list[tuple[Row, Record]]:
-    """Return a file's rows and their records, in the file's order. Prompts may be any text.
+    """Read a CSV file of replies; return each row with its record, in the file's order. Prompts may be any text.
 
     The first row of an id becomes the record `<id>-p1`, the second `<id>-p2`, and so on.
 
@@ -61,14 +64,14 @@ def read_replies(file: Path) -> list[tuple[Row, Record]]:
 
 
 def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
-    """Return the records of a file that has all eight prompts of each clip, sorted by clip and prompt.
+    """Read a CSV file with replies to all eight prompts of each clip; return records sorted by clip and prompt.
 
     A row belongs to the prompt with the same text; differences in white space are ignored.
 
     Parameters
     ----------
     allow_missing
-        Leave out clips with errors, instead of refusing the file. These clips do not count as 0.
+        Leave out clips with errors, instead of raising an error. These clips do not count as 0.
 
     Raises
     ------
@@ -97,7 +100,7 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
             faults.append((id_, f"id {id_!r} has no row of prompt {', '.join(lacking)}"))
     if faults and not allow_missing:
         shown = listed_faults([text for _, text in faults], _SHOWN_FAULTS)
-        raise DataError(f"{file}: {shown}; fix them, or leave those clips out with --allow-missing")
+        raise DataError(f"{file}: {shown}; fix these rows, or leave out their clips with --allow-missing")
     kept = set(clips) - {id_ for id_, _ in faults}
     if not kept:
         raise DataError(f"{file}: no clip has a reply to each of the {PROMPTS} prompts")
@@ -105,7 +108,10 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
 
 
 def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
-    """Return the columns that judging adds to a row, without the raw judgement."""
+    """Return the columns that a judge adds to a reply's row: `rating`, `orientation`, `gated` and `rule`.
+
+    With the parser "original", they come from the reading as published, else from the strict reading.
+    """
     field = "as_published" if parser == "original" else "readings"
     read = verdict.values[field].get(judge)
     if read is None:

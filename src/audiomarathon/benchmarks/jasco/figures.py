@@ -1,4 +1,4 @@
-"""JASCO's figures: best-mean of each judge and of the panel, the orientation of replies, and the mean."""
+"""Compute JASCO's figures: the best-mean of each judge and of all judges together, and what replies depend on."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ _SEED = 42  # for the intervals in tables
 HIGHEST = 2  # the highest rating
 ORIENTATIONS = (AUDIO, BOTH, SPEECH, NEITHER)
 _PUBLISHED = {"v2": AsPublished("v2"), "v1": AsPublished("v1")}
-# Columns of a clip for one judge: the best gated rating, whether there is one; for each prompt the gated rating, then
+# A clip's columns for one judge: the best gated rating, whether there is one; for each prompt the gated rating, then
 # its count; the sum of ratings and their count; and how many replies have each orientation.
 _WIDTH = 2 + 2 * PROMPTS + 2 + len(ORIENTATIONS)
-_OWN = 4  # columns without a judge: the panel's best, whether there is one, keyword hits, replies
+_OWN = 4  # columns of all judges: their best, whether there is one, replies with a keyword, replies
 
 #: A judge's reading of one reply: clip, prompt from 0, rating, orientation; None is missing.
 Row = tuple[str, int, int | None, str | None]
 
 
 class CoReasoning(Judged):
-    """Best-mean: the mean over clips of the best of a clip's eight gated ratings.
+    """Scores JASCO by best-mean: the mean over clips of the highest of a clip's eight gated ratings.
 
-    A gated rating is 0 to 2, and 0 unless the orientation is Both. Besides the fields of :class:`Judged`, a verdict has
-    `keyword` (whether the reply contains a keyword) and `as_published`: each judge's reading by the original's rules,
-    with `asked_again` (a second question is needed) and `unanswered` (it has no answer yet). If a judge was asked only
-    with the older prompt, that answer is read, and the reading has `prompt`: "v1".
+    A judge rates each reply from 0 to 2, and states its orientation: whether the reply depends on the sound, the
+    speech, Both or Neither. The gated rating is the rating if the orientation is Both, else 0. Besides the fields of
+    :class:`Judged`, a verdict has `keyword` (whether the reply contains a keyword) and `as_published`: each judge's
+    reading by the rules of JASCO's code, with `asked_again` (a second question is needed) and `unanswered` (it has no
+    answer yet). If a judge was asked only with the older prompt, that answer is read, and the reading has `prompt`:
+    "v1".
     """
 
     key = "jasco"
@@ -50,7 +52,7 @@ class CoReasoning(Judged):
     modules: ClassVar[tuple[str, ...]] = (*Judged.modules, "audiomarathon.benchmarks.jasco.rubric")
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """See :meth:`Scorer.judge`."""
+        """Return the verdict's values for a record; the class describes them."""
         values, older = super().judge(record), self.protocols[1]
         for name in [name for name, why in values["missing"].items() if why == "absent"]:
             if (one := reading_of(older, record, record.judgements[name]).values) is not None:
@@ -63,7 +65,11 @@ class CoReasoning(Judged):
         }
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures of the panel, of each judge (`best_mean: NAME`) and of keywords, as sums over clips."""
+        """Return the figures as sums over clips.
+
+        There are figures of all judges together, the best-mean of each judge (`best_mean: NAME`), and the share of
+        replies with a keyword.
+        """
         rows = {name: _rows(verdicts, name, "readings") for name in judges_of(verdicts)}
         clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
         hits: dict[str, list[bool]] = {clip: [] for clip in clips}
@@ -73,13 +79,16 @@ class CoReasoning(Judged):
         return _sums(rows, clips, np.array(own, dtype=np.float64).reshape(-1, 2))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the figures as the original counts them: an unreadable rating repeats the rating of the row before."""
+        """Return the figures as JASCO's code counts them, as sums over clips.
+
+        An unreadable rating then repeats the rating of the row before.
+        """
         found = _inherited(verdicts)
         clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
         return _sums({name: rows for name, (rows, _) in found.items()}, clips, np.zeros((len(clips), 2)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return each judge's figures, the number of missing judgements, and the published variant."""
+        """Return the judges' quality, numbers of unreadable judgements, the figures as published, and reply length."""
         judges = judges_of(verdicts)
         published = self.published(verdicts)
         counts = {}
@@ -98,7 +107,7 @@ class CoReasoning(Judged):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the mean of the judges' gated ratings, as a share of the highest rating; None without ratings."""
+        """Return the mean of the judges' gated ratings as a share of the highest rating; None without ratings."""
         gated = [
             one
             for reading in verdict.values["readings"].values()
@@ -107,12 +116,12 @@ class CoReasoning(Judged):
         return float(np.mean(gated)) / HIGHEST if gated else None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return each judge's rating and orientation."""
+        """Return each judge's rating and orientation as text, or "not judged"."""
         said = [f"{name}: {row['rating']} {row['orientation']}" for name, row in verdict.values["readings"].items()]
         return "; ".join(said) or "not judged"
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return tables of best-means by judge, and of the replies' orientation, always with the share of Neither."""
+        """Return two tables: best-means by judge, and the shares of the replies' orientations, Neither included."""
         import pandas as pd
 
         best, depends = [], []
@@ -147,7 +156,7 @@ def gate(rating: int | None, orientation: str | None) -> int | None:
 
 
 def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[str, Any] | None:
-    """Read a judge's answers as the original does; None if it has not judged this reply."""
+    """Read a judge's answers as JASCO's code does; None if the judge has not judged this reply."""
     for protocol in _PUBLISHED.values():
         request = request_of(protocol, record)
         text = "" if request is None else said.get(request.hash)
@@ -162,13 +171,13 @@ def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[st
 
 
 def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """Replace each unreadable rating by the rating of the row before, as the original does.
+    """Replace each unreadable rating by the rating of the row before, as JASCO's code does.
 
     Returns
     -------
     rows, crashes
         The rows, with rating 0 for rows before the first readable rating; and the number of such rows with the
-        orientation Both, on which the original crashes with a NameError.
+        orientation Both, on which JASCO's code crashes with a NameError.
     """
     last: int | None = None
     found, crashes = list[Row](), 0
@@ -197,13 +206,13 @@ def _pattern(keywords: str) -> re.Pattern[str] | None:
 
 
 def _place(record: Record) -> tuple[str, int]:
-    """Return a record's clip, and the number of its prompt from 0."""
+    """Return a record's clip, and the index of its prompt, counted from 0."""
     clip, _, prompt = record.id.rpartition("-p")
     return clip, int(prompt) - 1
 
 
 def _rows(verdicts: Sequence[Verdict], judge: str, field: str) -> list[Row]:
-    """Return a judge's readings in the original's order: by clip, then by prompt."""
+    """Return a judge's readings in the order of JASCO's files: by clip, then by prompt."""
     read = [(_place(one.record), one.values[field].get(judge)) for one in verdicts]
     read.sort(key=lambda row: (natural(row[0][0]), row[0][1]))
     return [(*place, row["rating"], row["orientation"]) for place, row in read if row]
@@ -215,12 +224,12 @@ def _inherited(verdicts: Sequence[Verdict]) -> dict[str, tuple[list[Row], int]]:
 
 
 def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: Floats) -> Sums:
-    """Return the figures of judges' readings as sums over clips.
+    """Return the figures of judges' readings (rows by judge) as sums over clips.
 
     Parameters
     ----------
     keywords
-        Shape (clips, 2): hits and replies.
+        Shape (clips, 2): each clip's number of replies with a keyword, and number of replies.
     """
     place = {clip: number for number, clip in enumerate(clips)}
     blocks = np.zeros((len(judged), len(clips), _WIDTH))
@@ -257,7 +266,10 @@ def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: F
 
 
 def _figures(sums: Floats, *, judges: int) -> Floats:
-    """Compute the figures from summed columns, shape (n, columns): each judge's first, then the mean over judges."""
+    """Compute, from summed columns of shape (n, columns), the figures that :func:`_sums` names.
+
+    Most figures are computed for each judge, then averaged over judges.
+    """
     n = len(sums)
     own = sums[:, _OWN:].reshape(n, judges, _WIDTH)
     prompts = ratio(own[:, :, 2 : 2 + PROMPTS], own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS])

@@ -30,18 +30,18 @@ _ORIGINAL_SECOND = ((NEITHER, "Neither"), (AUDIO, "Audio-Oriented"), (SPEECH, "S
 
 @cache
 def text_of(name: str) -> str:
-    """Return a text of the benchmark: `judge_v2`, `judge_v1` or `second_question`."""
+    """Return a prompt text by name: `judge_v2`, `judge_v1` or `second_question`."""
     return (files(__package__) / "texts" / f"{name}.txt").read_bytes().decode()
 
 
 class _Rubric(Protocol):
-    """The original's question; a subclass reads the answer."""
+    """Asks judges the question of JASCO's code; a subclass reads the answers."""
 
     def __init__(self, prompt: Prompt) -> None:
         self.prompt = prompt
 
     def messages(self, record: Record) -> Messages:
-        """Fill the original's template; an empty reply is judged without asking."""
+        """Return the question about a record's reply; [] for an empty reply, which is judged without asking."""
         reference = record.reference
         if not record.text.strip():
             return []
@@ -57,7 +57,7 @@ class _Rubric(Protocol):
 
 
 class Strict(_Rubric):
-    """Read the last line with a rating, and the last line with an orientation.
+    """Reads a judge's answer strictly: its last line with a rating, and its last line with an orientation.
 
     If one of these values is missing, or stated in the reply itself, the judge is asked once more. A value that stays
     unreadable is None, never 0.
@@ -65,7 +65,7 @@ class Strict(_Rubric):
     Parameters
     ----------
     anchored
-        Also ask judges about replies with a known verdict.
+        Also ask judges about anchors: replies with a known verdict.
     """
 
     version = "1"
@@ -76,7 +76,7 @@ class Strict(_Rubric):
         self.name, self.anchored = f"jasco-{prompt}", anchored
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; a reply without words gets rating 0 and orientation Neither."""
+        """Return `rating` and `orientation` from a judge's answer; a reply without words gets rating 0 and Neither."""
         if not record.text.strip():
             return {"rating": 0, "orientation": NEITHER}
         rating = last_verdict("rating", _RATINGS, text, record.text, worst=["0"])
@@ -89,15 +89,18 @@ class Strict(_Rubric):
         }
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If the judge's rating or orientation cannot be read, ask again for these two lines only."""
+        """If the rating or the orientation cannot be read, return a second question that asks for these lines only."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Read the first answer, and fill in its missing values from the second."""
+        """Read the judge's first answer, and fill in its missing values from the second answer."""
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return anchors made from the data's reference answers, once per clip: from the record of its first prompt."""
+        """Return anchors (replies with a known verdict), made from the clip's reference answers.
+
+        Only the record of a clip's first prompt has anchors, so that they are asked once per clip.
+        """
         reference = record.reference
         if not (self.anchored and record.id.endswith("-p1")):
             return ()
@@ -115,9 +118,9 @@ class Strict(_Rubric):
 
 
 class AsPublished(_Rubric):
-    """Read by substrings like the original's `eval.py`, bugs included.
+    """Reads a judge's answer by substrings, like JASCO's `eval.py`, bugs included.
 
-    Values: `orientation`, and `rating`, which is None where the original repeats the rating of the row before
+    Values: `orientation`, and `rating`, which is None where JASCO's code repeats the rating of the row before
     (:func:`audiomarathon.benchmarks.jasco.figures.inherited`). The first question is the same as in :class:`Strict`, so
     one answer can be read both ways.
     """
@@ -129,21 +132,24 @@ class AsPublished(_Rubric):
         self.name = f"jasco-{prompt}-as-published"
 
     def read(self, text: str, record: Record) -> dict[str, Any]:
-        """Read the last line with `Rating: ` in it, and the first orientation in the original's order."""
+        """Return `rating` from the last line with `Rating: ` in it, and `orientation`.
+
+        The orientation is the first that occurs in the answer, in the order in which JASCO's code looks for them.
+        """
         if not record.text.strip():
             return {"rating": 0, "orientation": NEITHER}
         found = (name for name, forms in _ORIGINAL if any(form in text for form in forms))
         return {"rating": _rating(text), "orientation": next(found, UNKNOWN)}
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If no orientation was found, ask which orientation follows from the judge's explanation."""
+        """If no orientation was found, return a second question: which one follows from the judge's explanation?"""
         if self.read(text, record)["orientation"] != UNKNOWN:
             return None
         content = text_of("second_question").format(explanation=text.rpartition("Explanation2: ")[2])
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any]:
-        """Read the orientation from the second answer, in which the original does not recognise `Both`."""
+        """Read the orientation from the second answer, in which JASCO's code does not recognise `Both`."""
         found = (name for name, form in _ORIGINAL_SECOND if form in second)
         return {**self.read(text, record), "orientation": next(found, UNKNOWN)}
 

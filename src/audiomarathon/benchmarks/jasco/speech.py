@@ -44,7 +44,7 @@ def read_speech(file: Path) -> dict[str, Spans]:
 
 
 def turn(spans: Spans, seconds: float, control: str) -> float:
-    """Return the seconds by which to rotate a clip: this point comes first, and the part before it last.
+    """Return the time in seconds at which a rotated clip begins; the part before this time moves to the end.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def turn(spans: Spans, seconds: float, control: str) -> float:
 
 
 def turned(spans: Spans, seconds: float, control: str) -> Spans:
-    """Return the speech times after rotation; a stretch across the clip's end becomes two."""
+    """Return the speech times of a clip after rotation by :func:`turn`; a stretch across the end becomes two."""
     shift, found = turn(spans, seconds, control), []
     for start, end in spans:
         begin, long = (start - shift) % seconds, min(end, seconds) - start
@@ -85,7 +85,7 @@ def rotate(samples: Samples, shift_frames: int, fade_frames: int) -> Samples:
 
 
 def turn_clip(samples: Samples, rate: int, spans: Spans, control: str) -> Samples:
-    """Rotate a clip by :func:`turn`.
+    """Rotate a clip so that its speech comes first or last, as `control` says; see :func:`turn`.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def turn_clip(samples: Samples, rate: int, spans: Spans, control: str) -> Sample
 
 
 def find_speech(samples: Samples, rate: int) -> Spans:
-    """Find the speech of a clip, shape (n,), with silero-vad at a threshold of 0.5.
+    """Return the times of speech, in seconds, in a clip of shape (n,), by silero-vad at a threshold of 0.5.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""Measure from replies whether pruning removes the sound or the speech first: prompts 3 to 8 ask for both."""
+"""Measure from replies to JASCO whether pruning removes the sound or the speech first.
+
+Only prompts 3 to 8 ask a model to report both.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _COMMON = frozenset(("sound", "sounds", "noise", "noises", "of", "and", "a", "th
 _ENDING = re.compile(r"(?<=\w{3})(?:ings?|ed|es|s)$")
 _WIDTH = 3 * len(MODALITIES)  # for each: replies that count, share reported, share of other clips' texts reported
 
-#: Each sample's summands, by id: shape (_WIDTH,).
+#: What each sample adds to the sums, by the sample's id: shape (_WIDTH,).
 Reports = Mapping[str, Floats]
 
 
@@ -46,11 +49,11 @@ def stem(word: str) -> str:
 
 
 def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple[list[float], list[float]]:
-    """Return the share of each spoken text and of each sound that a reply reports.
+    """Return two lists: the share of each spoken text, and of each sound, that a reply reports.
 
     The first text and the first sound belong to the reply's clip, the others to other clips. A text's share is the
-    length of the longest common subsequence of words, divided by the text's length. A sound's share counts the stems
-    of its words that occur in the reply; words of the reply that match the clip's transcript are ignored.
+    length of the longest common subsequence of words, divided by the text's length. A sound's share counts the stems of
+    its words that occur in the reply; words of the reply that match the clip's transcript are ignored.
     """
     said = list(_words(reply))
     matched = LCSseq.opcodes(list(_words(spoken[0])), said)
@@ -61,10 +64,10 @@ def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple
 
 
 def reports(records: Iterable[Record]) -> Reports:
-    """Return the shares that each reply reports of its clip's speech, sound and keywords, and of other clips' by
-    chance.
+    """For each reply, return the share of its clip's speech, sound and keywords that it reports, and of other clips'.
 
-    Keywords count in every reply; speech and sound only in replies to prompts that ask for both.
+    The share of other clips' texts measures chance. Keywords count in every reply; speech and sound only in replies to
+    prompts that ask for both.
     """
     records = list(records)
     names = ("spoken_text", "audio_sound", "target_keywords")
@@ -84,7 +87,7 @@ def reports(records: Iterable[Record]) -> Reports:
 
 
 def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tuple[dict[str, Estimate], float | None]:
-    """Return the share of base's reports that a setting keeps, and a p value for "it keeps speech and sound equally".
+    """Return the share of base's reports that a setting keeps, and a test of speech against sound.
 
     Parameters
     ----------
@@ -97,10 +100,11 @@ def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tu
     dict
         For each of :data:`MODALITIES`: base's skill, (share − chance) / (1 − chance), where chance is the share of
         other clips' texts in the same replies; and `NAME_kept`, the setting's skill divided by base's. `difference`:
-        speech kept minus sound kept. `position_effect`, for two pairs: the first difference minus the second.
-        Intervals resample clips, each with its replies of both settings and all pairs.
+        speech kept minus sound kept. `position_effect`, for two pairs: the first difference minus the second. Intervals
+        resample clips, each with its replies of both settings and all pairs.
     float or None
-        The p value, from flipping the signs of the clips' jackknife pseudo-values of the difference (J. Tukey, 1958).
+        The p value for the hypothesis that speech and sound are kept equally, from flipping the signs of the clips'
+        jackknife pseudo-values of the difference (J. Tukey, 1958).
     """
     samples = [sorted(own.keys() & base.keys()) for own, base in orders]
     clips = sorted({id_.rpartition("-p")[0] for ids in samples for id_ in ids})
@@ -117,7 +121,10 @@ def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tu
 
 
 def _figures(sums: Floats, *, orders: int) -> Floats:
-    """Compute each order's figures from summed reports, shape (n, orders · 2 · _WIDTH), and average over orders."""
+    """Compute the figures of :func:`retained`, averaged over orders.
+
+    They are computed from summed reports, shape (n, orders · 2 · _WIDTH).
+    """
     counted = sums.reshape(-1, orders, 2, len(MODALITIES), 3)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = counted[..., 1:] / counted[..., :1]
@@ -136,7 +143,7 @@ def _pseudo_values(sums: Sums, name: str) -> Floats:
 
 
 def measurable(found: Mapping[str, Estimate], name: str) -> bool:
-    """Tell whether the unpruned model reports a modality at all, in more than one clip."""
+    """Tell whether the unpruned model reports the modality `name` at all, in more than one clip."""
     one = found[name]
     return one.value >= LEAST_SKILL and one.interval is not None and one.low > 0
 
@@ -144,7 +151,7 @@ def measurable(found: Mapping[str, Estimate], name: str) -> bool:
 def sentence(setting: str, found: Mapping[str, Estimate]) -> str:
     """Return a sentence on how much of the speech and of the sound a setting keeps.
 
-    If base itself hardly reports one of them, the sentence says that this cannot be measured.
+    If base hardly reports the speech or the sound, the sentence says that this cannot be measured.
     """
     parts = []
     for name in MODALITIES[:2]:

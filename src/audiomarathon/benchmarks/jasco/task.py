@@ -54,9 +54,9 @@ INSTRUCTIONS = (
 
 
 class Jasco(Task):
-    """What are they doing? Open answers, judged by language models (arXiv 2409.14526).
+    """Task "What are they doing?": open answers, judged by language models (arXiv 2409.14526).
 
-    The samples of a clip are its bundle and its cluster: the best of the eight replies counts.
+    A clip's eight samples are one bundle and one cluster, because only the best of the eight replies counts.
     """
 
     key = "jasco"
@@ -69,7 +69,7 @@ class Jasco(Task):
     metadata_file = METADATA
 
     def find(self, root: Path) -> Path:
-        """Return the folder of `v0.csv`, in a clone of the original repository or elsewhere."""
+        """Return the folder of `v0.csv`, in a clone of JASCO's repository or elsewhere."""
         named = nearest(root, lambda folder: METADATA in folder.files)
         return the_one(self, root, named, f"{METADATA} of JASCO")
 
@@ -83,12 +83,12 @@ class Jasco(Task):
         return Loaded(folder, tuple(sample for clip in clips for sample in _asked(clip)), tuple(bad))
 
     def prompt(self, sample: Sample) -> str:
-        """Return the instruction, after a control's text if it has one."""
+        """Return the instruction. A control that replaces the audio by a text puts this text before it."""
         text = sample.meta.get(_TOLD)
         return f"{text}\n{sample.question}" if text else sample.question
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
-        """See :meth:`Task.vary`: a text replaces the audio, or the clip is rotated."""
+        """Return each sample's change in a control: a text replaces the audio, or the clip is rotated."""
         if text := _TEXTS.get(control):
             return {one.id: Variation(None, {_TOLD: text.format(**one.meta)}) for one in loaded.samples}
         file = loaded.folder / SPEECH_FILE
@@ -104,7 +104,7 @@ class Jasco(Task):
         }
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return all facts that judges see, so that judging needs no data."""
+        """Return all facts that judges see, so that judging does not need the data."""
         texts = {name: sample.meta[name] for name in COLUMNS}
         return {"answer": sample.answer, "prompt": sample.question, **texts}
 
@@ -121,7 +121,7 @@ class Jasco(Task):
 
 
 def _clip(row: Row) -> Sample:
-    """Return a clip as a sample without a question."""
+    """Turn a row into a sample with the clip's facts, but without a question."""
     id_ = row.text(_ID)
     if not re.fullmatch(r"[\w.-]+", id_):
         raise RowError(f"{_ID} {shown(id_)} holds more than letters, digits, . _ and -")

@@ -1,1 +1,1 @@
-"""LALM Bench: captions (Clotho, AudioCaps), and MMAU-Pro's choices, open questions and spoken instructions."""
+"""LALM Bench: captions (Clotho, AudioCaps), and questions about audio (MMAU-Pro, MMAU-mini, MMAR)."""

@@ -29,19 +29,19 @@ Item = tuple[str, tuple[str, ...], tuple[str, ...]]  # id, possible names of its
 
 
 class Captioning(Task):
-    """One caption per clip, scored against several references; a subclass reads the table.
+    """Base of tasks that ask for a caption per clip, scored against several references; a subclass reads the table.
 
-    Document frequencies come from the whole split, also in a limited run. If a folder has only a part of the data
-    (`data download --limit`), `corpus_<table>` next to the table has all captions.
+    CIDEr-D's document frequencies come from the whole split, also in a limited run. If a folder has only a part of the
+    data (`data download --limit`), `corpus_<table>` next to the table has all captions.
 
     Attributes
     ----------
     splits
-        Table of each split, by the split's name, the default first.
+        File name of each split's table, by the split's name; the first split is the default.
     folders
         Folders of the clips, next to the table; `{split}` is the split's name.
     columns
-        Columns of the table.
+        Columns that a table must have.
     """
 
     max_new_tokens = 256
@@ -53,20 +53,20 @@ class Captioning(Task):
 
     @abstractmethod
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Return the items of a table's rows."""
+        """Return the items of a table's rows; an item is a clip's id, its possible file names, and its captions."""
 
     @abstractmethod
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return an item's rows in a table: the inverse of :meth:`items`."""
+        """Return an item as rows of a table: the inverse of :meth:`items`."""
 
     def find(self, root: Path) -> Path:
-        """Return the nearest folder with the table of any split."""
+        """Return the folder nearest to the root that has the table of any split."""
         tables = set(self.splits.values())
         found = nearest(root, lambda folder: any(self._is_ours(folder.path / name) for name in tables & folder.files))
         return the_one(self, root, found, next(iter(self.splits.values())))
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read a split's table and find its clips."""
+        """Read a split's table, find its clips, and return them as samples."""
         split = filters.split or next(iter(self.splits))
         if split not in (*self.splits, ALL):
             raise SettingsError(f"TASK_SPLIT={split}: allowed for {self.key}: {', '.join(self.splits)}, {ALL}")
@@ -91,11 +91,11 @@ class Captioning(Task):
         return Loaded(folder, tuple(sorted(samples.values(), key=lambda one: natural(one.id))), tuple(bad))
 
     def tables(self, folder: Path, split: str) -> dict[str, list[Item]]:
-        """Return each split's items in the file's order; `all` reads every table in the folder."""
+        """Return each split's items in the table's order; the split `all` means every table in the folder."""
         there = [part for part in [*self.splits][::-1] if (folder / self.splits[part]).is_file()]
         parts = there if split == ALL else [split]
         if not {*parts} <= {*there}:
-            has = f"it has {', '.join(self.splits[part] for part in there)}" if there else "it has no split"
+            has = f"it has {', '.join(self.splits[part] for part in there)}" if there else "it has no table of a split"
             get = f"next: audiomarathon data download {self.key} --split {split}"
             raise DataError(f"{self.key}: {folder} has no {self.splits[split]}; {has}; {get}")
         return {part: self.items(self._table(folder / self.splits[part])) for part in parts}
@@ -105,7 +105,7 @@ class Captioning(Task):
         return sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the captions."""
+        """Return the clip's reference captions, which scoring needs."""
         return {"references": list(sample.meta["references"])}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
@@ -120,7 +120,10 @@ class Captioning(Task):
         return [texts for _, _, texts in self.items(self._table(whole if whole.is_file() else table)) if texts]
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write a split's rows, and the whole split's captions too if rows are left out."""
+        """Write the part's samples as the table of each split.
+
+        If a table lacks items of its split, also write the whole split's captions, as `corpus_<table>`.
+        """
         for split in part.kept[0].meta["splits"]:
             own = [one for one in part.kept if one.meta["split"] == split]
             kept = [(one.id, tuple(one.meta["names"]), tuple(one.meta["references"])) for one in own]
@@ -138,7 +141,8 @@ class Captioning(Task):
     def _is_ours(self, file: Path) -> bool:
         """Tell whether a file's first line has this task's columns, or the file is empty.
 
-        The name is not enough, since `test.csv` is common. `data download` plans with empty copies of files.
+        The name is not enough, since `test.csv` is common. Empty files count because `data download` plans with empty
+        copies.
         """
         try:
             with open_plain(file) as lines:
@@ -166,14 +170,14 @@ class Clotho(Captioning):
     columns = ("file_name", *(f"caption_{number}" for number in range(1, 6)))
 
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Return one item per row; its id is the file's name."""
+        """Return one item per row of the table; its id is the clip's file name."""
         return [
             (row["file_name"], (row["file_name"],), tuple(filter(str.strip, map(row.__getitem__, self.columns[1:]))))
             for row in rows
         ]
 
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return the item's row."""
+        """Return an item's only row in the table."""
         captions = [*item[2], *[""] * 5]
         return [{"file_name": item[0], **dict(zip(self.columns[1:], captions, strict=False))}]
 
@@ -205,7 +209,10 @@ class AudioCaps(Captioning):
         return list(found.values())
 
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return one row per caption, all with the first row's `audiocap_id`, since the clip may be named by it."""
+        """Return one row of the table per caption of an item.
+
+        All rows get the `audiocap_id` of the item's first row, since the clip's file may be named by it.
+        """
         video, _, start = item[0].rpartition("_")
         return [dict(zip(self.columns, (item[1][-1], video, start, text), strict=True)) for text in item[2]]
 
@@ -225,14 +232,14 @@ def _sample(item: Item, clips: Mapping[str, Path], places: str, question: str, m
 
 
 def _keys(name: str) -> tuple[str, ...]:
-    """Return the keys under which a name is looked up: with and without suffix, in one Unicode form."""
+    """Return the keys under which a file name is looked up: with and without suffix, in one Unicode form."""
     plain = unicodedata.normalize("NFC", name)
     stem = plain.rpartition(".")[0] if plain.lower().endswith(AUDIO_SUFFIXES) else plain
     return plain, f"{stem}\0"
 
 
 def _clips(folder: Path, parts: Sequence[str]) -> dict[str, Path]:
-    """Return the audio files of some folders by name, and by name without suffix."""
+    """Return the audio files in some subfolders of `folder`, by the keys of their names (:func:`_keys`)."""
     found: dict[str, Path] = {}
     for part in parts:
         place = folder / part

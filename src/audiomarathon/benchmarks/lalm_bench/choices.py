@@ -1,6 +1,7 @@
-"""Read the option that a reply to MMAU-Pro chooses: letters as elsewhere in the suite, plus numbers and bold type.
+"""Read the option that a reply to MMAU-Pro chooses.
 
-The original prompt numbers its options, so replies use numbers: "The answer is **2) Blues**".
+Letters are read as elsewhere in the suite; numbers and bold type are read too. MMAU-Pro's published prompt numbers the
+options, so replies use numbers: "The answer is **2) Blues**".
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LABEL = re.compile(r"\s*[A-Z][).:]\s")
 
 
 def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
-    """Return the letter of the chosen option, or None, and the rule that read it.
+    """Return the letter of the option that a reply chooses, or None, and the rule that read it.
 
     The rules, in this order:
 
@@ -60,7 +61,7 @@ def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _lettered(reply: str, options: Sequence[str]) -> str:
-    """Replace an option's number by its letter if the option's text follows: "2. text" becomes "B. text"."""
+    """Replace the number of an option by its letter if the option's text follows: "2. text" becomes "B. text"."""
 
     def letter(found: re.Match[str]) -> str:
         place = int(found[1]) - 1

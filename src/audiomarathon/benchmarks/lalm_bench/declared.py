@@ -1,6 +1,7 @@
-"""Tasks described by a TOML file: the file of rows, the meaning of their fields, and the scorer.
+"""Tasks that a user describes in a TOML file: the file of rows, the meaning of their fields, and the scorer.
 
-A task's key begins with its kind, so that its runs can be read, scored and reported without the file.
+A task's key begins with its kind (`own-choice/NAME`), so that its runs can be read, scored and reported without the
+file.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Declared(Task):
     Attributes
     ----------
     kind
-        One of `KINDS`.
+        Kind of task, one of `KINDS`, which decides the scorer.
     toml
         The file's keys and values; keys for several fields hold lists. Empty in reports, which need no file.
     template
@@ -107,7 +108,7 @@ class Declared(Task):
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from the kind
-        """The scorer of this kind of task."""
+        """The scorer that belongs to this kind of task."""
         return KINDS[self.kind][0]
 
     @property
@@ -116,12 +117,15 @@ class Declared(Task):
         return self.kind == TRANSCRIPT and not self.template and "question" not in self.toml
 
     def find(self, root: Path) -> Path:
-        """Return the nearest folder that holds the rows."""
+        """Return the folder nearest to the root that has a file of rows."""
         found = nearest(root, lambda folder: any(map(self._is_table, folder.files)))
         return the_one(self, root, found, self._rows)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows. If a table contains the audio, write its clips to the cache, which becomes `Loaded.folder`."""
+        """Read the rows as samples.
+
+        If a table contains the audio itself, write the clips to the cache, which then becomes `Loaded.folder`.
+        """
         template = self.template
         if filters.prompt:
             template = _template(filters.prompt, f"TASK_PROMPT={filters.prompt}", self.kind)
@@ -148,14 +152,14 @@ class Declared(Task):
         return Loaded(place, tuple(samples), tuple(bad), defects={SAME_OPTIONS: same} if same else {})
 
     def prompt(self, sample: Sample) -> str:
-        """Return the filled-in template; without a template, the lettered form or the question only."""
+        """Return the filled-in template. Without a template, return question and lettered options, or the question."""
         filling = {"question": sample.question, "options": option_lines(sample)}
         if template := sample.meta["template"]:
             return re.sub(r"\{(question|options)\}", lambda found: filling[found[1]], template)
         return lettered(sample) if sample.options else sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return the facts that the kind's scorer needs."""
+        """Return the facts of a sample that the scorer of this kind of task needs."""
         found = super().reference(sample)
         if self.kind == CAPTION:
             return {"references": list(sample.meta["references"])}
@@ -164,20 +168,23 @@ class Declared(Task):
         return {**found, "published": self.toml["published"]} if "published" in self.toml else found
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
-        """Return the captions of all samples."""
+        """Return the captions of all samples; () if the task is not about captions."""
         return [list(sample.meta["references"]) for sample in loaded.samples] if self.kind == CAPTION else ()
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
-        """See :meth:`Task.groups`."""
+        """Return a sample's values of `group_fields`, by field; None if the task has none."""
         return dict(sample.meta["groups"]) or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """See :meth:`Task.frames`; the groups' names come from the records: the task's file may have changed."""
+        """Return the tables of the task's section of the report; see :meth:`Task.frames`.
+
+        The names of groups come from the records, since the task's file may have changed.
+        """
         groups = dict.fromkeys(name for own in verdicts.values() for one in own for name in one.record.groups or ())
         return super(Declared, replace(self, group_fields=tuple(groups))).frames(verdicts)
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write the rows as JSON lines, whatever the original's format, with the paths of their clips."""
+        """Write the part's rows as JSON lines, whatever the format of the source, with the paths of their clips."""
         rows, names = [], self.toml["clips"]
         for sample in part.kept:
             clips = part.clips(sample)
@@ -188,7 +195,7 @@ class Declared(Task):
 
     @property
     def _fields(self) -> list[str]:
-        """The fields of a row that the task reads."""
+        """Names of the fields of a row that the task reads."""
         one = [self.toml[name] for name in _ONE if name in self.toml]
         return one + [name for key in _SEVERAL for name in self.toml.get(key, ())]
 
@@ -240,7 +247,7 @@ class Declared(Task):
         )
 
     def _options(self, row: Row) -> tuple[tuple[str, ...], str]:
-        """Return the options and the right letter.
+        """Return a row's options and the letter of the right option.
 
         If every option's text begins with its letter, these letters are removed, since the prompt adds them.
         """
@@ -264,7 +271,10 @@ class Declared(Task):
 
 
 def on_record(key: str) -> Declared | None:
-    """Return a TOML file's task from the key of its runs, without the file; None for any other key."""
+    """Return a user's task by the key of its runs, without its TOML file; None for the key of any other task.
+
+    Such a task can read, score and report its runs, but not load data.
+    """
     kind, _, name = key.partition("/")
     return Declared(key=key, kind=kind, title=name, max_new_tokens=KINDS[kind][1]) if name and kind in KINDS else None
 
@@ -310,9 +320,10 @@ def read_task(file: Path) -> Declared:
 
 
 def _template(text: str, where: str, kind: str) -> str:
-    """Return a template without its final line break; refuse unknown names in braces.
+    """Return a prompt's template without its final line break.
 
-    Only prompts for captions and transcripts may be fixed texts, which have no name in braces.
+    Raise :class:`SettingsError` for unknown names in braces. Only prompts for captions and transcripts may be fixed
+    texts, which have no name in braces.
     """
     names, fixed = {*re.findall(r"\{(\w+)\}", text)}, kind in (CAPTION, TRANSCRIPT)
     if not names <= {"question", "options"} or not (names or fixed):
@@ -322,7 +333,10 @@ def _template(text: str, where: str, kind: str) -> str:
 
 
 def _kind(file: Path, toml: Mapping[str, Any]) -> str:
-    """Return the kind of task that has these keys; refuse keys that do not go together, and missing keys."""
+    """Return the kind of task that has these keys.
+
+    Raise :class:`SettingsError` for keys that do not go together, and for missing keys.
+    """
     kinds = {"references": CAPTION, "transcript": TRANSCRIPT, "answer": CLASSES if "classes" in toml else CHOICE}
     if len(given := [name for name in kinds if name in toml]) != 1:
         raise SettingsError(f"{file}: has {' and '.join(given) or 'no answers'}; allowed: one of {', '.join(kinds)}")
@@ -337,7 +351,7 @@ def _kind(file: Path, toml: Mapping[str, Any]) -> str:
 
 
 def _group(value: Any) -> str:
-    """Return the name of a group; some rows of MMAU have a list of one name."""
+    """Return the name of a sample's group from a field's value, which may be a list of one name (in MMAU)."""
     return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
@@ -346,9 +360,10 @@ def _clips_folder() -> Path:
 
 
 def _kept(value: Any, embedded: set[str]) -> Any:
-    """Return a field's paths; write audio in the field into the cache, in a file named by its hash.
+    """Return the path or paths of clips that a field's value states.
 
-    The names of such files are added to `embedded`.
+    If the value is audio instead of a path, write it to a file in the cache, named by its hash. Return this file's
+    name, and add it to `embedded`.
     """
     if isinstance(value, list):
         return [_kept(one, embedded) for one in value]

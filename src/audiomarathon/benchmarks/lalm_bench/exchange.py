@@ -1,4 +1,4 @@
-"""Import replies of any model and export the original's result files, for Clotho and MMAU-Pro."""
+"""Import any model's replies to Clotho and MMAU-Pro, and export result files in LALM Bench's formats."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
     Parameters
     ----------
     folder
-        Folder of Clotho; its captions replace missing references.
+        Folder of Clotho's data; its captions replace missing references.
     faithful
-        Score the reply ERROR as a word; otherwise it is a failed sample.
+        Score the reply `ERROR` like any other reply; by default it marks a failed sample.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
 
 
 def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> list[Record]:
-    """Read the records of a `predictions.parquet`: the columns of `test.parquet`, and a column of replies.
+    """Read the records of a `predictions.parquet`: the columns of MMAU-Pro's `test.parquet`, and a column of replies.
 
     Raises
     ------
@@ -101,16 +101,21 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
 
 
 def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[list[list[str]], str]:
-    """Return the captions for word weights, and their source: the records, or a split of a Clotho folder.
+    """Return the captions by which CIDEr-D weights words, and a text that names their source.
+
+    The source is the first split of a Clotho folder that has all the records' clips, or all its splits together.
+    Without a folder, the source is the records.
 
     Raises
     ------
     DataError
-        No split of the folder has all the records' clips, or there is no folder and only one record.
+        The folder has no captions of some of the records' clips, or there is no folder and only one record.
     """
     if folder is None:
         if len(records) < 2:
-            raise DataError("one entry is not enough to weigh words; name a folder of Clotho with --data")
+            raise DataError(
+                "one entry is not enough to weigh words (CIDEr-D needs two); name a folder of Clotho with --data"
+            )
         return [list(one.reference["references"]) for one in records], f"the {len(records):,} entries"
     task = Clotho()
     tables = task.tables(place := task.find(folder), ALL)
@@ -132,7 +137,7 @@ def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
-    """Return the content of `scores.json` as published, with word weights from the evaluated clips."""
+    """Return the content of `scores.json`: the figures as published, with word weights from the evaluated clips."""
     figures = {"cider_d": "cider_d_as_published", **{name: name for name in ("sbert_sim", "fer", "fense")}}
     return {
         "dataset": "Clotho-v2",
@@ -172,7 +177,7 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
 def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overall: float | None) -> dict[str, Any]:
     """Return the content of `predictions_comprehensive_results.json`: figures as published, by category.
 
-    A category without replies is left out. If none of its replies is scored, its score and metrics are None.
+    A category without replies is left out. If no reply of a category is scored, its score and metrics are None.
     """
     found = {}
     for category in CATEGORIES:
@@ -211,7 +216,7 @@ def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[
 
 
 def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None]) -> None:
-    """Convert each item with `add`; raise the errors of all items as one line."""
+    """Call `add` on each item; raise the errors of all items together, as one line."""
     faults = []
     for number, item in enumerate(items, 1):
         try:
@@ -233,7 +238,7 @@ def _composed(text: str) -> str:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    """Return a row of `test.parquet`, as far as the record has it."""
+    """Return a record as a row of `test.parquet`; the clips' paths are empty, since the record lacks them."""
     reference = record.reference
     return {
         "id": record.id,
@@ -249,7 +254,7 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Return scikit-learn's weighted averages over the texts of the options."""
+    """Return accuracy, precision, recall and F1 over option texts, weighted by support as in scikit-learn."""
     chosen = [one.record.reference["options"][LETTERS.index(one.values["matched"])] for one in verdicts]
     rows = per_class([one.record.reference["answer_text"] for one in verdicts], chosen).values()
 
@@ -261,7 +266,10 @@ def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def _judged_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Return mean and spread of the judges' scores, averaged over the judges."""
+    """Return mean and standard deviation over replies of each score, and the rates of good and poor replies.
+
+    A reply's score is first averaged over the judges.
+    """
     protocol, names, rows = OpenEndedAsPublished(), (*CRITERIA, "overall"), []
     for one in verdicts:
         read = [reading_of(protocol, one.record, said).values for said in one.record.judgements.values()]

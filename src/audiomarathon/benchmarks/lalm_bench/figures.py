@@ -1,4 +1,4 @@
-"""Score MMAU-Pro: closed questions, open questions and instructions; by corrected rules and as published."""
+"""Score MMAU-Pro's closed questions, open questions and instructions, by corrected rules and as published."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ _PUBLISHED = OpenEndedAsPublished()
 class QuestionTypes(Judged):
     """Scores closed questions by the chosen option, open questions by judges, and instructions by rules.
 
-    A verdict has `score`, 0…1, or None for an open reply without a judgement and for a closed question without a right
-    option. `as_published` is the score by the official script's rules. Open replies also have the fields of
-    :class:`Judged`. Closed questions have `parsed` (the letter), `rule` (which read it), and `matched`: the option
-    nearest to the reply by the sentence encoder in `TEXT_ENCODER` (`encoder`; None without one). The official script
-    always takes NV-Embed-v2's nearest option.
+    A verdict has `score`, 0…1, which is None for an open reply without a judgement and for a closed question without a
+    right option. `as_published` is the score by the rules of MMAU-Pro's official script. Open replies also have the
+    fields of :class:`Judged`. Closed questions also have `parsed` (the letter) and `rule` (the rule that read it).
+    `matched` is the letter of the option nearest to the reply by the sentence encoder in `TEXT_ENCODER`, and `encoder`
+    is the encoder's name; both are None without an encoder. The official script always takes the option that is nearest
+    by NV-Embed-v2.
     """
 
     key = "mmau_pro"
@@ -55,13 +56,13 @@ class QuestionTypes(Judged):
     )
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Judge a batch; the sentence encoder gets all texts of the batch at once."""
+        """Score a batch of replies; the sentence encoder gets all texts of the batch at once."""
         matched = _matched(records)
         for record in records:
             yield Verdict(record, self.judge(record) | matched.get(record.id, {}))
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """See :meth:`Scorer.judge`. The values of the sentence encoder are added by :meth:`verdicts`."""
+        """Return a verdict's values, except those that need the sentence encoder: :meth:`verdicts` adds these."""
         reference, kind = record.reference, record.reference["type"]
         if kind == "open":
             values = super().judge(record)
@@ -81,9 +82,9 @@ class QuestionTypes(Judged):
         return own | read_as | {"score": score, "as_published": None}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Tell whether the score is valid, and made with this machine's sentence encoder.
+        """Tell whether a stored verdict's score is valid, and its values come from this machine's sentence encoder.
 
-        Without an encoder on this machine, values made with any encoder stay valid.
+        Without an encoder on this machine, values from any encoder stay valid.
         """
         score, encoder = verdict.values.get("score", -1), text_encoder()
         stale = encoder and _matchable(verdict.record) and verdict.values.get("encoder_hash") != encoder.hash
@@ -92,8 +93,9 @@ class QuestionTypes(Judged):
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
         """Return the figures over answerable questions; `accuracy` leaves out questions that need stereo.
 
-        `macro` is the mean over categories (`accuracy: NAME`); `chance_corrected` rescales closed questions between
-        guessing (0) and 1. `guessing`, `always_last` and `longest_option` are the scores of blind choices.
+        `macro` is the mean over categories (`accuracy: NAME`). `chance_corrected` rescales the score of closed
+        questions so that guessing is 0 and all right is 1. `guessing`, `always_last` and `longest_option` are scores
+        without listening.
         """
         columns: dict[str, list[float | None]] = {
             "accuracy": [_counted_score(one) for one in verdicts],
@@ -129,7 +131,7 @@ class QuestionTypes(Judged):
         return replace(found, names=(*found.names, "macro", *over), statistic=statistic, ends=ends)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the official script's scores, overall first.
+        """Return the scores by MMAU-Pro's official script, the overall score first.
 
         The overall score is None if any reply that the script counts has no score.
         """
@@ -142,7 +144,7 @@ class QuestionTypes(Judged):
         return means(columns, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the official figures, how replies were read, and replies that are in no figure."""
+        """Return the figures as published, how many replies each rule read, and the numbers of uncounted replies."""
         closed = [one for one in verdicts if _type(one) == "closed"]
         rules = [one.values["rule"] for one in closed]
         opens = [one for one in verdicts if _type(one) == "open"]
@@ -156,17 +158,17 @@ class QuestionTypes(Judged):
         }
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return the accuracy of guessing evenly among options; open questions and instructions count as wrong."""
+        """Return the expected accuracy of guessing among options; open questions and instructions count as wrong."""
         counted = [one for one in verdicts if _counted_score(one) is not None]
         guessed = [1 / len(one.record.reference["options"]) for one in counted if _type(one) == "closed"]
         return sum(guessed) / len(counted) if counted else None
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
-        """See :meth:`Judged.lacks`; judges are asked about open replies only."""
+        """Return why a judge's reading of an open reply is missing; "" for other replies. See :meth:`Judged.lacks`."""
         return super().lacks(verdict, judge) if _type(verdict) == "open" else ""
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the score."""
+        """Return the verdict's `score`, 0…1; None without a judgement, or without a right option."""
         score: float | None = verdict.values["score"]
         return score
 
@@ -179,7 +181,7 @@ class QuestionTypes(Judged):
         return _type(verdict) == "closed" and verdict.values["parsed"] is None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the chosen option, the judges' scores, or the kind of instruction."""
+        """Return the chosen option, the judges' overall scores, or the kind of instruction, as text."""
         reference, said = verdict.record.reference, super().shown(verdict)
         if reference["type"] == "following":
             return f"{said}: {reference['kind']}"
@@ -190,7 +192,7 @@ class QuestionTypes(Judged):
         return f"{said}: {letter}. {reference['options'][LETTERS.index(letter)]}" if letter else "unparsed"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes on uncounted replies, on blind choices, and on the encoder behind the published figures."""
+        """Return notes on uncounted replies, on scores without listening, and on the encoder of published figures."""
         figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
         opens = [one for one in verdicts if _type(one) == "open"]
         found = super().notes(opens) if opens else []
@@ -266,23 +268,23 @@ def _category(verdict: Verdict) -> str:
 
 
 def _fits_mono(verdict: Verdict) -> bool:
-    """Tell whether the question can be answered from a mono mix, so that it counts in the accuracy."""
+    """Tell whether a question can be answered from a mono mix; only then it counts in the accuracy."""
     return _category(verdict) != SPATIAL
 
 
 def _counted_score(verdict: Verdict) -> float | None:
-    """Return the score if the question counts in the accuracy, else None."""
+    """Return the verdict's score if the question counts in the accuracy, else None."""
     score: float | None = verdict.values["score"]
     return score if _fits_mono(verdict) else None
 
 
 def _answerable(record: Record) -> bool:
-    """Tell whether a closed question has a right option and another one."""
+    """Tell whether a closed question has a right option and at least one other option."""
     return bool(record.reference["answer"]) and len(record.reference["options"]) > 1
 
 
 def _guess(verdict: Verdict) -> float | None:
-    """Return the score of guessing evenly among a closed question's options."""
+    """Return the expected score of guessing among options; None if the question is open or cannot be answered."""
     reference = verdict.record.reference
     return 1 / len(reference["options"]) if reference["type"] == "closed" and _answerable(verdict.record) else None
 
@@ -298,7 +300,7 @@ def _last(verdict: Verdict) -> float:
 
 
 def _longest(verdict: Verdict) -> float:
-    """Return the score of choosing the longest option; among several of that length, the mean."""
+    """Return the score of choosing the longest option; if several are longest, the mean of their scores."""
     options = verdict.record.reference["options"]
     sizes = list(map(len, options))
     longest = [letter for letter, size in zip(LETTERS, sizes, strict=False) if size == max(sizes)]
@@ -306,7 +308,7 @@ def _longest(verdict: Verdict) -> float:
 
 
 def _graded(verdict: Verdict, judge: str) -> float | None:
-    """Return one judge's overall grade, rescaled to 0…1; None without a grade."""
+    """Return one judge's overall grade of an open reply, rescaled from 1…5 to 0…1; None without a grade."""
     grade = (verdict.values["readings"].get(judge) or {}).get("overall") if _type(verdict) == "open" else None
     return None if grade is None else (grade - 1) / 4
 
@@ -328,7 +330,10 @@ def _counts_as_published(verdict: Verdict) -> bool:
 
 
 def _matched(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Return for each closed question the option nearest to the reply, and whether its text is exactly the answer."""
+    """Return for each closed question, by the record's id, the option whose text is nearest to the reply.
+
+    `as_published` is 1 if this text is exactly the answer. Without a sentence encoder, the result is empty.
+    """
     own = [record for record in records if _matchable(record)]
     if not own or (encoder := text_encoder()) is None:
         return {}
@@ -353,7 +358,7 @@ def _cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
-    """Return one row per skill, with a column per setting."""
+    """Return the rows of a table: one row per skill in `field`, with each setting's accuracy as a column."""
     known = {name: [(one, one.record.reference.get(field) or ()) for one in own] for name, own in verdicts.items()}
     rows = []
     for skill in sorted({skill for own in known.values() for _one, skills in own for skill in skills}):

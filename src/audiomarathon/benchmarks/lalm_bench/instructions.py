@@ -23,7 +23,7 @@ Check = Callable[[str, Given], bool]
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of instruction: its fields, the official check, and the corrected check (None: the same)."""
+    """One kind of instruction: the fields that it needs, the official check, and the corrected one (None: the same)."""
 
     needs: tuple[str, ...]
     official: Check
@@ -31,7 +31,7 @@ class _Kind:
 
 
 def check(kind: str, given: Given) -> None:
-    """Raise if an instruction cannot be checked; `given` is as in :func:`follows`.
+    """Raise an error if an instruction cannot be checked; `given` is as in :func:`follows`.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def follows(kind: str, given: Given, reply: str, *, corrected: bool) -> bool:
     given
         The row's `kwargs`, and its `question` (as written) and `transcription` (as spoken).
     corrected
-        Fix the official script's bugs; a reply without letters or digits then follows no instruction.
+        Use the check without the official script's bugs; a reply without letters or digits then follows no instruction.
 
     Raises
     ------
@@ -94,7 +94,10 @@ def _letters(text: str, more: str = "") -> str:
 
 
 def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count | None = None) -> _Kind:
-    """Return a kind of instruction that limits a count; fields `low` and `high` hold the limits, "" means no limit."""
+    """Make a kind of instruction that limits a count, such as the number of words.
+
+    The fields named `low` and `high` hold the limits; "" means no limit.
+    """
 
     def within(count: Count) -> Check:
         return lambda reply, given: (given[low] if low else 0) <= count(reply) <= (given[high] if high else math.inf)
@@ -103,7 +106,10 @@ def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count 
 
 
 def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
-    """Return a kind about the keywords in the field `name`. The official check finds `sound` in `soundscape` too."""
+    """Make a kind of instruction about the keywords in the field `name`.
+
+    The official check also finds the keyword `sound` in `soundscape`.
+    """
 
     def holding(holds: Callable[[str, str], bool]) -> Check:
         return lambda reply, given: combine(holds(reply, keyword) for keyword in given[name].split(", "))
@@ -113,12 +119,18 @@ def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
 
 
 def _phrased(name: str, holds: Callable[[str, str], bool]) -> _Kind:
-    """Return a kind about the phrase in the field `name`; only letters and spaces of phrase and reply count."""
+    """Make a kind of instruction about the phrase in the field `name`, such as how a reply starts.
+
+    Only the letters and spaces of phrase and reply are compared.
+    """
     return _Kind((name,), lambda reply, given: holds(_letters(reply, " "), _letters(given[name], " ")))
 
 
 def _sections(reply: str, given: Given) -> bool:
-    """Tell whether there are N sections. The text before the first marker counts too, as in the official script."""
+    """Tell whether the reply has N sections, separated by the instruction's marker.
+
+    The text before the first marker counts as a section, as in the official script.
+    """
     return bool(given["N"] == _filled(re.split(rf"\s*{re.escape(given['section_splitter'])}\s*", reply)))
 
 
@@ -127,7 +139,10 @@ def _marked_sections(reply: str, given: Given) -> bool:
 
 
 def _postscript(reply: str, given: Given) -> bool:
-    """Tell whether the marker begins a line other than the first, alone or after "Postscript:" or "P.S."."""
+    """Tell whether the reply has a postscript, which begins with the instruction's marker, such as `P.S.`.
+
+    The marker must begin a line other than the first, alone or after "Postscript:" or "P.S.".
+    """
     named = r"(?:postscript|p\.? ?s\.?)[\s*_:]*"
     return bool(re.search(rf"(?i)\n[\s*_#>]*(?:{named})?{re.escape(given['postscript_marker'])}", reply.strip()))
 

@@ -55,7 +55,7 @@ EMPTY_SKILL = "empty skill"
 
 
 class MmauPro(Task):
-    """Understanding of every kind of audio: closed and open questions, and instructions to follow.
+    """Task: understand every kind of audio. It has closed and open questions, and instructions to follow.
 
     `TASK_PROMPT=as_published` numbers the options, adds no instruction, and gives spoken instructions as text too.
     `TASK_PROMPT=text` only gives spoken instructions as text too.
@@ -88,7 +88,7 @@ class MmauPro(Task):
         return Loaded(folder, tuple(samples), tuple(bad), defects=dict(sorted(defects.items())))
 
     def prompt(self, sample: Sample) -> str:
-        """Return the question in the chosen form of the prompt."""
+        """Return the question, in the form of prompt that `TASK_PROMPT` chose."""
         meta, form = sample.meta, sample.meta.get("form", "")
         question = meta["transcription"] if form and meta["type"] == "following" else sample.question
         if not sample.options:
@@ -98,12 +98,15 @@ class MmauPro(Task):
         return "\n".join([f"{question}\n\nOptions:", *(f"{n}) {text}" for n, text in enumerate(sample.options, 1))])
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return all facts that scoring and judging need."""
+        """Return all facts of a sample that scoring and judging need."""
         meta = {name: value for name, value in sample.meta.items() if name != "form"}
         return {"answer": sample.answer, "question": sample.question, "options": list(sample.options), **meta}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the accuracy by length first; see :meth:`Task.frames`. The table by category comes from the scorer."""
+        """Return the tables of the task's section of the report; see :meth:`Task.frames`.
+
+        The accuracy by length of the audio comes first. The table by category comes from the scorer.
+        """
         own = self.scorer.frames(verdicts)
         by_length, _by_category = (frame for title, frame in super().frames(verdicts).items() if title not in own)
         order = ("setting", *LENGTHS, "none")
@@ -111,7 +114,7 @@ class MmauPro(Task):
         return {"Accuracy by length of the audio": by_length[columns], **own}
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write `test.parquet` with the columns and types of the original."""
+        """Write `test.parquet` with the columns and types of MMAU-Pro's own file."""
         import pyarrow
         from pyarrow import parquet
 
@@ -140,7 +143,7 @@ def schema() -> pyarrow.Schema:
 
 
 def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[str, Any]]], list[BadRow]]:
-    """Return a file's samples (without clips), each with its row, in the file's order; and the bad rows.
+    """Return the samples in a parquet file (without clips), each with its row, in the file's order; and the bad rows.
 
     `more` names additional columns, such as the column of replies.
     """
@@ -157,8 +160,10 @@ def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[s
 
 
 def question(row: Row) -> Sample:
-    """Turn a row into a sample without clips. Texts stay unchanged, since the published scoring compares them
-    exactly."""
+    """Turn a row into a sample without clips.
+
+    Texts stay unchanged, since the published scoring compares them exactly.
+    """
     id_, category = row.id("id"), row.text("category")
     if category not in CATEGORIES:
         raise RowError(f"category {shown(category)} is not allowed; allowed: {', '.join(CATEGORIES)}")
@@ -216,7 +221,10 @@ def _open(row: Row) -> _Asked:
 
 
 def _following(row: Row) -> _Asked:
-    """Return the spoken instruction in place of an answer, so that readers of the page see what was asked."""
+    """Return an instruction's options (none), answer, further facts, and defects.
+
+    The answer is the spoken instruction, so that readers of the report see what was asked.
+    """
     transcription, kind, kwargs = row.text("transcription"), row.text("task_identifier"), row.fields.get("kwargs") or {}
     if not isinstance(kwargs, dict):
         raise RowError(f"kwargs {shown(kwargs)} is not an object")

@@ -1,7 +1,7 @@
-"""Ask judges about MMAU-Pro's open answers (arXiv 2508.13992), and read their scores.
+"""Ask judges about open answers to MMAU-Pro (arXiv 2508.13992), and read the scores that they give.
 
-Values: `correctness`, `relevance`, `completeness` and `clarity`, and `overall`, from 1 to 5. A record's reference holds
-`type`, `question` and `answer`; judges are asked only about records of type "open".
+A judge gives `correctness`, `relevance`, `completeness`, `clarity` and `overall`, from 1 to 5. A record's reference
+holds `type`, `question` and `answer`; judges are asked only about records of type "open".
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _MISSING = 3.0  # the official script's score if none is found
 
 @cache
 def template() -> str:
-    """Return the original's question, with four fields in braces."""
+    """Return MMAU-Pro's question to judges, with four fields in braces."""
     return (files(__package__) / "texts" / "open_ended.txt").read_bytes().decode()
 
 
 class _OpenEnded(Protocol):
-    """Ask a judge MMAU-Pro's own question; a subclass reads its answer."""
+    """Asks judges MMAU-Pro's published question; a subclass reads the answers."""
 
     version = "1"
     max_new_tokens = 512
 
     def messages(self, record: Record) -> Messages:
-        """Fill the original's template; an empty reply is judged without asking."""
+        """Return the question about a record's reply; [] if the reply is empty, or the question is not open."""
         reference = record.reference
         if reference["type"] != "open" or not record.text.strip():
             return []
@@ -56,7 +56,7 @@ class _OpenEnded(Protocol):
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; a reply without words gets 1 for everything."""
+        """Return the scores in a judge's answer, by name, or None; a reply without words gets 1 for every score."""
         if record.reference["type"] != "open":
             return None
         if not record.text.strip():
@@ -65,11 +65,11 @@ class _OpenEnded(Protocol):
 
     @abstractmethod
     def _scores(self, text: str, record: Record) -> dict[str, Any] | None:
-        """Return the values of an answer."""
+        """Return the scores in a judge's answer, by name; None if it has none."""
 
 
 class OpenEnded(_OpenEnded):
-    """Read the last line of each score; criteria are whole numbers.
+    """Reads from a judge's answer the last line of each score; all scores but `overall` must be whole numbers.
 
     If a score is missing, outside 1 to 5, or stated in the reply itself, the judge is asked once more. A score that
     stays unreadable is None.
@@ -88,18 +88,19 @@ class OpenEnded(_OpenEnded):
         return values if any(values.values()) else None
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If a score cannot be read, ask again for the five lines only."""
+        """If a score cannot be read, return a second question that asks for the five lines only."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Read the first answer, and fill in its missing values from the second."""
+        """Read the judge's first answer, and fill in its missing values from the second answer."""
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return three anchors: the reference answer, its contradiction, and the contradiction with pleas for 5 points.
+        """Return four anchors (replies with a known verdict), or none.
 
-        Only about 80 of the 625 records have anchors, chosen by a hash of their ids: anchors for all would make five
-        times as many calls.
+        They are the reference answer, its contradiction, and the contradiction with each of two pleas for the highest
+        score. Only about 80 of the 625 records have anchors, chosen by a hash of their ids: anchors for all would make
+        five times as many calls.
         """
         answer, is_open = record.reference["answer"], record.reference["type"] == "open"
         if not is_open or draw(0, "anchors", record.id) >= ANCHORED or _DENIAL.search(answer):
@@ -114,10 +115,11 @@ class OpenEnded(_OpenEnded):
 
 
 class OpenEndedAsPublished(_OpenEnded):
-    """Read like the official script, bugs included: the first score after each name, or 3 without one.
+    """Reads a judge's answer like MMAU-Pro's official script, bugs included.
 
-    The question is the same as in :class:`OpenEnded`, so one answer can be read both ways. An overall score of exactly
-    3 counts as missing, and becomes the mean of the four criteria.
+    A score is the first number after its name, or 3 without one. An overall score of exactly 3 counts as missing, and
+    becomes the mean of the four other scores. The question is the same as in :class:`OpenEnded`, so one answer can be
+    read both ways.
     """
 
     name = "mmau-pro-open-as-published"

@@ -25,7 +25,7 @@ _BLIND = ("guessing", "always_first", "always_last", "longest_option")
 
 
 def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
-    """Tell whether a reply is right by `mmau-tokens`.
+    """Tell whether a reply is right by `mmau-tokens`, the published rule of MMAU and MMAR.
 
     The reply must contain every word of the answer. It must contain no word of another option, except words of the
     answer.
@@ -36,7 +36,7 @@ def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
 
 
 class Questions(Choice):
-    """Accuracy, beside the scores that one gets without listening (guessing, always the first option, …).
+    """Scores closed questions by accuracy, beside scores without listening (guessing, always the first option, …).
 
     A verdict has the fields of :class:`Choice`; replies are read by MMAU-Pro's rules. `as_published` tells whether the
     reply is right by the rule `mmau-tokens` (:func:`right_by_words`); it is None if the record's reference names no
@@ -48,7 +48,7 @@ class Questions(Choice):
     modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.lalm_bench.choices")  # type: ignore[assignment]
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the option that the reply chooses, and whether it is right, also by the published rule."""
+        """Return the option that the reply chooses, and whether it is right: by our rules and by the published rule."""
         reference = record.reference
         letter, rule = _read(record.text, reference["options"])
         correct = letter is not None and _label(reference, letter) == _label(reference, reference["answer"])
@@ -59,11 +59,14 @@ class Questions(Choice):
         return {"parsed": letter, "rule": rule, "correct": correct, "strict": strict, "as_published": published}
 
     def sound(self, verdict: Verdict) -> bool:
-        """See :meth:`Choice.sound`."""
+        """Tell whether a stored verdict is usable: as in :meth:`Choice.sound`, with a valid `as_published`."""
         return super().sound(verdict) and verdict.values.get("as_published", "") in (None, True, False)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracies. `guessing`, `always_first` and so on are scores that one gets without listening."""
+        """Return the accuracies, and the scores without listening.
+
+        These are `guessing`, `always_first`, `always_last` and `longest_option`.
+        """
         columns: dict[str, list[float | None]] = {
             "accuracy": [one.values["correct"] for one in verdicts],
             "strict_accuracy": [one.values["strict"] for one in verdicts],
@@ -76,19 +79,19 @@ class Questions(Choice):
         return means(columns, verdicts, shares=True)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracy by the published rule, if there is one."""
+        """Return the accuracy by the published rule; without such a rule, the figure has no value."""
         return means({"as_published": [one.values["as_published"] for one in verdicts]}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return how replies were read."""
+        """Return `rules`: the number of replies that each rule read."""
         return {"rules": dict(sorted(Counter(one.values["rule"] for one in verdicts).items()))}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return no table, since letters are not classes."""
+        """Return no table of recall per class, since letters are not classes."""
         return {}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
-        """Return the accuracy of guessing evenly among the options."""
+        """Return the expected accuracy of choosing each option with equal probability."""
         return fmean(_share(one, range(len(one.record.reference["options"]))) for one in verdicts)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
@@ -108,9 +111,10 @@ def _words(text: str) -> set[str]:
 
 
 def _read(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
-    """Read a reply; a text shared by two options may mean either, and a letter means its own option.
+    """Return the letter of the option that a reply chooses, or None, and the rule that read it.
 
-    Options that look like letters (musical notes) are distinguished by the whole reply.
+    If two options share a text, the text may mean either, but a letter means its own option. Options that look like
+    letters (musical notes) are distinguished by the whole reply.
     """
     letters, said = LETTERS[: len(options)], reply.strip()
     for letter, text in zip(letters, options, strict=True):
@@ -127,7 +131,7 @@ def _label(reference: Mapping[str, Any], letter: str) -> str:
 
 
 def _share(verdict: Verdict, places: Sequence[int]) -> float:
-    """Return the share of right options among the options at these places."""
+    """Return the share of the options at these places that are right (several, if they have the same text)."""
     reference = verdict.record.reference
     right = _label(reference, reference["answer"])
     return fmean(reference["labels"][place] == right for place in places)

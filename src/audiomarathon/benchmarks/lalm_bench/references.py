@@ -1,4 +1,4 @@
-"""Compare the captions of a clip with each other: find outliers, and score without them.
+"""Compare the captions of a clip with each other, find outliers among them, and score without the outliers.
 
 An experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A clip is its name and its captions, numbered
 from 1; "" is a missing caption.
@@ -36,8 +36,8 @@ Rows = Sequence[Mapping[str, Any]]
 def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
     """Read the clips of a CSV file, and the reply for each clip if it has a column `caption_predicted`.
 
-    Columns: `caption_1`, `caption_2`, … up to `caption_999` in any order, and `file_name`; without that, rows are named
-    by their number.
+    The columns are `caption_1`, `caption_2`, … up to `caption_999` in any order, and `file_name`. Without `file_name`,
+    a clip's name is the number of its row.
 
     Raises
     ------
@@ -61,13 +61,13 @@ def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
 
 
 def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows, Rows]:
-    """Return the similarity of each clip's captions; captions are numbered from 1.
+    """Return how similar each clip's captions are, pair by pair and caption by caption; captions count from 1.
 
     Returns
     -------
     pairs
         `file_name`, `i`, `j`, `similarity` (cosine) and `same` (`duplicate`, `near_duplicate` or "") of each pair of
-        captions of a clip. Duplicates differ in case at most, or have the same tokens.
+        captions of a clip. Duplicates differ only in case, or have the same tokens.
     captions
         `file_name`, `caption_index`, `caption`, `mean_similarity` (to the clip's other captions) and `z` (z-score of
         `mean_similarity` among all captions; 0 if all are alike), for clips with several captions.
@@ -105,8 +105,8 @@ def scores_without(
 ) -> dict[str, dict[str, Estimate]]:
     """Score people and replies against all captions, and against captions that are not outliers.
 
-    For people, each caption is scored against the clip's other captions. Both ways weigh words by all captions, so that
-    only the references differ.
+    For people, each caption is scored against the clip's other captions. Words are weighted by all captions in both
+    cases, so that only the references differ.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def scores_without(
     replies
         The reply for each clip, by name.
     named
-        Name of the figure of the mean cosine similarity.
+        Name to give to the figure of the mean cosine similarity.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Score captions by rubrics: a model writes criteria from a clip's references, and judges check replies against them.
 
 The idea comes from an experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark); the questions are ours.
-Every answer is one JSON object. Only code fences and trailing commas are tolerated; after any other answer the judge is
-asked once more; if that fails too, the value is missing.
+Every answer is one JSON object. Only code fences and trailing commas are tolerated. After any other answer, the judge
+is asked once more; if that fails too, the value is missing.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ Criteria = list[dict[str, Any]]  # each with `criterion` and `weight`
 
 
 class _InJson(Protocol):
-    """Ask with a text from `texts/`; ask once more if the answer cannot be read."""
+    """Asks with a text from `texts/` for a JSON object, and asks once more if the answer cannot be read."""
 
     version = "1"
     longest_reply: int | None = None
 
     def asked(self, **parts: str) -> Messages:
-        """Return the question with its fields filled in."""
+        """Return the question as chat messages: the text of this protocol with its fields filled in."""
         file = files(__package__) / "texts" / f"{self.name.replace('-', '_')}.txt"
         return [{"role": "user", "content": file.read_text("utf-8").format(**parts)}]
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """If the answer cannot be read, ask again for the JSON object only."""
+        """If the answer cannot be read, return a second question that asks for the JSON object only."""
         return asked_again(self, text, record, _RETRY)
 
 
 class WriteRubric(_InJson):
-    """Ask for criteria, each with words quoted from a caption. The record's reply holds the captions, one per line.
+    """Asks a model to write criteria, each with words quoted from a caption.
 
-    Values: `criteria`, and `dropped`: the number of criteria whose quote is in no reference.
+    The record's reply holds the captions, one per line. Values read from the answer: `criteria`, and `dropped`, the
+    number of criteria whose quote is in no reference.
     """
 
     name = "rubric-write"
@@ -66,7 +67,10 @@ class WriteRubric(_InJson):
         return self.asked(captions=record.text)
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; case and punctuation of a quote are ignored."""
+        """Return `criteria` (those that quote a reference) and `dropped` (number of others); None if unreadable.
+
+        Case and punctuation of the quotes are ignored.
+        """
         written: Any = (json_answer(text) or {}).get("criteria")
         if (found := criteria_of(written)) is None:
             return None
@@ -78,9 +82,9 @@ class WriteRubric(_InJson):
 
 
 class MergeRubric(_InJson):
-    """Ask a judge to merge criteria of the same meaning.
+    """Asks a judge to merge criteria of the same meaning.
 
-    They come from the record's `reference["criteria"]`; a single criterion is kept without asking.
+    The criteria are in the record's `reference["criteria"]`; a single criterion is kept without asking.
     """
 
     name = "rubric-merge"
@@ -92,16 +96,17 @@ class MergeRubric(_InJson):
         return self.asked(criteria=rows) if len(criteria) > 1 else []
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; an answer with more criteria than before is invalid."""
+        """Return `criteria`, the merged criteria; None if the answer is unreadable or has more criteria than before."""
         before = record.reference["criteria"]
         found = before if len(before) == 1 else criteria_of((json_answer(text) or {}).get("final_criteria"))
         return {"criteria": found} if found and len(found) <= len(before) else None
 
 
 class ApplyRubric(_InJson):
-    """Ask which criteria a reply meets. The record's reference has `criteria`, and `references` to make anchors.
+    """Asks a judge which criteria a reply meets.
 
-    Values: `present` (a bool for each criterion) and `score`, the share of the weight of criteria that are present.
+    The record's reference has `criteria`, and `references` to make anchors. Values read from the answer: `present` (a
+    bool for each criterion), and `score`, the weight of the criteria that are present as a share of the whole weight.
     """
 
     name = "rubric-judge"
@@ -116,7 +121,7 @@ class ApplyRubric(_InJson):
         return self.asked(criteria="\n".join(rows), reply=reply, example=example) if record.text.strip() else []
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; the answer must cover exactly the criteria."""
+        """Return `present` and `score` from the answer; None unless it answers each criterion, and nothing else."""
         weights = [one["weight"] for one in record.reference["criteria"]]
         names = [str(number) for number in range(1, len(weights) + 1)]
         found = json_answer(text) if record.text.strip() else dict.fromkeys(names, ABSENT)
@@ -127,9 +132,9 @@ class ApplyRubric(_InJson):
         return {"present": present, "score": met / sum(weights)}
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return a reply that meets all criteria, one that meets none, and the latter with a plea for points.
+        """Return three replies with a known verdict: all criteria met, none met, and none met with a plea for points.
 
-        One record in ten, chosen by a hash of its id, has anchors.
+        One record in ten, chosen by a hash of its id, has such anchors.
         """
         texts = record.reference.get("references")
         if not texts or draw(0, "anchors", record.id) >= ANCHORED:
@@ -141,7 +146,10 @@ class ApplyRubric(_InJson):
 
 
 class RubricScore(Judged):
-    """The share of a rubric's weight that judges find in a reply: for each judge, and the mean as `rubric_score`."""
+    """Scores a reply by the share of a rubric's weight whose criteria judges find in it.
+
+    There is a figure for each judge, and their mean as `rubric_score`.
+    """
 
     key = "rubric"
     figure = Figure("rubric_score", "rubric score")
@@ -149,7 +157,7 @@ class RubricScore(Judged):
     protocols = (ApplyRubric(),)
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the mean over judges."""
+        """Return a reply's score, averaged over the judges that read it; None without one."""
         found = [one["score"] for one in verdict.values["readings"].values()]
         return sum(found) / len(found) if found else None
 
@@ -164,7 +172,7 @@ class RubricScore(Judged):
 
 
 def json_answer(text: str) -> dict[str, Any] | None:
-    """Parse an answer as a JSON object, without thoughts, code fence and trailing commas; None if it is not one.
+    """Parse a judge's answer as a JSON object; ignore thoughts, a code fence and trailing commas. None if unreadable.
 
     A duplicate key makes an answer invalid.
     """
@@ -178,7 +186,7 @@ def json_answer(text: str) -> dict[str, Any] | None:
 
 
 def criteria_of(found: Any) -> Criteria | None:
-    """Return criteria, each text on one line; None unless each criterion has a text and a weight up to 100."""
+    """Return valid criteria, each text on one line; None unless each has a text and a weight over 0, at most 100."""
     if not isinstance(found, list) or not found or not all(map(_is_criterion, found)):
         return None
     return [{"criterion": " ".join(one["criterion"].split()), "weight": one["weight"]} for one in found]

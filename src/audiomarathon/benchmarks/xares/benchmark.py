@@ -1,4 +1,7 @@
-"""X-ARES as a benchmark: its tasks by domain. Our means weigh all tasks alike, not by their published weights."""
+"""X-ARES as a benchmark: its tasks, grouped by domain.
+
+Our means weight all tasks alike, not by their published weights.
+"""
 
 from __future__ import annotations
 

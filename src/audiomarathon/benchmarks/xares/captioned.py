@@ -15,7 +15,7 @@ from audiomarathon.scoring.scorer import Scorer
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionedTask(EncoderTask):
-    """A task whose clips' JSON holds captions, under any names.
+    """A retrieval task: the JSON of its clips holds captions, under any names.
 
     Attributes
     ----------
@@ -28,21 +28,21 @@ class CaptionedTask(EncoderTask):
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]
-        """Recall in both directions."""
+        """Scorer by recall in both directions: from clip to captions, and from caption to clip."""
         return Retrieved()
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """See :attr:`EncoderTask.trained_as`: a contrastive loss between clips and captions."""
+        """X-ARES' names for this kind of training: a contrastive loss between clips and captions."""
         return "contrastive", "AudioTextContrastiveLoss", "recallatk_r1"
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return a hash of the tokenizer's vocabulary."""
+        """Return a hash of the tokenizer's vocabulary, on which a probe depends."""
         words = sorted(self.load_tokenizer().get_vocab().items())
         return {"tokenizer": hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}
 
     def load_tokenizer(self) -> Any:
-        """Return the tokenizer.
+        """Load the tokenizer of captions.
 
         Raises
         ------
@@ -58,7 +58,7 @@ class CaptionedTask(EncoderTask):
             raise ModelError(f"{self.name}: tokenizer {self.tokenizer}: {told(error)}; allowed: {allowed}") from None
 
     def facts(self, meta: Any) -> tuple[str, ...]:
-        """Return the captions."""
+        """Return a clip's captions; raise ValueError if there is none, or if one is empty or not a text."""
         found = tuple(meta.values())
         if not found or not all(isinstance(one, str) and one.strip() for one in found):
             raise ValueError(f"captions are {found}; allowed: one text or more, none of them empty")

@@ -1,4 +1,7 @@
-"""Read users' X-ARES task files: provide X-ARES' `TaskConfig`, and turn it into a task."""
+"""Read the task files that users wrote for X-ARES, and turn them into tasks.
+
+This file provides X-ARES' class `TaskConfig`, which such files import.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,10 @@ _DEFAULTS: dict[str, Any] = dict(  # noqa: C408  # as X-ARES writes them
 
 
 class TaskConfig(SimpleNamespace):
-    """A task's settings, with the names and defaults of X-ARES 0.1.3; settings that do not apply are ignored.
+    """The settings of a task, with the names and defaults of X-ARES 0.1.3; settings that do not apply are ignored.
 
-    `released` is our own task if the file is one of X-ARES' own files. An unknown setting raises TypeError.
+    `released` holds our version of the task if the file is one of X-ARES' own files. An unknown setting raises
+    TypeError.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
@@ -56,7 +60,7 @@ class TaskConfig(SimpleNamespace):
         self.update_tar_name_of_split()
 
     def update_tar_name_of_split(self) -> None:
-        """Set X-ARES' default names of the tars, from the folds or splits."""
+        """Set the names of the tars of each fold or split to X-ARES' default names."""
         if folds := self.k_fold_splits:
             self.audio_tar_name_of_split = {fold: f"wds-audio-fold-{fold}-*.tar" for fold in folds}
             self.encoded_tar_name_of_split = {fold: f"wds-encoded-fold-{fold}-*.tar" for fold in folds}
@@ -75,9 +79,9 @@ class _Kind:
     key
         Prefix of the keys of users' tasks of this kind.
     least
-        The fewest classes; 0 for a kind without classes.
+        The smallest allowed number of classes; 0 for a kind without classes.
     facts
-        Further arguments of `make` for users' own tasks of this kind.
+        Further arguments of `make` for users' tasks of this kind.
     """
 
     key: str
@@ -111,7 +115,7 @@ KINDS = (CLASSES, TAGS, GRADES, FRAMES, CAPTIONS, TRANSCRIPTS)
 
 
 def on_record(key: str) -> EncoderTask | None:
-    """Return a user's task by the key of its runs, without its tars; None for any other key."""
+    """Return a user's task by the key of its runs, without its file and tars; None for the key of any other task."""
     start, _, name = key.partition("/")
     kind = next((one for one in KINDS if one.key == start), None)
     if kind is None or not name:
@@ -120,7 +124,7 @@ def on_record(key: str) -> EncoderTask | None:
 
 
 def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
-    """Run a user's `*_task.py` and return what its one `*_config(encoder)` function returns.
+    """Run a user's `*_task.py`, call its only `*_config(encoder)` function, and return the configuration from it.
 
     While the file runs, `from xares.task import TaskConfig` gets this module's class, even if X-ARES is installed.
 
@@ -129,7 +133,7 @@ def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
     PluginError
         The file raised an error.
     SettingsError
-        The file has no such function, several, or one that returns something else.
+        The file has no such function or several, or the function does not return a `TaskConfig`.
     """
     with _stand_ins():
         found = _told(path, lambda: runpy.run_path(str(path)))
@@ -145,12 +149,13 @@ def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
 
 
 def task_of(config: TaskConfig) -> EncoderTask:
-    """Turn a configuration into a task.
+    """Turn the configuration in a user's task file into a task.
 
     Raises
     ------
     SettingsError
-        X-ARES has no such kind of task, a released task changes its kind, or a required setting is missing.
+        X-ARES has no such kind of task, the file changes the kind of a released task, or a setting is missing or not
+        allowed.
     """
     name = config.name
     known = None if config.label_processor or config.merge_processor else config.released
@@ -205,7 +210,10 @@ def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
 
 
 def _stated(config: TaskConfig, known: EncoderTask | None) -> dict[str, Any]:
-    """Return loss and metric settings of a frame task; a task of X-ARES must keep its released values."""
+    """Return the loss and metric settings that the configuration of a frame task states.
+
+    A task of X-ARES must keep its released values.
+    """
     args = {"segment_length_in_s": 1.0, "hop_size_in_ms": 0.0, **config.metric_args}  # the first is X-ARES' default
     weight = getattr(config.criterion, "pos_weight", None)
     weights = {1.0} if weight is None else {*np.ravel(weight).tolist()}
@@ -251,7 +259,7 @@ def _own(config: TaskConfig, kind: _Kind) -> EncoderTask:
 
 
 def _told(path: Path, work: Callable[[], Any]) -> Any:
-    """Run a user's code; turn every exception into a :class:`PluginError` of one line."""
+    """Run a user's code; turn every exception into a :class:`PluginError` with a one-line message."""
     try:
         return work()
     except (AudioMarathonError, KeyboardInterrupt):

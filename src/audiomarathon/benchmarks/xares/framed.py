@@ -11,29 +11,29 @@ from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.scoring.segments import Segmented
 
 Event = tuple[float, float, str]
-"""Start and end in seconds, and the label."""
+"""An event: start and end in seconds, and the label."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FramedTask(EncoderTask):
-    """A task whose clips' JSON is a list of events.
+    """A task whose clips' JSON is a list of events; probes label each frame.
 
     Attributes
     ----------
     fields
-        An event's fields: start, end, and its labels, joined by commas.
+        Names of an event's fields: start, end, and labels joined by commas.
     average
-        "macro" takes the mean of the labels' F1; "micro" counts all labels together.
+        "macro" takes the mean of the labels' F1; "micro" takes F1 of all labels' counts together.
     segment
-        Seconds of a segment, in which a label counts once.
+        Length of a segment in seconds; within a segment, a label counts once.
     until
-        Only the first seconds of a clip, up to this time, have labels; 0 if the whole clip has.
+        Time in seconds up to which a clip is labelled; 0 if the whole clip is labelled.
     pos_weight
         Weight of active frames in X-ARES' loss.
     onset
         Tolerance of predicted onsets in seconds; 0 scores no onsets.
     unreleased
-        Labels without a class in X-ARES.
+        Labels that are not among X-ARES' classes.
     stated_hop
         Milliseconds between frames, as stated in a user's file; 0 if not stated.
     """
@@ -50,21 +50,21 @@ class FramedTask(EncoderTask):
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]
-        """F1 over segments."""
+        """Scorer by F1 over segments."""
         return Segmented()
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """See :attr:`EncoderTask.trained_as`: binary cross-entropy of every frame and label."""
+        """X-ARES' names for this kind of training: binary cross-entropy of every frame and label."""
         return "frame", "BCEWithLogitsLoss", f"segmentf1_{self.average}"
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return the segment settings of a user's task; nothing for tasks of X-ARES, whose settings are fixed."""
+        """Return the segment settings of a user's task; nothing for a task of X-ARES, whose settings are fixed."""
         weight = f", positive {self.pos_weight:g}" if released else ""
         return {"segments": f"{self.average}, {self.segment:g} s{weight}"} if self.made else {}
 
     def facts(self, meta: Any) -> tuple[Event, ...]:
-        """Return the events."""
+        """Return a clip's events, one for each label of each event in its JSON."""
         start, end, label = self.fields
         found = [(float(one[start]), float(one[end]), name) for one in meta for name in str(one[label]).split(",")]
         if odd := [event for event in found if not 0 <= event[0] <= event[1] < math.inf]:

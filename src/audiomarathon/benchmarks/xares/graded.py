@@ -1,4 +1,4 @@
-"""Grade tasks: a clip has numbers instead of a label, and a probe predicts them."""
+"""Grade tasks: a clip has numbers (grades) instead of a label, and a probe predicts them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.scoring.scorer import Scorer
 
 @dataclass(frozen=True, kw_only=True)
 class GradedTask(EncoderTask):
-    """A task whose clips have grades.
+    """A task whose clips have grades, such as ratings, instead of labels.
 
     Attributes
     ----------
@@ -25,22 +25,22 @@ class GradedTask(EncoderTask):
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]
-        """Pearson's r of the first grade."""
+        """Scorer by Pearson's r of the first grade."""
         return Graded()
 
     @property
     def lacking(self) -> str:
-        """See :attr:`EncoderTask.lacking`: X-ARES trains on every pair of a prediction and a grade in the batch."""
+        """Why X-ARES' probes are not run: their loss compares each prediction with every grade of the batch."""
         own = "its loss compares each prediction with every grade of the batch, so these probes cannot learn"
         return super().lacking or own
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """See :attr:`EncoderTask.trained_as`: X-ARES before 0.1.3 had such a task."""
+        """X-ARES' names for the training of such a task, which it had before version 0.1.3."""
         return "clip", "MSELoss", "MSE"
 
     def facts(self, meta: Any) -> tuple[float, ...]:
-        """Return the grades, NaN for a missing one."""
+        """Return a clip's grades, NaN for a missing one; raise ValueError if the first is missing."""
         found = tuple(float(meta.get(name, math.nan)) for name in self.grades)
         if not math.isfinite(found[0]) or any(map(math.isinf, found)):
             raise ValueError(f"{', '.join(self.grades)} are {found}; allowed: numbers ({self.grades[0]} in every clip)")

@@ -1,4 +1,7 @@
-"""Turn values of a user's `label_processor` and `merge_processor` into the JSON that our tasks read."""
+"""Apply the functions `label_processor` and `merge_processor` of a user's X-ARES task file to clips.
+
+The functions in this file turn the returned values into the JSON that our tasks read.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from audiomarathon.errors import AudioMarathonError, PluginError, told
 
 @dataclass(frozen=True)
 class Processed:
-    """Turns a clip's key and JSON into a list: the JSON of each item that X-ARES makes of the clip.
+    """Turns a clip's key and JSON into a list: the JSON of each item that the user's functions make of the clip.
 
     Attributes
     ----------
@@ -32,7 +35,7 @@ class Processed:
     read: Callable[[Sequence[Any]], Iterable[Any]]
 
     def __call__(self, key: str, meta: Any) -> list[Any]:
-        """Return the JSON of each item.
+        """Return the JSON of each item that the user's functions make of a clip.
 
         Raises
         ------
@@ -77,7 +80,7 @@ _Embedding = type("_Embedding", (), dict.fromkeys(
 
 
 def label(value: Any) -> dict[str, Any]:
-    """Return a class number as one label."""
+    """Turn a class number into the JSON of a clip with one label: 3 gives `{"labels": ("3",)}`."""
     number = _plain(value)
     if not isinstance(number, int | float) or number != int(number):
         raise ValueError(f"the label is {number!r}; allowed: a class number, from a label_processor")
@@ -85,7 +88,7 @@ def label(value: Any) -> dict[str, Any]:
 
 
 def labels(classes: int, value: Any) -> dict[str, Any]:
-    """Return the classes marked with 1 as labels."""
+    """Turn a list with 0 or 1 for each class into the JSON of a clip: its labels are the classes marked with 1."""
     hot = _plain(value)
     if not isinstance(hot, list | tuple):
         raise ValueError(f"the label is {hot!r}; allowed: a list of {classes}, each 0 or 1, from a label_processor")
@@ -95,7 +98,7 @@ def labels(classes: int, value: Any) -> dict[str, Any]:
 
 
 def grade(value: Any) -> dict[str, Any]:
-    """Return a number as a grade."""
+    """Turn a number into the JSON of a clip with one grade: 3.5 gives `{"grade": 3.5}`."""
     found = np.asarray(value, dtype=np.float64)
     if found.size != 1:
         raise ValueError(f"label_processor returned {found.size} numbers; allowed: one")
@@ -103,13 +106,14 @@ def grade(value: Any) -> dict[str, Any]:
 
 
 def events(classes: int, hop: float, value: Any) -> list[dict[str, Any]]:
-    """Return the runs of ones in an array of shape (classes, frames) as events; `hop` is in milliseconds.
+    """Turn an array of 0 and 1, shape (classes, frames), into events: each run of ones is an event of its class.
 
-    Events begin and end half a hop before a frame, so that rounding a time up to the next frame returns the array.
+    `hop` is the time between frames in milliseconds. Events begin and end half a hop before a frame, so that rounding a
+    time up to the next frame returns the array.
     """
     hot = np.asarray(value)
     if not hop:
-        raise ValueError("frames have no times without an encoder; write TaskConfig(encoder=encoder)")
+        raise ValueError("frames have no times without an encoder; write TaskConfig(encoder=encoder) in the task file")
     if hot.ndim != 2 or len(hot) != classes or not np.isin(hot, (0, 1)).all():
         raise ValueError(f"label_processor returned the shape {hot.shape}; allowed: ({classes}, frames) of 0 and 1")
     edges = np.diff(hot.astype(np.int8), axis=1, prepend=0, append=0)
@@ -121,7 +125,10 @@ def events(classes: int, hop: float, value: Any) -> list[dict[str, Any]]:
 
 
 def captions(values: Sequence[Any]) -> list[dict[int, Any]]:
-    """Return the captions of all items of a clip as one JSON; each value is a text, or a list or dict of texts."""
+    """Collect the captions of all items of a clip in one JSON object; [] without items.
+
+    Each value is a text, or a list or dict of texts.
+    """
     texts: list[Any] = []
     for value in values:
         texts += [value] if isinstance(value, str) else value.values() if isinstance(value, dict) else value

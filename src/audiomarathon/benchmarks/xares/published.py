@@ -1,4 +1,8 @@
-"""X-ARES' published scores: the README's at version 0.1.3, and the first README's, on mini sets (commit f61ff0a)."""
+"""X-ARES' published scores, in two tables.
+
+"readme" is the table of the README at version 0.1.3; "first" is that of the first README, on mini sets (commit
+f61ff0a).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ _Four = tuple[float, float, float, float]
 _Rows = Mapping[str, tuple[_Four, _Four | None]]
 
 #: By task: scores of MLP and of kNN (None: not run), each in the order of ENCODERS. For librispeech the README also has
-#: MLP scores of a later version: .724 .545 .815 .866. Its stated MLP means are .005 above the means of its rows.
+#: MLP scores of a later version: .724 .545 .815 .866. Its stated MLP means exceed the means of its rows by .005.
 _README: _Rows = {
     "asvspoof2015": ((0.964, 0.924, 0.966, 0.937), (0.869, 0.858, 0.843, 0.942)),
     "clotho": ((0.029, 0.014, 0.038, 0.008), None),
@@ -69,27 +73,30 @@ _FIRST: _Rows = {
 
 TABLES: Mapping[str, _Rows] = {"readme": _README, "first": _FIRST}
 
-#: The tables' means over public tasks, MLP and kNN.
+#: The means over public tasks that each table states, for MLP and for kNN.
 STATED: Mapping[str, tuple[_Four, _Four]] = {
     "readme": ((0.699, 0.490, 0.632, 0.598), (0.504, 0.262, 0.299, 0.388)),
     "first": ((0.676, 0.395, 0.575, 0.492), (0.387, 0.256, 0.240, 0.322)),
 }
 
-#: Numbers of test batches in the first README, its weights ("test set size"), for tasks whose batches have changed.
-#: The numbers for its mini ASVspoof and for LibriSpeech are not on record; these reproduce its means to within 0.004,
-#: except the mean of wav2vec2's kNN, whose rows give 0.213.
+#: Weights of the first README ("test set size"): numbers of test batches, for tasks whose batches have changed since.
+#: The numbers for its mini ASVspoof and for LibriSpeech are not on record. With the numbers here, the means of its rows
+#: equal its stated means to within 0.004, except the mean of wav2vec2's kNN, which is 0.213.
 _FIRST_BATCHES = {"asvspoof2015": 160, "clotho": 41, "librispeech": 164}
 
 
 def published(table: str, encoder: str, task: str) -> tuple[float | None, float | None]:
-    """Return an encoder's published MLP and kNN scores on a task, by the task's name; None if unpublished."""
+    """Return an encoder's published scores by MLP and by kNN on a task, by the task's name; None if unpublished."""
     place = ENCODERS.index(encoder)
     mlp, knn = TABLES[table].get(task, (None, None))
     return mlp and mlp[place], knn and knn[place]
 
 
 def weight(table: str, task: str) -> int:
-    """Return a task's weight in a table's means: for "first" the number of test batches, for "readme" set by hand."""
+    """Return a task's weight in the means of a table.
+
+    In "first", it is the number of test batches; in "readme", X-ARES' authors set it by hand.
+    """
     found = next(one for one in TASKS if one.name == task)
     if table == "first":
         return _FIRST_BATCHES.get(task, -(-found.n_test // found.recipe.batch))
@@ -97,8 +104,10 @@ def weight(table: str, task: str) -> int:
 
 
 def published_mean(table: str, encoder: str, probe: int, *, weighted: bool = True) -> float:
-    """Return the mean of a table's rows over public tasks, for MLP (0) or kNN (1), with the table's weights or equal
-    ones."""
+    """Return an encoder's mean score over the public tasks of a table.
+
+    `probe` is 0 for MLP, 1 for kNN. Tasks have the table's weights, or equal weights without `weighted`.
+    """
     public = [task.name for task in TASKS if not task.private]
     rows = {task: value for task in public if (value := published(table, encoder, task)[probe]) is not None}
     each = {task: weight(table, task) if weighted else 1 for task in rows}

@@ -14,7 +14,7 @@ from audiomarathon.scoring.scorer import Scorer
 
 @dataclass(frozen=True, kw_only=True)
 class SpokenTask(EncoderTask):
-    """A task whose clips have transcripts.
+    """A speech recognition task: its clips have transcripts, which probes write from frames.
 
     Attributes
     ----------
@@ -31,21 +31,21 @@ class SpokenTask(EncoderTask):
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]
-        """Word error rate."""
+        """Scorer by word error rate."""
         return Recognised()
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """See :attr:`EncoderTask.trained_as`: an adapter to a causal LM."""
+        """X-ARES' names for this kind of training: an adapter to a causal LM."""
         return "asr", "CrossEntropyLoss", "WER_inv"
 
     @property
     def lacking(self) -> str:
-        """See :attr:`EncoderTask.lacking`: X-ARES' probe needs a causal LM."""
+        """Why X-ARES' probe is not run: it needs a causal LM; "" if one is named."""
         return "" if self.llm else "its probe trains an adapter for a causal LM; name one with --llm Qwen/Qwen2.5-0.5B"
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return the fingerprint of the causal LM, which only X-ARES' probe uses."""
+        """Return the fingerprint of the causal LM; nothing if not `released`, since only X-ARES' probe uses the LM."""
         if not released:
             return {}
         try:
@@ -54,7 +54,7 @@ class SpokenTask(EncoderTask):
             raise ModelError(f"{self.name}: {error} (the causal LM: --llm, XARES_LLM)") from None
 
     def facts(self, meta: Any) -> tuple[str, ...]:
-        """Return the transcript."""
+        """Return a clip's transcript; raise ValueError if it is not a text, or empty."""
         found = meta[self.transcript]
         if not isinstance(found, str) or not found.strip():
             raise ValueError(f"{self.transcript!r} is {found!r}; allowed: text")

@@ -21,14 +21,14 @@ _DAMAGE = (tarfile.TarError, OSError, EOFError, ValueError, ArithmeticError, Loo
 
 @dataclass(frozen=True)
 class Entry:
-    """One clip of a tar.
+    """One clip of a webdataset tar: the place of its audio, and its JSON.
 
     Attributes
     ----------
     row
         Number of the audio among the tar's members, from 1.
     meta
-        The parsed JSON.
+        The clip's parsed JSON.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Entry:
 
 
 def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
-    """Return a plain tar's clips in stored order, and its unusable members.
+    """Return the clips of an uncompressed tar in stored order, and its unusable members as bad rows.
 
     A clip is `<key>.<flac|mp3|sox|wav|m4a|ogg|wma>` and `<key>.json`; the key ends at the first dot of the base name,
     as webdataset cuts it. Members with another extension, or with a name that begins with a dot, are ignored, since
@@ -83,7 +83,7 @@ def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
 
 
 def _flaw(member: tarfile.TarInfo, length: int) -> str:
-    """Return why a member cannot be read; "" if it can be."""
+    """Return the reason why a member of a tar cannot be read; "" if it can."""
     if not member.isreg() or member.issparse():
         return f"{member.name!r} is not a plain file; allowed: no links, devices or sparse files"
     if member.name.startswith("/") or ".." in member.name.split("/") or storable(member.name) != member.name:

@@ -1,4 +1,4 @@
-"""A task for encoders: webdataset tars, a label for each clip, and how X-ARES trains its probe on them."""
+"""Tasks for audio encoders: webdataset tars, a label for each clip, and how X-ARES trains its probe on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from audiomarathon.errors import DataError, MissingDataError, SettingsError, tol
 from audiomarathon.scoring.probe import Classified, Tagged
 from audiomarathon.scoring.scorer import Scorer
 
-#: Returns a clip's label, or its labels in a multi-label task, from its JSON.
+#: Function that returns a clip's label, or its labels in a multi-label task, from its JSON.
 LabelRule = Callable[[Any], str | tuple[str, ...]]
 
 _NAMED = 5  # labels shown in a message
@@ -34,9 +34,9 @@ class Recipe:
     Attributes
     ----------
     crop
-        Length of the pieces of a clip in seconds; None keeps it whole.
+        Length in seconds of the pieces into which a clip is cut; None keeps it whole.
     weight
-        Weight in the published mean.
+        Weight of the task in the published mean.
     """
 
     batch: int = 32
@@ -50,9 +50,10 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One clip. Its `id` is "<part>/<key>", unique in the task; only multi-label tasks have several `labels`.
+    """One clip of an encoder task.
 
-    `facts` holds other facts, such as grades or events.
+    Its `id` is "<part>/<key>", unique in the task; only multi-label tasks have several `labels`. `facts` holds other
+    facts, such as grades or events.
     """
 
     id: str
@@ -65,7 +66,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A task's clips.
+    """The clips of an encoder task, as read from its tars.
 
     Attributes
     ----------
@@ -74,9 +75,9 @@ class Dataset:
     classes
         Sorted labels of the whole data, whatever the limit.
     rows
-        Number of rows in the whole data, bad ones included.
+        Number of items in the whole data (mostly one per clip), plus the number of unusable clips.
     clustered
-        Whether the task's cluster rule fits every clip; otherwise a clip is its own cluster.
+        Whether the task's rule gives every clip a cluster; a clip without one is its own cluster.
     """
 
     folder: Path
@@ -89,14 +90,14 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderTask(Task):
-    """A clip-level task of X-ARES.
+    """A task for encoders, as in X-ARES: a probe predicts the label of each clip.
 
     Attributes
     ----------
     globs
         Glob of the tars of each role: train, valid and test, or each fold. `{00..02}` stands for 00, 01 and 02.
     mini
-        Other globs for the small variant.
+        Globs that differ in the small variant of the data, by role.
     label
         The JSON field with the label (in a multi-label task joined by `;`), or a rule; "" if clips have no labels.
     classes
@@ -104,11 +105,12 @@ class EncoderTask(Task):
     framed
         Whether probes read frames instead of their mean.
     labelled
-        Whether X-ARES turns a clip's JSON into targets, instead of reading it unchanged.
+        Whether X-ARES turns a clip's JSON into the probe's targets, instead of reading it unchanged.
     exact
-        Whether every class must occur.
+        Whether every class must occur in the data.
     cluster, cluster_fields
-        Pattern to search in the key: its first group is the cluster. Else the first of these JSON fields that exists.
+        How to find a clip's cluster: the first group of the pattern `cluster`, searched in the clip's key; else the
+        first JSON field of `cluster_fields` that exists.
     n_test
         Published number of test clips; with folds, the number in one fold.
     in_release
@@ -116,7 +118,8 @@ class EncoderTask(Task):
     swapped
         Whether X-ARES validates on the test clips of the original corpus and tests on its validation clips.
     made
-        Function of a user's file: turns a clip's key and JSON into the JSON of each of its items.
+        Function from a user's file that turns a clip's key and JSON into the JSON of each of its items. None: each
+        clip is one item.
     """
 
     key: str
@@ -148,12 +151,12 @@ class EncoderTask(Task):
 
     @property
     def name(self) -> str:
-        """The key without the benchmark's name; also the folder of its data."""
+        """The key without the benchmark's name; also the name of the folder of the task's data."""
         return self.key.rpartition("/")[2]
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from another field
-        """Accuracy, or mean average precision of a multi-label task."""
+        """Scorer by accuracy, or by mean average precision if clips can have several labels."""
         return Tagged() if self.multi_label else Classified()
 
     @property
@@ -163,35 +166,39 @@ class EncoderTask(Task):
 
     @property
     def lacking(self) -> str:
-        """Why X-ARES' probes are left out; "" if they run."""
+        """Why X-ARES' probes are not run on this task; "" if they are."""
         return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return further facts for a probe's identity; `released`: of X-ARES' own probe, not of our corrected one."""
+        """Return further facts that a probe's identity depends on, besides those of every task.
+
+        `released` selects X-ARES' own probe; without it, the facts are those of our corrected probe.
+        """
         return {}
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' `task_type`, `criterion` and `metric`."""
+        """X-ARES' `task_type`, `criterion` and `metric`, which say how it trains and scores its probe."""
         kind = ("BCEWithLogitsLoss", "mAP") if self.multi_label else ("CrossEntropyLoss", "accuracy")
         return ("clip", *kind)
 
     @property
     def parts(self) -> dict[str, str]:
-        """The globs by part; roles with the same glob are one part (see :meth:`part`)."""
+        """The glob of each part; roles (train, valid, test, folds) with the same glob are one part (:meth:`part`)."""
         return {self.part(role): glob for role, glob in self.globs.items()}
 
     def part(self, role: str) -> str:
-        """Return the name of the part with a role's clips.
+        """Return the name of the part of the data that has a role's clips.
 
-        Roles with the same glob are one part: "test" if that is one of them, else the first of them.
+        Roles (train, valid, test) with the same glob are one part, called "test" if that is one of them, else like the
+        first.
         """
         same = [other for other, glob in self.globs.items() if glob == self.globs[role]]
         return role if self.folds else "test" if "test" in same else same[0]
 
     @property
     def note(self) -> str:
-        """Note for readers of the scores; "" for none."""
+        """A warning for readers of the scores; "" for none."""
         alone = not self.folds and len(self.parts) == 1
         return f"{self.name}: its test clips are its training clips; use as_published only" if alone else ""
 
@@ -201,7 +208,7 @@ class EncoderTask(Task):
         Raises
         ------
         MissingDataError
-            The folder is missing; the message says how to get the data.
+            Neither folder has a tar of the task; the message says how to get the data.
         """
         for folder in (root / self.name, root):
             if len(self.missing(folder)) < len(self.parts):
@@ -209,22 +216,22 @@ class EncoderTask(Task):
         raise self._missing(root / self.name, *self.globs.values())
 
     def missing(self, folder: Path) -> list[str]:
-        """Return the globs without a tar in a folder."""
+        """Return the task's globs that match no tar in a folder."""
         return [glob for glob in dict.fromkeys(self.globs.values()) if not tars_of(folder, glob)]
 
     def placed(self, root: Path) -> bool:
-        """Tell whether every part has a tar, and no download is in progress."""
+        """Tell whether the task's folder has a tar for every part, and no download into it is in progress."""
         folder = root / self.name
         return not self.missing(folder) and not [*folder.glob(".*.partial")]
 
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:
-        """Index the task's tars and read every label.
+        """Index the task's tars, read every label, and return the clips.
 
         Parameters
         ----------
         limit
-            Number of clips from each part, evenly from all classes and at least one of each. A smaller limit takes a
-            subset of a larger one's clips. 0 takes all.
+            Number of clips to take from each part, evenly from all classes and at least one of each; 0 takes all. A
+            smaller limit takes a subset of the clips of a larger limit.
 
         Raises
         ------
@@ -265,7 +272,7 @@ class EncoderTask(Task):
         return Dataset(folder, kept, classes, tuple(bad), clustered, len(clips) + len(bad))
 
     def described(self, key: str, meta: Any) -> tuple[tuple[str, ...], str]:
-        """Read a clip's labels and its cluster ("" if no rule fits) from its key and its JSON.
+        """Return a clip's labels and its cluster ("" if no rule fits), read from its key and its JSON.
 
         Raises
         ------
@@ -282,9 +289,9 @@ class EncoderTask(Task):
         return labels, next((str(fields[name]) for name in self.cluster_fields if name in fields), "")
 
     def items(self, key: str, meta: Any) -> Iterator[tuple[str, tuple[str, ...], str, tuple[Any, ...]]]:
-        """Yield the items of a clip: the ending of the id, the labels, the cluster and the facts.
+        """Yield the items of a clip; each has an ending for the clip's id, labels, a cluster and facts.
 
-        There is one item, unless a user's file makes more.
+        A clip is one item, unless the functions of a user's file make several.
 
         Raises
         ------
@@ -299,7 +306,10 @@ class EncoderTask(Task):
         return ()
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
-        """Return the clips as samples, to listen to. Without globs, read tars that have X-ARES' default names."""
+        """Return the clips as samples, so that people can listen to them.
+
+        A task without globs reads the tars that have X-ARES' default names.
+        """
         if not self.globs:
             samples = [
                 Sample(f"{found[1] or found[2]}/{entry.key}", (cast("Path", entry.audio),), "", "", entry.key)
@@ -315,7 +325,7 @@ class EncoderTask(Task):
         )
 
     def prompt(self, sample: Sample) -> str:  # noqa: ARG002
-        """Return nothing: no model is asked."""
+        """Return "", since an encoder gets no prompt."""
         return ""
 
     def _missing(self, folder: Path, *globs: str) -> MissingDataError:
@@ -350,7 +360,7 @@ class EncoderTask(Task):
         return tuple(sorted(map(storable, found)))
 
     def _classes(self, folder: Path, clips: Iterable[Clip], mini: bool) -> tuple[str, ...]:
-        """Return the sorted classes; raise if their number is wrong."""
+        """Return the sorted classes of the clips; raise :class:`DataError` if their number is wrong."""
         counts = Counter(label for clip in clips for label in clip.labels)
         known = self.classes if isinstance(self.classes, frozenset) else frozenset(counts)
         wanted = self.classes if isinstance(self.classes, int) else len(known)
@@ -362,7 +372,7 @@ class EncoderTask(Task):
 
 
 def tars_of(folder: Path, glob: str) -> list[Path]:
-    """Return a glob's tars, sorted; `{00..02}` in a glob stands for 00, 01 and 02."""
+    """Return the tars in a folder that match a glob, sorted; `{00..02}` in a glob stands for 00, 01 and 02."""
     if found := _BRACES.search(glob):
         numbers = range(int(found[1]), int(found[2]) + 1)
         texts = [f"{glob[: found.start()]}{number:0{len(found[1])}}{glob[found.end() :]}" for number in numbers]
@@ -371,9 +381,10 @@ def tars_of(folder: Path, glob: str) -> list[Path]:
 
 
 def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
-    """Return `limit` clips of each part, or one of each class if that is more, in order.
+    """Return `limit` clips of each part in the given order, or one of each class if the classes are more than `limit`.
 
-    Clips are ranked by a hash within their class; with several labels, the best rank counts. Best ranks come first.
+    Clips are ranked by a hash within their class; a clip with several labels counts with its best rank. The best ranks
+    are taken first.
     """
     order = sorted(clips, key=lambda clip: draw(0, clip.id))
     counts: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""X-ARES' tasks, as data."""
+"""The tasks of X-ARES, as data; find them by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ def _task(
     batch: int = 32, epochs: int = 10, crop: float | None = None, encode_batch: int = 16, knn: bool = True,
     kind: type[EncoderTask] = EncoderTask, **own: Any
 ) -> EncoderTask:  # fmt: skip
-    """Return a task; `splits` are train, valid and test, `tars` a pattern per fold, `file` the name of X-ARES' file."""
+    """Return a task of X-ARES from its facts.
+
+    `splits` names the tars of train, valid and test. `tars` is the pattern of a fold's tars. `file` is the name of
+    X-ARES' own file of the task.
+    """
     by_split = dict(zip(("train", "valid", "test"), (f"{one}*.tar" for one in splits.split()), strict=False))
     return kind(
         key=f"xares/{name}",
@@ -159,9 +163,11 @@ TASKS: tuple[EncoderTask, ...] = (
 
 
 def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
-    """Return tasks by key, name, formal name, original file name, domain, "private", "all" (public ones) or task file.
+    """Return the encoder tasks with these names.
 
-    The functions in a task file get the encoder, since labels of frames depend on its hop.
+    A name is a task's key, name, formal name or file name in X-ARES; a domain; "private"; "all" (all public tasks); or
+    the path of a user's task file. The functions in such a file get the encoder, since labels of frames depend on its
+    hop.
 
     Raises
     ------
@@ -185,7 +191,10 @@ def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
 
 
 def equipped(task: EncoderTask, *, llm: str = "", tokenizer: str = "") -> EncoderTask:
-    """Return a task with the given causal LM or tokenizer, or those of $XARES_LLM and $XARES_TOKENIZER."""
+    """Return the task with a causal LM or a tokenizer set, if it uses one.
+
+    The names are given as arguments, or in $XARES_LLM and $XARES_TOKENIZER.
+    """
     llm, tokenizer = llm or os.environ.get("XARES_LLM", ""), tokenizer or os.environ.get("XARES_TOKENIZER", "")
     if isinstance(task, SpokenTask) and llm:
         return replace(task, llm=llm)
@@ -201,7 +210,7 @@ def _one(word: str) -> EncoderTask:
 
 
 def config_in(file: Path, encoder: Any = None) -> TaskConfig:
-    """Return the configuration in a task file; its `released` is set if it is X-ARES' own file.
+    """Return the configuration in a task file; if it is one of X-ARES' own files, `released` is set to our task.
 
     Such a file is recognised by its name, Zenodo record and tars.
     """
@@ -216,7 +225,7 @@ def config_in(file: Path, encoder: Any = None) -> TaskConfig:
 
 
 def config_of(name: str, encoder: Any = None) -> TaskConfig:
-    """Return a released task as X-ARES' own configuration."""
+    """Return the configuration that X-ARES has for a released task."""
     task, recipe = _one(name), _one(name).recipe
     roles = {} if task.folds else {f"{role}_split": glob.removesuffix("*.tar") for role, glob in task.globs.items()}
     task_type, criterion, metric = task.trained_as

@@ -11,7 +11,7 @@ from audiomarathon.compression.presses.expected_attention import ExpectedAttenti
 
 @dataclass(frozen=True)
 class AdaExpectedAttention(ExpectedAttention):
-    """Expected attention under Ada-KV (Y. Feng et al., arXiv 2407.11550)."""
+    """Expected attention with Ada-KV (Y. Feng et al., arXiv 2407.11550): a layer's heads share one budget."""
 
     key: ClassVar[str] = "ada_expected_attention"
     title: ClassVar[str] = "expected_attention with budgets that differ by head; the ratio holds on average"

@@ -11,7 +11,7 @@ from audiomarathon.compression.presses.snapkv import SnapKV
 
 @dataclass(frozen=True)
 class AdaSnapKV(SnapKV):
-    """SnapKV under Ada-KV (Y. Feng et al., arXiv 2407.11550): heads with broad attention keep more entries."""
+    """SnapKV with Ada-KV (Y. Feng et al., arXiv 2407.11550): heads with broad attention keep more entries."""
 
     key: ClassVar[str] = "ada_snapkv"
     title: ClassVar[str] = "snapkv with budgets that differ by head; the ratio holds on average"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpectedAttention(KVPress):
-    """Score by the attention expected from future queries, times the norm of the value.
+    """Score each entry by the attention expected from future queries, times the norm of its value.
 
     A. Devoto et al., "Expected Attention: KV Cache Compression by Estimating Attention from Future Queries
     Distribution", arXiv 2510.00636, as NVIDIA's kvpress computes it. Queries before rotation are assumed to be
@@ -29,7 +29,7 @@ class ExpectedAttention(KVPress):
     sinks: int = 4
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """See :meth:`KVPress.score`."""
+        """Score each entry by its expected attention × value norm; see :meth:`KVPress.score`."""
         import torch
 
         groups, length, size = cached.key.shape

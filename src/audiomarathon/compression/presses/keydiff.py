@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyDiff(KVPress):
-    """Score −cosine(key, mean of the normalised keys).
+    """Score each entry by −cosine(key, mean of the normalised keys).
 
     J. Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv 2504.15364.
     """
@@ -23,7 +23,7 @@ class KeyDiff(KVPress):
     paper: ClassVar[str] = "2504.15364"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """See :meth:`KVPress.score`."""
+        """Score each entry by how much its key differs from the mean key; see :meth:`KVPress.score`."""
         from torch.nn.functional import cosine_similarity, normalize
 
         keys = cached.key.float()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Knorm(KVPress):
-    """Score −‖key‖₂.
+    """Score each entry by −‖key‖₂: entries with small keys stay.
 
     A. Devoto et al., "A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression", arXiv 2406.11430.
     """
@@ -23,7 +23,7 @@ class Knorm(KVPress):
     paper: ClassVar[str] = "2406.11430"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """See :meth:`KVPress.score`."""
+        """Score each entry by −‖key‖₂; see :meth:`KVPress.score`."""
         import torch
 
         norm: torch.Tensor = torch.linalg.vector_norm(cached.key.float(), dim=-1)

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KVRandom(KVPress):
-    """Score at random, seeded by sample and layer. Draw on the CPU, so that scores are the same on every machine."""
+    """Score entries at random, seeded by sample and layer. Draw on the CPU: scores are the same on every machine."""
 
     key: ClassVar[str] = "kv_random"
     title: ClassVar[str] = "seeded random entries"
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """See :meth:`KVPress.score`."""
+        """Draw a random score for each entry; see :meth:`KVPress.score`."""
         import torch
 
         generator = torch.Generator().manual_seed(cached.seed * 1009 + cached.layer)

@@ -16,8 +16,8 @@ class PyramidKV(SnapKV):
     """SnapKV's scores, with budgets that fall linearly from layer to layer. The mean budget is k.
 
     Z. Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv
-    2406.02069, section 3: the last layer keeps k/β entries and the first 2k − k/β. Both move towards k if k/β is below
-    1 or 2k − k/β above the number of entries.
+    2406.02069, section 3: the last layer keeps k/β entries and the first 2k − k/β. Both move towards k if k/β would be
+    below 1, or 2k − k/β above the number of entries.
     """
 
     key: ClassVar[str] = "pyramidkv"
@@ -28,7 +28,7 @@ class PyramidKV(SnapKV):
     beta: int = 20
 
     def budgets(self, total: int, layers: int) -> list[int]:
-        """See :meth:`KVPress.budgets`; they sum to exactly k · layers."""
+        """Return budgets that fall linearly from layer to layer, with sum k · layers; see :meth:`KVPress.budgets`."""
         kept = kept_count(total, self.ratio)
         if layers == 1:
             return [kept]

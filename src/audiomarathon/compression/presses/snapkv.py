@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SnapKV(KVPress):
-    """Score by the mean attention of the last prompt positions, average-pooled; those positions always stay.
+    """Score each entry by the mean attention of the last prompt positions, average-pooled; those always stay.
 
     Y. Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation", arXiv 2404.14469, section 4.
     """
@@ -26,7 +26,7 @@ class SnapKV(KVPress):
     kernel: int = 5
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """See :meth:`KVPress.score`."""
+        """Score each entry by pooled attention from the end of the prompt; see :meth:`KVPress.score`."""
         import torch
         from torch.nn.functional import avg_pool1d
 

@@ -25,7 +25,7 @@ class StreamingLLM(KVPress):
     sinks: int = 4
 
     def score(self, cached: Cached) -> torch.Tensor:
-        """See :meth:`KVPress.score`."""
+        """Score each entry by its position, later ones higher; the sinks get infinity. See :meth:`KVPress.score`."""
         import torch
 
         heads, length = cached.key.shape[:2]

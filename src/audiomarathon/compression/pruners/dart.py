@@ -31,7 +31,7 @@ class Dart(TokenPruner):
     text_pivots: int = 4
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """See :meth:`TokenPruner.select`."""
+        """Choose pivots, and the audio tokens least similar to them; see :meth:`TokenPruner.select`."""
         import torch
         from torch.nn.functional import normalize
 
@@ -39,7 +39,8 @@ class Dart(TokenPruner):
         norm = seen.key.float().abs().sum((0, 2))  # L1 over all heads, (S,)
         audio = norm[positions].topk(min(self.audio_pivots, evidence.n_keep)).indices
         places = torch.arange(len(norm), device=norm.device)
-        after = norm.masked_fill(places <= positions[-1], -torch.inf)  # after the audio is only text: padding is left
+        # Only text follows the audio, since padding is on the left.
+        after = norm.masked_fill(places <= positions[-1], -torch.inf)
         steering = after.topk(min(self.text_pivots, evidence.text_after)).indices
         budget = evidence.n_keep - len(audio)
         pivots = torch.cat([positions[audio], steering])

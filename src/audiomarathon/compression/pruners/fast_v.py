@@ -28,7 +28,7 @@ class FastV(TokenPruner):
     ranks_by_attention: ClassVar[bool] = True
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """See :meth:`TokenPruner.select`."""
+        """Choose the k audio tokens that receive the most attention; see :meth:`TokenPruner.select`."""
         return attention_received(evidence).topk(evidence.n_keep).indices
 
 

@@ -20,12 +20,12 @@ class Frame(TokenPruner):
     paper: ClassVar[str] = "2510.07293"
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """See :meth:`TokenPruner.select`."""
+        """Choose audio tokens at a uniform stride; see :meth:`TokenPruner.select`."""
         return at_stride(evidence)
 
 
 def at_stride(evidence: Evidence) -> torch.Tensor:
-    """Return the indices ⌊i·N/k⌋ for i < k."""
+    """Return the indices ⌊i·N/k⌋ for i < k, which keep k of N audio tokens at a uniform stride."""
     import torch
 
     return torch.arange(evidence.n_keep) * len(evidence.positions) // evidence.n_keep

@@ -11,7 +11,7 @@ from audiomarathon.models.merge import Merge
 
 @dataclass(frozen=True)
 class MergeAdjacent(TokenPruner):
-    """Join the N − k pairs of neighbours with the most similar hidden states, and average each group.
+    """Join the N − k pairs of neighbours with the most similar hidden states, and average each of the k groups.
 
     Y. Li et al., "Accelerating Transducers through Adjacent Token Merging", arXiv 2306.16009, merge neighbours by the
     cosine similarity of their keys, pair by pair in several layers. Here merging is one step with an exact budget
@@ -25,7 +25,7 @@ class MergeAdjacent(TokenPruner):
     sees_states: ClassVar[bool] = True
 
     def select(self, evidence: Evidence) -> Merge:
-        """See :meth:`TokenPruner.select`."""
+        """Merge the most similar neighbours into k groups; see :meth:`TokenPruner.select`."""
         import torch
         from torch.nn.functional import normalize
 

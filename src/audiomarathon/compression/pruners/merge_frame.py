@@ -21,5 +21,5 @@ class MergeFrame(TokenPruner):
     title: ClassVar[str] = "averages of equal spans of audio tokens"
 
     def select(self, evidence: Evidence) -> Merge:
-        """See :meth:`TokenPruner.select`."""
+        """Average the tokens of k equal spans; see :meth:`TokenPruner.select`."""
         return Merge.average_from(at_stride(evidence), len(evidence.positions))

@@ -22,7 +22,7 @@ class Random(TokenPruner):
     title: ClassVar[str] = "a seeded random subset of the audio tokens"
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """See :meth:`TokenPruner.select`."""
+        """Choose k audio tokens at random; see :meth:`TokenPruner.select`."""
         import torch
 
         generator = torch.Generator().manual_seed(evidence.seed)

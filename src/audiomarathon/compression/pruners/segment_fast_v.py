@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class SegmentFastV(TokenPruner):
     """Cut the audio into equal time segments; in each, keep the tokens with FastV's highest scores.
 
-    Compare arXiv 2511.14293. The numbers of tokens to keep are rounded by the largest remainder, so that they sum to k;
-    ties go to the earlier segment.
+    Compare arXiv 2511.14293. Each segment's number of tokens to keep is rounded by the largest-remainder method, so
+    that the numbers sum to k; ties go to the earlier segment.
     """
 
     key: ClassVar[str] = "segment_fast_v"
@@ -30,7 +30,7 @@ class SegmentFastV(TokenPruner):
     segments: int = 10
 
     def select(self, evidence: Evidence) -> torch.Tensor:
-        """See :meth:`TokenPruner.select`."""
+        """Choose the tokens with FastV's highest scores in each segment; see :meth:`TokenPruner.select`."""
         import torch
 
         score = attention_received(evidence)
@@ -43,7 +43,10 @@ class SegmentFastV(TokenPruner):
 
 
 def shares(total: int, budget: int, segments: int) -> list[int]:
-    """Split `budget` over equal segments of `total` tokens in proportion to their sizes, by largest remainder."""
+    """Cut `total` tokens into equal segments, and return how many of `budget` tokens each segment keeps.
+
+    The shares are proportional to the segments' sizes, and rounded by the largest-remainder method.
+    """
     sizes = [total * (i + 1) // segments - total * i // segments for i in range(segments)]
     whole = [size * budget // total for size in sizes]
     by_remainder = sorted(range(segments), key=lambda i: (-(sizes[i] * budget % total), i))

@@ -29,13 +29,14 @@ Vector = tuple[dict[Ngram, float], float]  # weights of the n-grams of one order
 class Frequencies:
     """Document frequencies: the number of items whose references contain each n-gram.
 
-    Count all references of the split, even if only a part is scored: counted on a part, common words look rare and
-    every score rises. `cider_d` counts the split; `cider_d_as_published` counts the scored items.
+    Count the references of the whole split, even if only some of its items are scored. Counted on few items, common
+    words look rare, and every score rises. The figure `cider_d` counts the split; `cider_d_as_published` counts the
+    scored items.
 
     Attributes
     ----------
     items
-        Number of items by n-gram, n = 1…4.
+        Number of items that contain each n-gram, n = 1…4.
     total
         Number of items of the corpus.
     hash
@@ -48,7 +49,7 @@ class Frequencies:
 
     @classmethod
     def of(cls, references: Sequence[Sequence[str]]) -> Frequencies:
-        """Count the n-grams of a corpus, given each item's references.
+        """Count in how many items of a corpus each n-gram occurs, given each item's references.
 
         Raises
         ------
@@ -65,7 +66,10 @@ class Frequencies:
         return cls(items, len(references), digest.hexdigest())
 
     def vectors(self, text: str) -> list[Vector]:
-        """Return a text's tf-idf vector of each order: raw counts times ln(total / items)."""
+        """Return a text's tf-idf vectors with their norms, one for each n from 1 to 4.
+
+        The weight of an n-gram is its count in the text times ln(total / items that contain it).
+        """
         rarest, items = math.log(self.total), self.items
         found = []
         for order in _ngrams(text):
@@ -75,7 +79,7 @@ class Frequencies:
 
 
 def cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]], frequencies: Frequencies) -> Floats:
-    """Return the score of each item, 0…10; the corpus score is their mean.
+    """Return each item's CIDEr-D score, 0…10; the corpus score is the mean of these scores.
 
     Parameters
     ----------
@@ -104,7 +108,7 @@ def _similarity(candidate: Vector, reference: Vector) -> float:
 
 
 def _length(text: str) -> int:
-    """Return the number of bigrams, which COCO's code uses as length."""
+    """Return a caption's length as COCO's code measures it: the number of bigrams."""
     return sum(_ngrams(text)[1].values())
 
 

@@ -1,7 +1,7 @@
 """FENSE (Fluency ENhanced Sentence-bert Evaluation): similarity in meaning, with a penalty for broken English.
 
-Z. Zhou et al., "Can Audio Captions Be Evaluated with Image Caption Metrics?", ICASSP 2022. This file has the
-arithmetic and the interfaces of the two models; the models are in `audiomarathon/scoring/caption_models.py`.
+Z. Zhou et al., "Can Audio Captions Be Evaluated with Image Caption Metrics?", ICASSP 2022. This file has the arithmetic
+and the interfaces of the two models; the models are in `audiomarathon/scoring/caption_models.py`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class FluencyChecker(Protocol):
 
 @dataclass(frozen=True)
 class Fense:
-    """FENSE and its parts, each of shape (items,); corpus figures are their means.
+    """FENSE and its two parts, one value per item, shape (items,); the corpus figures are the means over items.
 
     Attributes
     ----------
     sbert_sim
         Mean cosine between the candidate and its references, −1…1.
     fer
-        1 if the checker is over 90 % sure of an error, else 0.
+        1 if the fluency checker is over 90 % sure of an error in the candidate, else 0.
     fense
         `sbert_sim * (1 - 0.9 * fer)`.
     """
@@ -57,7 +57,7 @@ class Fense:
 def fense(
     candidates: Sequence[str], references: Sequence[Sequence[str]], encoder: TextEncoder, checker: FluencyChecker
 ) -> Fense:
-    """Return FENSE of each item. Both models see each distinct text once."""
+    """Return each item's FENSE. The encoder and the checker process each distinct text once."""
     similarity = sbert_sim(candidates, references, encoder)
     places = {text: place for place, text in enumerate(dict.fromkeys(candidates))}
     probability = np.asarray(checker.error(list(places)), np.float64)

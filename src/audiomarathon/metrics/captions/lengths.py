@@ -1,4 +1,4 @@
-"""Lengths of captions, cut-offs of FENSE's models, and human scores."""
+"""Measure the lengths of captions, cut captions to one sentence, and score people's captions."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ def first_sentence(text: str) -> str:
 
 
 def lengths(captions: Sequence[str], count_pieces: Callable[[list[str]], Sequence[int]] | None) -> dict[str, Any]:
-    """Return the lengths of captions, and the share of captions longer than FENSE's models read.
+    """Return statistics of captions' lengths, and the share of captions too long for FENSE's models.
 
     Parameters
     ----------
     count_pieces
-        Counts the word pieces of texts, special tokens included, without cutting; None without such a model.
+        Function that counts the word pieces of each whole text, special tokens included; None if FENSE's encoder is
+        missing.
 
     Returns
     -------
     dict
-        `words` (`mean`, `p5`, `p95`, of the tokens of :func:`tokens`), `beyond_64`, `beyond_128` (shares, or None).
-        All values are None without captions.
+        `words`: `mean`, `p5` and `p95` of the number of tokens (:func:`tokens`). `beyond_64` and `beyond_128`: share of
+        captions with more word pieces than 64 or 128; None without `count_pieces`. Without captions, all values are
+        None.
     """
     words = [len(tokens(caption)) for caption in captions]
     figures = [np.mean(words), *np.percentile(words, [5, 95])] if words else [None] * 3
@@ -58,15 +60,15 @@ def lengths(captions: Sequence[str], count_pieces: Callable[[list[str]], Sequenc
 
 
 def human_ceiling(references: Sequence[Sequence[str]], metric: Metric) -> Floats:
-    """Return human scores: score each reference against the other references of its item, and average.
+    """Return each item's human score: the mean score of each reference against the item's other references.
 
     Parameters
     ----------
     references
-        At least two captions per item.
+        Captions of each item.
     metric
-        Maps captions and their references to scores. Called for the first reference of every item, then for the second,
-        and so on.
+        Function that maps captions and their references to scores. It is called with the first reference of every item,
+        then with the second, and so on.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """Penn Treebank tokens of captions, as in COCO's caption metrics.
 
-They run the PTBTokenizer of Stanford CoreNLP 3.4.1 with `-preserveLines -lowerCase`, then drop 17 punctuation tokens:
-`'' ' (two backticks) (one backtick) -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;`. Lower-casing comes first, so `(`
-becomes `-lrb-` and stays: brackets count as words. The rules below reproduce that program's output on single texts. In
-a file, it also looks at the start of the next line ("in C." before "The").
+These metrics run the PTBTokenizer of Stanford CoreNLP 3.4.1 with `-preserveLines -lowerCase`, then drop 17 punctuation
+tokens: `'' ' (two backticks) (one backtick) -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;`. Lower-casing comes first, so
+`(` becomes `-lrb-` and stays: brackets count as words. The rules below reproduce that program's output on single texts.
+In a file, that program also looks at the start of the next line ("in C." before "The"); these rules do not.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _CURLY = re.compile(r"(?:\u2019(?:s|d|m|ll|re|ve|t)|n\u2019t)\Z")
 
 @cache
 def _token() -> re.Pattern[str]:
-    """Compile the rules, which takes 0.1 s, at the first caption."""
+    """Return the tokenizer's compiled rules. Compile them at the first call, since this takes 0.1 s."""
     return re.compile("|".join(_RULES))
 
 
@@ -105,7 +105,7 @@ def _token() -> re.Pattern[str]:
 def tokens(text: str) -> tuple[str, ...]:
     """Return the tokens of one caption, in lower case; line breaks count as spaces.
 
-    A telephone number or markup is one token, with no-break spaces for its spaces.
+    A telephone number or a markup tag is one token; its spaces become no-break spaces.
     """
     found = []
     for match in _token().finditer(text.replace("\n", " ").replace("\u00ad", "")):

@@ -1,4 +1,4 @@
-"""DESED: soundscapes of ten seconds with domestic sound events, and when each begins and ends."""
+"""DESED: soundscapes of ten seconds with domestic sound events, and the start and end of each event."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ COLUMNS = ("filename", "onset", "offset", "event_label")
 
 
 class DesedCorpus(Corpus):
-    """Join soundscapes so that at least three of the ten classes do not occur: these are the wrong options.
+    """Join soundscapes so that at least three of the ten classes do not occur in a clip, to be the wrong options.
 
-    Five minutes of random soundscapes hold nearly every class. So soundscapes are first dealt to ten groups, and each
-    group excludes three classes.
+    Five minutes of random soundscapes hold nearly every class. So soundscapes are first dealt to ten groups, each of
+    which excludes three classes.
     """
 
     task = "desed"
@@ -68,14 +68,14 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
         sources = []
         for name, found in sorted(places.items()):
             if found:
-                path = self.the_one(found, f"files {name}")
+                path = self.the_one(found, f"file {name}")
                 sources.append(Source(path, self.name(path), {"events": events[name]}))
             else:
                 self.left_out.append((name, f"is in {file.name}, but the file is missing"))
         return sources
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask which event occurs; three options do not occur."""
+        """Return the question which event occurs in the clip; the three wrong options are events that do not."""
         events = [
             (label, source["offset"] / clip["rate"] + onset, source["offset"] / clip["rate"] + offset)
             for source in clip["sources"]
@@ -112,7 +112,7 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
 
 
 def _events(file: Path) -> Mapping[str, list[Event]]:
-    """Return each soundscape's events; a line without a label is a soundscape without events."""
+    """Return each soundscape's events (label, start, end), by file name; a line without a label gives no event."""
     found: dict[str, list[Event]] = {}
     for place, row in table(file, COLUMNS):
         events = found.setdefault(Path(row["filename"]).name, [])
@@ -124,6 +124,6 @@ def _events(file: Path) -> Mapping[str, list[Event]]:
         except ValueError:
             onset, offset = math.nan, math.nan
         if label not in Desed.classes or not 0 <= onset < offset < math.inf:
-            raise DataError(f"{place}: expected an event of the ten classes with its times, found {row}")
+            raise DataError(f"{place}: expected one of the ten classes with onset < offset in seconds, found {row}")
         events.append((label, onset, offset))
     return found

@@ -1,4 +1,4 @@
-"""GTZAN: a thousand clips of music of 30 s, one folder per genre."""
+"""GTZAN: a thousand music clips of 30 s, one folder per genre."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GtzanCorpus(Corpus):
         return [Group(genre, folder / genre, {"genre": genre}) for genre in genres]
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for the genre; three options are wrong."""
+        """Return the question for the genre, with three wrong options."""
         genre = clip["facts"]["genre"]
         options, letter = drawn(genre, Gtzan.classes, chance)
         shown = [f"{option.capitalize()} - {option}" for option in options]

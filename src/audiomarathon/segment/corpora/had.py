@@ -14,7 +14,7 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
 class HadCorpus(Corpus):
     """Join genuine clips with genuine clips, and half-truth clips with half-truth clips.
 
-    Clips are joined whole: the genuine segments of a half-truth clip alone would make a "fake" clip without a fake.
+    Clips are joined whole: a piece of a half-truth clip might hold only genuine speech, and yet be labelled fake.
     """
 
     task = "had"
@@ -65,7 +65,7 @@ class HadCorpus(Corpus):
 
 
 def _labels(file: Path) -> Iterator[tuple[str, list[tuple[float, float]], bool]]:
-    """Yield a clip's name, its fake segments in seconds, and whether it is labelled genuine."""
+    """Yield each clip's name, its fake segments (start, end) in seconds, and whether it is labelled genuine."""
     for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), start=1):
         if not (words := line.split()):
             continue

@@ -1,4 +1,4 @@
-"""LibriSpeech: read books, one FLAC per utterance, one folder per chapter."""
+"""LibriSpeech: audiobooks, one FLAC per utterance, one folder per chapter."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Name the folder of a split, or LibriSpeech/ for all splits."""
         return sources
 
     def place(self, group: Group, index: int) -> str:
-        """Return a path like the corpus' own, such as `test-clean/1089/134686/1089-134686-0000.flac`."""
+        """Return a path like those in the corpus, such as `test-clean/1089/134686/1089-134686-0000.flac`."""
         _, speaker, chapter = group.name.split("/")
         return f"{group.name}/{speaker}-{chapter}-{index:04d}.flac"
 

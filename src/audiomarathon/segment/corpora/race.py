@@ -1,4 +1,4 @@
-"""RACE: English exams' passages with questions, read aloud by a speech synthesiser that the user has."""
+"""RACE: passages and questions of English exams, read aloud by the user's own speech synthesiser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
 
 
 class RaceCorpus(Corpus):
-    """Turn each passage into one clip. Passages that take too short or too long to read aloud are left out."""
+    """Turn each passage into one clip. Passages whose audio is too short or too long are left out."""
 
     task = "race"
     title = "RACE"
@@ -67,7 +67,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         return groups
 
     def audio(self, source: Source, scratch: Path) -> Path:
-        """Run the command that reads the passage aloud."""
+        """Run the command that reads the passage aloud, and return the audio file."""
         text, out = scratch / "passage.txt", scratch / "passage.wav"
         text.write_text(_passage(source.path)["article"] + "\n", encoding="utf-8")
         command = self._command(str(text), str(out))
@@ -86,7 +86,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         return [word.format(text=text, out=out) for word in shlex.split(self.tts)]
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the questions of the exam."""
+        """Return a row for each of the exam's questions on the passage."""
         del chance
         facts = clip["facts"]
         return [
@@ -96,7 +96,10 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
 
 
 def _passage(path: Path) -> dict[str, Any]:
-    """Return article, id and questions; raise ValueError, KeyError, TypeError or AttributeError for other files."""
+    """Return a passage's id, article and questions, and the numbers of unusable questions.
+
+    Raises ValueError, KeyError, TypeError or AttributeError if the file is not a passage.
+    """
     data = json.loads(path.read_text(encoding="utf-8-sig"))
     questions, unusable = [], []
     triples = zip(data["questions"], data["options"], data["answers"], strict=True)

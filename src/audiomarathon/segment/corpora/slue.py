@@ -65,7 +65,7 @@ class SlueCorpus(Corpus):
         return groups
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for a named entity; the other three options are entities of the same type that the clip does not name."""
+        """Return the question which entity is named; the wrong options have its type and are not named in the clip."""
         text = f" {' '.join(source['facts']['text'] for source in clip['sources'])} "
         entities = [tuple(entity) for source in clip["sources"] for entity in source["facts"]["entities"]]
         absent = {
@@ -95,7 +95,7 @@ def _is_of(path: Path, split: str) -> bool:
 
 
 def _utterances(file: Path) -> Iterator[tuple[str, list[tuple[str, str]], str]]:
-    """Yield id, entities (type and words) and text of each utterance."""
+    """Yield each utterance's id, entities (type, words) and text."""
     for place, row in table(file, COLUMNS, exact=True):
         text = row["normalized_text"]
         try:

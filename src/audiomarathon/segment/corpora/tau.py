@@ -53,7 +53,7 @@ class TauCorpus(Corpus):
         return [Group(name, sorted(groups[name], key=lambda s: s.name), facts[name]) for name in sorted(groups)]
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for the scene; three options are wrong."""
+        """Return the question for the scene, with three wrong options."""
         scene = clip["facts"]["scene"]
         options, letter = drawn(scene, Tau.classes, chance)
         shown = [option.replace("_", " ").capitalize() for option in options]

@@ -1,4 +1,4 @@
-"""VoxCeleb 1 and 2: interviews, one folder per speaker. Gender is in the corpus's table; users supply ages."""
+"""VoxCeleb 1 and 2: interviews, one folder per speaker. The corpus lists genders; users must supply ages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _VoxCeleb(Corpus):
         """Return each speaker's gender or age, by id."""
 
     def groups(self) -> list[Group]:
-        """Return one group per speaker; its clips are listed when needed."""
+        """Return one group per speaker; a speaker's clips are listed only when needed."""
         folders = []
         for root in self.roots:
             found = nearest(root, lambda folder: any(map(_SPEAKER.fullmatch, folder.folders)))
@@ -66,10 +66,10 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip, into the 
   {_CONVERT}"""
     example = "vox2/dev/aac --meta vox2/vox2_meta.csv -o data/Vox"
     metadata_file = Vox.metadata_file
-    meta: Annotated[Path | None, typer.Option(help="vox1_meta.csv or vox2_meta.csv (default: found).")] = None
+    meta: Annotated[Path | None, typer.Option(help="vox1_meta.csv or vox2_meta.csv (default: searched).")] = None
 
     def speakers(self) -> Mapping[str, str]:
-        """Return each speaker's gender."""
+        """Return each speaker's gender, by id."""
         places = dict.fromkeys(place for root in self.roots for place in (root, *root.parents[:3]))
         near = [file for place in places for file in sorted(place.glob("vox[12]_meta.csv"))]
         found: dict[str, str] = {}
@@ -85,7 +85,7 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip, into the 
         return found
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for the gender; options keep the published order."""
+        """Return the question for the gender; its options keep the published order."""
         del chance
         facts = {"speaker_id_original": clip["facts"]["speaker"], "uniq_id": f"vox_{Path(clip['path']).stem}"}
         asked = "What is the gender of the speaker?"
@@ -105,7 +105,7 @@ class VoxAgeCorpus(_VoxCeleb):
     ages: Annotated[Path, typer.Option(help="CSV table of speaker ids and ages.")]
 
     def speakers(self) -> Mapping[str, int]:
-        """Return each speaker's age; speakers under 18 belong to no age group and are left out."""
+        """Return each speaker's age, by id; speakers under 18 belong to no age group and are left out."""
         found: dict[str, int] = {}
         for number, cells in enumerate(_cells(self.ages), start=1):
             if number == 1 and not any(cell.replace(".", "").isdecimal() for cell in cells):
@@ -116,12 +116,12 @@ class VoxAgeCorpus(_VoxCeleb):
                 raise DataError(f"{self.ages}, line {number}: expected a speaker's id and age, found {','.join(cells)}")
             if found.setdefault(speaker, int(float(age))) != int(float(age)):
                 raise DataError(
-                    f"{self.ages}, line {number}: speaker {speaker} is there twice; the first age is {found[speaker]}"
+                    f"{self.ages}, line {number}: speaker {speaker} occurs twice; the first age is {found[speaker]}"
                 )
         return {speaker: age for speaker, age in found.items() if age >= 18}
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for the age group; options keep the published order."""
+        """Return the question for the age group; its options keep the published order."""
         del chance
         age = clip["facts"]["known"]
         answer = VoxAge.classes[sum(age > oldest for oldest in _OLDEST)]

@@ -1,0 +1,78 @@
+"""Tables copied from papers, releases and model cards: a slip in one figure would look like any other figure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from audiomarathon.benchmarks.audiomarathon import published as audiomarathon_paper
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.benchmarks.jasco.benchmark import DEPENDENCE, JASCO, JUDGES
+from audiomarathon.benchmarks.xares import published as xares_readme
+from audiomarathon.benchmarks.xares.tasks import TASKS
+from audiomarathon.costs.config_facts import DTYPE_BYTES
+from audiomarathon.models.registry import BUILT_IN
+from audiomarathon.segment import corpora
+from audiomarathon.segment.corpus import Corpus
+
+
+def plain(value: Any) -> Any:
+    """Replace dataclasses by dicts, and functions and patterns by their names and texts."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, {one.name: plain(getattr(value, one.name)) for one in fields(value)}]
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, value))
+    return getattr(value, "__name__", value if isinstance(value, (str, int, float, type(None))) else str(value))
+
+
+def attributes(classes: Iterable[type]) -> list[dict[str, Any]]:
+    """Return the texts, numbers and tuples that classes and their bases define, except texts for readers."""
+    return [
+        {
+            name: value
+            for part in one.__mro__[::-1]
+            for name, value in vars(part).items()
+            if not name.startswith("_")
+            and name not in ("title", "layout", "example")
+            and isinstance(value, (str, float, int, tuple))
+        }
+        for one in classes
+    ]
+
+
+def raw_corpora() -> list[dict[str, Any]]:
+    modules = [import_module(f"{corpora.__name__}.{one.name}") for one in pkgutil.iter_modules(corpora.__path__)]
+    found = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
+    return attributes(one for one in found if issubclass(one, Corpus) and hasattr(one, "task"))
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        pytest.param(
+            lambda: [audiomarathon_paper.SCORES, audiomarathon_paper.ROW_OF, AUDIOMARATHON.facts],
+            "ce5cae6764312181",
+            id="our scores",
+        ),
+        pytest.param(lambda: attributes(map(type, AUDIOMARATHON.tasks)), "e6cde1b5aff3b5ea", id="the ten tasks"),
+        pytest.param(lambda: [JASCO.facts, JASCO.published, DEPENDENCE, JUDGES], "b3f534b93ea023fa", id="JASCO"),
+        pytest.param(raw_corpora, "c02ffe9b05bfa547", id="raw corpora"),
+        pytest.param(lambda: [xares_readme.TABLES, xares_readme.STATED], "adecbdb25d4059df", id="X-ARES' scores"),
+        pytest.param(lambda: TASKS, "e6813bc3d2c8bd80", id="X-ARES' tasks"),
+        pytest.param(lambda: [BUILT_IN, DTYPE_BYTES], "aa51038b312d6852", id="models"),
+    ],
+)
+def test_a_table_is_as_it_was_copied(table: Callable[[], Any], expected: str) -> None:
+    found = hashlib.sha256(json.dumps(plain(table()), sort_keys=True).encode()).hexdigest()[:16]
+    assert found == expected, f"{found}: compare the changed entry with its source, then write this digest here"
