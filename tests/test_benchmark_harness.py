@@ -41,7 +41,7 @@ def test_parts_of_a_run_leave_the_warm_up_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("calls", "code"), [([call(1)], 0), ([call(1), call(2)], 3)])
 def test_a_run_that_failed_is_refused(tmp_path: Path, calls: list[dict[str, object]], code: int) -> None:
-    with pytest.raises(SystemExit, match=r"error: .*(gave 3|1 times, not 2)"):
+    with pytest.raises(SystemExit, match=r"error: .*(exit code 3|1 times, not 2)"):
         beside.one_run(script(tmp_path, calls, code), tmp_path, 2)
 
 

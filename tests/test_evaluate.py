@@ -154,7 +154,7 @@ class TestThroughputMode:
         assert later.summary["timing"]["audio_seconds_per_second"] > 0
 
     def test_a_setting_named_twice_is_refused(self, go) -> None:
-        with pytest.raises(SettingsError, match="same name"):
+        with pytest.raises(SettingsError, match="same label"):
             go("tau", methods=[get_method("base"), get_method("base")])
 
 

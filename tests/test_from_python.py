@@ -87,7 +87,7 @@ def test_two_presses_of_one_kind_have_two_folders(settings: dict) -> None:
     presses = [("mine-7", Addressed(7)), ("mine-9", Addressed(9))]
     folders = {result.folder for result in evaluate("tau", method=presses, max_new_tokens=1, **settings)}
     assert len(folders) == 2
-    with pytest.raises(SettingsError, match="same name"):
+    with pytest.raises(SettingsError, match="same label"):
         evaluate("tau", method=[("mine", Addressed(7)), ("mine", Addressed(9))], **settings)
 
 

@@ -38,6 +38,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def task_of(tokenizer: str, **recipe: Any) -> CaptionedTask:
     (task,) = named(["clotho"])
+    assert equipped(*named(["esc50"]), llm="llm", tokenizer=tokenizer) == named(["esc50"])[0]
     found = equipped(task, tokenizer=tokenizer)
     assert isinstance(found, CaptionedTask)
     return replace(found, recipe=replace(found.recipe, **{"batch": 36, "epochs": 6, "crop": None} | recipe))
