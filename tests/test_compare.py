@@ -496,7 +496,7 @@ class TestNames:
         folder = a_run(tmp_path / "silence", "base-0", [True, False] * 2, data="names of its own")
         changed_records(as_control(folder), clips="silent")
         row = rows_of(tmp_path)["tau", "base-0 [silence]"]
-        assert (row.samples, row.mcnemar, row.untimed) == (4, 0.5, "times of other audio")
+        assert (row.samples, row.mcnemar, row.untimed) == (4, 0.5, "times of different audio")
 
     def test_twice_the_same_says_in_what_they_differ_all_the_same(self, tmp_path: Path) -> None:
         a_run(tmp_path / "one", "base-0", [True] * 4)

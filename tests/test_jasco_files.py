@@ -83,7 +83,7 @@ def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch:
     code, output = call("compare", "results")
     assert code == 0, output
     code, output = call("jasco", "import", files[1], "--model-name", "A")
-    assert (code, "its reply to 2-p1 is not" in output) == (2, True)
+    assert (code, "its reply to 2-p1 differs" in output) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_runs_whose_words_are_weighed_otherwise_are_not_compared(tmp_path: Path)
     file = written(tmp_path / "predictions.json", [ENTRIES[0], ENTRIES[2]])
     imported = ("import", "lalm", file, "--results", out, "--model-name")
     assert [call(*imported, "A")[0], call(*imported, "B", "--data", data)[0]] == [0, 0]
-    assert "word weights from other references" in call("compare", out)[1]
+    assert "word weights from different reference texts" in call("compare", out)[1]
     assert call("run", "clotho", "--model", "embedded", "--data", data, "--results", out, "--max-new-tokens", 2)[0] == 0
     assert "prompts of an imported run" in call("compare", out / "lalm" / "clotho")[1]
 

@@ -35,7 +35,7 @@ def by_rule_1(written: Any) -> Any:
 
 
 def same(one: object, other: object) -> bool:
-    """Tell whether two fingerprints match, by rule 1 if either was made by it; other values match if they are equal."""
+    """Tell whether two fingerprints match: by the older rule 1 if either was made by it. Other values must be equal."""
     return one == other or ((is_weak(one) or is_weak(other)) and by_rule_1(one) == by_rule_1(other))
 
 

@@ -27,24 +27,24 @@ _LOADED: dict[str, dict[ModuleType, bytes]] = {}
 
 
 def is_reference(text: str, known: Collection[str] = ()) -> bool:
-    """Tell whether a text names an object by its file or module.
+    """Tell whether a text names an object by its file (`FILE.py`, `FILE.py:Name`) or module (`package.module:Name`).
 
     Parameters
     ----------
     known
-        Names in lower case, such as those of methods. A text with a known name before its colon is no reference.
+        Names in lower case, such as those of methods. If `fast_v` is known, `fast_v:Name` is no reference.
     """
     found = FILE.fullmatch(text) or _MODULE.fullmatch(text)
     return bool(found) and found[1].lower() not in known  # type: ignore[index]
 
 
 def texts_of(module: str) -> Mapping[ModuleType, bytes]:
-    """Return the source texts of the file loaded as `module` and of its imports from the same folder, by module."""
+    """Map the file loaded as `module`, and its imports from the same folder, to their source texts."""
     return _LOADED.get(module, {})
 
 
 def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed: str) -> tuple[str, Any]:
-    """Load the object that a reference names; return its name and the object.
+    """Load the object that a reference names, such as `FILE.py:Name`; return the object's name and the object.
 
     A file is run once, and again if it was edited. Packages are also searched in the working folder.
 
@@ -103,9 +103,10 @@ def raising(where: str) -> Iterator[None]:
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[list[ModuleType]]:
-    """Make a folder's modules importable inside the block. Yield a list that has the imported modules afterwards.
+    """Make a folder's modules importable inside the block. Yield a list, which is filled when the block ends.
 
-    They are removed from `sys.modules` at the end, since the next folder may have modules of the same names.
+    The list then holds the modules imported from the folder. They are also removed from `sys.modules`, since the next
+    folder may have modules of the same names.
     """
     before, imported = set(sys.modules), list[ModuleType]()
     sys.path.insert(0, str(folder))
@@ -172,5 +173,5 @@ def _name(path: Path, text: bytes) -> str:
 
 
 def _home(value: object) -> str:
-    """Return the name of the module that defines a class or function; for other objects, that of their class."""
+    """Return the name of the module that defines a class or function, or for another object, its class."""
     return str((value if isinstance(value, type | FunctionType) else type(value)).__module__)

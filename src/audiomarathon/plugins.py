@@ -79,7 +79,10 @@ def plugins(
 
 @functools.lru_cache(maxsize=64)
 def _entries(find: Callable[..., Any], group: str, _path: tuple[str, ...]) -> list[Any]:
-    """Return a group's entry points by name. Cached, because the search reads a file of every installed package."""
+    """Return a group's entry points, sorted by name. Cached for the same arguments, since the search is slow.
+
+    It reads a file of every installed package. `_path` is `sys.path`: if it changes, the search runs again.
+    """
     return sorted(find(group=group), key=lambda entry: entry.name)
 
 
@@ -106,7 +109,7 @@ def flaw(value: object, kind: type) -> str:
 def guard(value: object, kind: type, name: str) -> None:
     """Change a plug-in's class so that errors in its public methods name the plug-in.
 
-    Also replace its properties by their values.
+    Also replace properties of the class by their present values, for the attributes that `kind` declares.
     """
     owner = type(value)
     if owner.__module__.partition(".")[0] == __name__.partition(".")[0]:

@@ -94,6 +94,8 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
 
     Parameters
     ----------
+    what
+        Text in front of the bar or the line.
     unit
         Name of what `total` counts, such as `sample`; `B` for bytes.
     shown

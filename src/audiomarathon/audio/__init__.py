@@ -1,1 +1,1 @@
-"""Decode clips exactly, or refuse them; and make control audio without content."""
+"""Decode clips exactly, or refuse them. Make control audio, which has no content: room tone or noise."""

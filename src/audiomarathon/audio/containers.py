@@ -122,7 +122,7 @@ def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
 
 
 def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
-    """Return the sample where the last FLAC frame ends; the file and the header's total must end there (RFC 9639)."""
+    """Return the number of the sample where the last FLAC frame ends; file and header must end there (RFC 9639)."""
     with path.open("rb") as file:
         start = _id3_bytes(file.read(10))
         file.seek(start + 8)

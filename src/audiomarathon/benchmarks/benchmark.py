@@ -19,7 +19,7 @@ class TaskFacts:
     group
         Group of tasks that the task belongs to; reports show a mean for each group. "" for none.
     count, seconds
-        Expected number of samples, and the range of clip durations; None if not stated.
+        Expected number of samples, and the shortest and longest clip in seconds (None if not stated).
     """
 
     acronym: str

@@ -71,7 +71,7 @@ def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
 
 
 def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
-    """Return the only folder found, or raise an error.
+    """Return the only folder found, or raise an error; `sought` describes the folder in the message.
 
     Raises
     ------

@@ -75,7 +75,7 @@ LONG = Benchmark(
 
 
 def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
-    """Return tasks by name: "long" for all tasks of this benchmark, or `long/tau` for one of them.
+    """Return tasks by name: "long" for all tasks of this file's benchmark `LONG`, or `long/tau` for one of them.
 
     Other names are tasks of X-ARES; see :func:`named`.
     """

@@ -114,7 +114,7 @@ class MultipleChoice(Task):
         own_label
             Name of the row's field that states the clip's class. That class must not contradict the answer.
         meta
-            Further entries of `Sample.meta`, besides the time of the deciding event.
+            Further entries of `Sample.meta`, besides the time of the event that decides the answer.
         """
         options, answer = options or row.lettered(), answer or row.text("answer_gt")
         if len(options) != self.option_count:

@@ -49,7 +49,10 @@ def all_benchmarks() -> tuple[Benchmark, ...]:
 
 
 def all_tasks() -> tuple[Task, ...]:
-    """Return the tasks for models: tasks of all benchmarks in the papers' order, then plug-ins' tasks by name."""
+    """Return the tasks for models, not those for encoders.
+
+    First come the tasks of all benchmarks, in the papers' order; then tasks of plug-ins without a benchmark, by name.
+    """
     known = tuple(task for benchmark in all_benchmarks() for task in benchmark.tasks if not task.probed)
     others = plugins(TASKS, Task, known, _flaw_of)  # type: ignore[type-abstract]
     for task in others:
@@ -101,9 +104,9 @@ def get_task(name: str) -> Task:
 
 
 def _task_at(reference: str) -> Task:
-    """Return a task from a Python file or module.
+    """Return the task that `FILE.py:CLASS` or `PACKAGE.MODULE:CLASS` names.
 
-    If its scorer is one that TOML tasks use, the task's key gets the same prefix, such as `own-choice/`. Then
+    If its scorer is one that TOML tasks use, the task's key gets the same prefix as theirs, such as `own-choice/`. Then
     reports can read its runs without the Python file.
     """
     where, allowed = f"task {reference}", "a subclass of Task, such as MultipleChoice"

@@ -120,7 +120,7 @@ class Row:
         raise RowError(f"clip {shown(written)} is missing under {self.folder}")
 
     def identifier(self, clip: Path) -> str:
-        """Return the row's `uniq_id` if it is usable, else the clip's path within the folder."""
+        """Return the row's `uniq_id` if it is a valid id (:meth:`id`), else the clip's path within the folder."""
         with contextlib.suppress(RowError):
             if not isinstance(self.fields.get("uniq_id"), float):
                 return self.id("uniq_id")
@@ -131,7 +131,7 @@ class Row:
         return clip.relative_to(self.folder).as_posix()
 
     def extras(self, *names: str) -> dict[str, Any]:
-        """Return those of the named fields that hold a text, a number, or a short list of these."""
+        """Return the fields with these names, but only those that hold a text, a number, or a short list of both."""
         return {name: self.fields[name] for name in names if _is_plain(self.fields.get(name))}
 
     def _lacks(self, name: str) -> bool:
@@ -441,9 +441,9 @@ def _names(prefix: str) -> tuple[str, ...]:
 
 @lru_cache(_REMEMBERED)
 def _bases(folder: Path, subfolders: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the prefix of all paths in a folder, and the folders in which to search clips.
+    """Return a folder's path with a final slash, and the folders in which to search its clips.
 
-    Both are texts, since `Path` objects are slow.
+    All are texts, since `Path` objects are slow.
     """
     top = str(folder / "_")[:-1]
     # Some rows repeat the name of the task's folder; joined to its parent they point back inside.

@@ -20,7 +20,8 @@ def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] 
     in proportion too: the positions of a cluster's m samples are spread evenly over the order, 1/m apart, from a seeded
     start. Every sample is thus equally likely to be early, so a limited run estimates the whole without bias.
 
-    A bundle is chosen as if it were one sample, and its samples stay together: the result may exceed `limit`.
+    A bundle (samples that a limited run takes all or none of) is chosen as if it were one sample; the result may
+    therefore exceed `limit`.
 
     Parameters
     ----------

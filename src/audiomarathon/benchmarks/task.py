@@ -56,7 +56,7 @@ class Sample:
     kind
         Category for balancing a limited run if options are not classes, such as the kind of question.
     meta
-        Further facts of the sample, JSON-compatible, such as the onset of the deciding event.
+        Further facts of the sample, JSON-compatible, such as the onset of the event that decides the answer.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Sample:
 
     @property
     def event(self) -> tuple[float, float] | None:
-        """Onset and length of the deciding event, in seconds of the first clip; None if unknown."""
+        """Onset and length (seconds) of the event in the first clip that decides the answer; None if unknown."""
         onset, length = self.meta.get("event_onset"), self.meta.get("event_seconds")
         return None if onset is None else (float(onset), float(length or 1.0))
 
@@ -220,7 +220,8 @@ class Task(ABC):
     cuttable
         Whether the answer stays right for a part of a clip, so that `data controls` may shorten clips.
     own_controls
-        Controls of this task only, besides those that `data controls` makes for every task.
+        Names of controls (altered copies of the data) of this task only, besides those that `data controls` makes for
+        every task.
     probed
         Whether the task probes encoders instead of asking models.
     group_fields
@@ -269,7 +270,7 @@ class Task(ABC):
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:  # noqa: ARG002
         """Return the change of each sample, by id, in the control named `control`, one of `own_controls`.
 
-        Samples of one clip share the changed audio.
+        Samples of one clip need equal changes, because the clip is changed once for all of them.
         """
         raise DataError(f"{self.key}: has no control {control!r}; its own: {', '.join(self.own_controls) or 'none'}")
 
@@ -303,7 +304,10 @@ class Task(ABC):
 
 
 def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: str) -> pd.DataFrame:
-    """Return a table of the headline figure, with its interval, of each group of samples: one row per setting."""
+    """Return a table of the headline figure, with its interval, for each group of samples: one row per setting.
+
+    Samples with the same value of the group field `name` are a group.
+    """
     import pandas as pd
 
     from audiomarathon.metrics.statistics import Resampler

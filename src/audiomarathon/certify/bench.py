@@ -50,8 +50,8 @@ class Match:
         Number of compared steps: up to and including the first token that differs, else all. Later steps would continue
         different texts.
     gap
-        At the first token that differs: in the reference's logits, the logit of its token − the logit of the reply's
-        token, in the same units. 0 if no token differs.
+        At the first token that differs, in the reference's logits: the logit of the reference's token − the logit of
+        the reply's token, in the same units. 0 if no token differs.
     jump
         If rounding makes jumps (:attr:`Bench.jumps`) and a token differs, the distance at that step; else 0.
     """
@@ -62,7 +62,7 @@ class Match:
     jump: float = 0.0
 
     def within(self, tolerance: float) -> bool:
-        """Tell whether rounding explains the difference. Tokens may differ if the reference's logits are close."""
+        """Tell whether rounding explains the difference. Different tokens pass if :attr:`gap` is small."""
         return self.distance <= tolerance and self.gap <= 8 * max(tolerance, self.jump)
 
     def figure(self, tolerance: float) -> str:

@@ -86,7 +86,7 @@ class Certificate:
 
 
 def checks(users_methods: Sequence[Method] = ()) -> Iterator[Check]:
-    """Yield every check in order: those of the model, of all registered methods and of the user's methods."""
+    """Yield every check in order: of the model, of each method (registered or the user's), of batches and times."""
     yield Check("documented", "base replies differently from the model's documented code", model_checks.documented)
     yield Check(
         "noise floor", "rounding errors hide the differences that other checks look for", model_checks.noise_floor

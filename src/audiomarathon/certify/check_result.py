@@ -1,4 +1,4 @@
-"""The result of one check."""
+"""The result of one check of `audiomarathon certify`."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
 
 
 def _equal(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
-    """Check that a method's reply equals its oracle's. Also report how far it is from the reply of base."""
+    """Check that a method's reply equals its oracle's (see `oracles.py`). Also report its distance from base."""
     found, moves = bench.match(reply, oracle), match(reply, bench.base).distance
     return Finding.of(found.within(bench.tolerance), f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}")
 
@@ -109,7 +109,7 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
     if pressed.kv_lengths != planned or sum(planned) != layers * (prompt - total + kept_count(total, RATIO)):
         return Finding.fail(f"the cache holds {pressed.kv_lengths} entries a layer, but {planned} were planned")
     if pressed.kv_bytes * layers * prompt != full.kv_bytes * sum(planned):
-        return Finding.fail(f"the cache takes {pressed.kv_bytes} bytes, and {full.kv_bytes} bytes without the press")
+        return Finding.fail(f"the cache takes {pressed.kv_bytes} of {full.kv_bytes} bytes, not the planned share")
     for index, kept in enumerate(pressed.kept_entries):
         before, after = (cache.layers[index] for cache in caches)
         for name in ("keys", "values"):

@@ -133,7 +133,7 @@ def _hooked(layers: nn.ModuleList, hooks: dict[int, Any]) -> Iterator[None]:
 
 @contextmanager
 def _masks_possible(lm: AudioLM) -> Iterator[None]:
-    """Use sdpa in the LLM instead of flash attention, which does not accept these masks."""
+    """Inside the block, use sdpa in the LLM instead of flash attention, which does not accept the oracles' masks."""
     config: Any = lm.decoder.config
     active = lm.attn_implementation
     if "flash" not in active:
@@ -148,7 +148,7 @@ def _masks_possible(lm: AudioLM) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Hidden(Method):
-    """The oracle of token pruning: hides, from layer `first` on, the tokens that another run dropped.
+    """The oracle of token pruning: hides, from layer `first` on, the tokens that the pruner's call dropped.
 
     Attributes
     ----------
@@ -180,12 +180,12 @@ class Hidden(Method):
 
 @dataclass(frozen=True)
 class HiddenEntries(Method):
-    """The oracle of presses: keeps every cache entry, but hides from decode those that another run evicted.
+    """The oracle of presses: keeps every cache entry, but hides from decode the entries that the press evicted.
 
     Attributes
     ----------
     kept
-        For each layer, whether each KV head of another run kept each entry, boolean, shape (Hkv, prompt).
+        For each layer, whether the press kept each entry in each KV head, boolean, shape (Hkv, prompt).
     """
 
     key: ClassVar[str] = "hidden_entries"

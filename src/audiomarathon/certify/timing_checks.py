@@ -106,9 +106,9 @@ def shared_encoder(bench: Bench) -> Finding:
 
 @contextmanager
 def _counted(tower: nn.Module) -> Iterator[list[nn.Module]]:
-    """Yield a list of the calls of modules inside the tower, which grows during the block.
+    """Yield a list to which every call of a module inside the tower adds that module, during the block.
 
-    The tower itself is left out, since it is also called when its cached output is reused.
+    Calls of the tower itself are left out, since it is also called when its cached output is reused.
     """
     runs: list[nn.Module] = []
     with ExitStack() as hooks:

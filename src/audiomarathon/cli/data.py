@@ -106,7 +106,12 @@ def verify(
     data: Data = None,
     deep: Annotated[bool, option("Decode every clip, not only its header.")] = False,
     jobs: Jobs = 0,
-    tolerance: Annotated[float, option("Seconds by which a clip may lie outside the expected range.", min=0)] = 1.0,
+    tolerance: Annotated[
+        float,
+        option(
+            "Tolerance in seconds: a clip may be this much shorter or longer than the task's expected durations.", min=0
+        ),
+    ] = 1.0,
     report: Annotated[Path | None, option("Write all results to this file.", "--json")] = None,
 ) -> int:
     """Check that the rows, clips, durations and counts of tasks are as expected.

@@ -50,7 +50,7 @@ _Arguments = Annotated[list[str] | None, option("name=value for the encoder's cl
 _Llm = Annotated[
     str,
     option(
-        "Causal LM of the recognition probe: a hub id or folder; X-ARES uses Qwen/Qwen2.5-0.5B.", envvar="XARES_LLM"
+        "LLM of the speech recognition probe: a hub id or folder; X-ARES uses Qwen/Qwen2.5-0.5B.", envvar="XARES_LLM"
     ),
 ]
 _Tokenizer = Annotated[
@@ -382,7 +382,9 @@ def prune(
     model: _Model, tasks: _Tasks, probing: Probing, limit: _Limit = 0,
     methods: Annotated[str, option("Methods that drop or merge audio tokens, joined by commas.")] = "fast_v",
     ratios: Annotated[str, option("Fractions removed: first:last:step, or a list 0.1,0.5.")] = "0.5,0.9",
-    points: Annotated[str, option("Points: tower.I, tower, projector, llm.K, llm.last; text is added too.")] = _POINTS,
+    points: Annotated[
+        str, option("Points (docs/towers.md): tower.I, tower, projector, llm.K, llm.last; text is always added.")
+    ] = _POINTS,
     layer: Annotated[int, option("Layer at which tokens are dropped.", min=0)] = 2,
     at: Annotated[str, option("Where tokens are dropped: layer (inside the LLM) or input (before it).")] = "layer",
 ) -> int:  # fmt: skip

@@ -221,7 +221,10 @@ def _run(path: Path) -> Run:
 def _captions(
     captions: str, data: Path | None, split: str
 ) -> tuple[str, list[tuple[str, Sequence[str]]], dict[str, str]]:
-    """Return a pattern for output file names, (id, captions) of each clip, and replies by id, which a CSV may hold."""
+    """Return a pattern for output names (`clotho_%s_evaluation.csv`), (id, captions) of each clip, and replies by id.
+
+    Only a CSV file may hold replies.
+    """
     from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.lalm_bench.captions import ALL, Captioning
     from audiomarathon.benchmarks.lalm_bench.references import read_captions_table

@@ -36,7 +36,7 @@ class _Question:
 
     @property
     def events(self) -> tuple[tuple[float, float], ...]:
-        """(Onset, length) in seconds of the event to mark in the first clip; empty if unknown."""
+        """(Onset, length) in seconds of the event that decides the answer, in the first clip; empty if unknown."""
         return (self.sample.event,) if self.sample and self.sample.event else ()
 
     def judge(self, reply: str) -> tuple[str, bool | None]:

@@ -106,9 +106,9 @@ def evaluate(
     input_file: Annotated[Path, argument("CSV with replies (allm_output); it may also hold judgements.")],
     output_file: Annotated[Path, argument("CSV to write: the same rows with judgements.")],
     parser: Annotated[
-        Parser, option("How to read judgements for the columns that are added: as the original does, or strictly.")
+        Parser, option("How to read judgements for the added columns: as JASCO's own program does, or strictly.")
     ] = "original",
-    judge_prompt: Annotated[Prompt, option("v2: the prompt for three judges; v1: the older prompt for one.")] = "v2",
+    judge_prompt: Annotated[Prompt, option("v2: prompt for three judges; v1: older prompt for one judge.")] = "v2",
     batch_size: BatchSize = 8,
 ) -> int:
     """Judge replies in a CSV file and print the benchmark's figures, as JASCO's evaluation/eval.py does.
@@ -158,7 +158,10 @@ def evaluate(
 def table(
     runs: Runs, output: Annotated[Path | None, output_option("Also write exact values to this CSV file.")] = None
 ) -> None:
-    """Print best-means by judge, and whether replies depend on sound, speech or both; one row per model and setting."""
+    """Print one row per model and setting: best_mean by judge, and whether replies depend on sound, speech or both.
+
+    best_mean averages over clips the best rating that a judge gave to the replies to a clip's eight instructions.
+    """
     from audiomarathon.benchmarks import get_task
     from audiomarathon.report import render, tables
     from audiomarathon.scoring.judged import judges_of
@@ -284,7 +287,7 @@ def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
     shares = ", ".join(f"{name} {_percent(strict[name])} %" for name in _LEANINGS)
     judged = sum(not any(scorer.lacks(one, judge) for judge in one.record.judgements) for one in verdicts)
     if unasked := sum(one["unanswered"] for verdict in verdicts for one in verdict.values["as_published"].values()):
-        say(f"{unasked} judgements need the original's second question, which is not asked here; they count as '?'")
+        say(f"{unasked} judgements need JASCO's second question, which has no answer; they count as '?'")
     best = "–" if strict["best_mean"] is None else f"{strict['best_mean']:.2f}"
     say(f"strict reading: best-mean {best}, {shares}; {judged} of {len(verdicts)} rows read")
 

@@ -167,7 +167,10 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
 
 
 def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return tables of how well each judge read the anchors, as {title: rows}. Runs with equal rows share a table."""
+    """Return tables of how well each judge read the anchors (replies with a known verdict), as {title: rows}.
+
+    Runs with equal rows share a table.
+    """
     from audiomarathon.report import render
     from audiomarathon.runs.read import Run
     from audiomarathon.scoring.judged import Judged

@@ -127,7 +127,7 @@ def bench(
     model: Annotated[list[str] | None, option(f"Model; repeatable (default: {_ALL}).", "--model", "-m")] = None,
     output_root: Annotated[Path, option("Results folder, relative to LALM_Bench/.")] = Path("outputs"),
     data: Annotated[
-        str | None, option("Data root [env: AUDIOMARATHON_DATA]; with eval FILE: --data of `import lalm`.")
+        str | None, option("Data root [env: AUDIOMARATHON_DATA]; with eval FILE: folder of Clotho, for word weights.")
     ] = None,
     input_: Annotated[Path | None, option("MMAU-Pro: test.parquet; its folder data lies beside it.", "--input")] = None,
     split: Annotated[str, option("Clotho: evaluation, validation, development or all.")] = "",

@@ -90,7 +90,10 @@ def listed(text: str) -> list[str]:
 
 
 def places(data: Path | None) -> tuple[Path | None, Mapping[str, str]]:
-    """Return the data root and the env vars that locate tasks' data; --data overrides every env var."""
+    """Return the data root, and the env vars (such as TAU_DATA_PATH) that locate single tasks' data.
+
+    --data overrides every env var, so with it the second value is empty.
+    """
     from audiomarathon.embedded.without_data import data_root
 
     named = str(data or os.environ.get("AUDIOMARATHON_DATA", "").strip())

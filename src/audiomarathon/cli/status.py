@@ -85,7 +85,10 @@ def _print(found: Sequence[RunStatus]) -> None:
 
 
 def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
-    """Return what to print: a table of runs and one of active runs per checkpoint, lines on unreadable and new runs."""
+    """Return what to print: for each checkpoint, a table of all runs and one of the active runs.
+
+    Runs that cannot be read, and those without records yet, get a line each below the tables.
+    """
     import datetime
 
     from rich.console import Group

@@ -141,9 +141,9 @@ def run(
 
 
 def _jobs(words: Sequence[str], results: Path, failed: set[str], encoder: Encoder | None) -> dict[str, XaresTask]:
-    """Return the tasks that can run, by file or name; print a line for each of the other tasks.
+    """Return the tasks that can run, by file or name; print a line for each that is disabled, without data or wrong.
 
-    Words whose task is in error are added to `failed`.
+    `words` are task files or names; a word whose task is in error is added to `failed`.
     """
     jobs: dict[str, XaresTask] = {}
     for word in words:

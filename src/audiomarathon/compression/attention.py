@@ -100,8 +100,8 @@ def attention_watched(
     callbacks
         Function to call for each attention module.
     decode
-        Whether to watch decode steps (calls with a single query) too. If not, each function is called once, and the
-        wrapper is removed after the last of them, so that decode is not slowed.
+        Whether to watch decode steps (calls with a single query) too. If not, each function is called once; after all
+        have been called, the wrapper is removed, so that decode is not slowed.
     """
     wrapper = _Wrapper(implementation, callbacks, decode=decode)
     _WRAPPERS[implementation] = wrapper
@@ -140,7 +140,11 @@ class _Wrapper:
         return attend(module, query, key, value, *rest, **kwargs)
 
     def remove(self) -> None:
-        """Stop the callbacks. Unwrap the registry's entry as long as its outermost wrapper has no callbacks left."""
+        """Drop this wrapper's callbacks, and remove it from transformers' registry of attention functions.
+
+        Wrappers may be nested. While the outermost wrapper has no callbacks left, put the function that it wraps into
+        its place; so this wrapper stays in place until the wrappers around it are done.
+        """
         self.callbacks.clear()
         top = _WRAPPERS.get(self.implementation)
         while isinstance(top, _Wrapper) and not top.callbacks:

@@ -44,7 +44,7 @@ class Drop:
     text_after
         Number of text tokens after each sample's last audio token.
     filler
-        Shape (B, S'): True at fillers.
+        Shape (B, S'): True at fillers. S' is the prompt's length after tokens are dropped.
     prompt
         S, the prompt's length.
     index
@@ -139,7 +139,7 @@ class Drop:
         return _hide(visible, hidden, shown=alone)
 
     def decode_mask(self, given: torch.Tensor | None, cached: int) -> torch.Tensor:
-        """Return the mask of a new token over a layer's `cached` + 1 keys: it sees all keys but fillers."""
+        """Return a new token's mask over a layer's keys (`cached` and its own): the token sees all keys but fillers."""
         device = self.index.device if given is None else given.device
         real = ~self.filler.to(device)
         if not self.any_filler:  # a press may also have shortened the cache
@@ -151,7 +151,8 @@ class Drop:
         """Return the mask of a new token in a layer with a sliding window, after `past` tokens.
 
         The cache holds the last `window` − 1 tokens. But the window counts positions, which have gaps after pruning, so
-        some cached tokens lie outside the window. None if the window reaches back to the prompt's beginning.
+        some cached tokens lie outside the window. Return None (no mask needed) if the model gave no mask, there are no
+        fillers, and the window reaches back to the prompt's beginning.
         """
         last = self.prompt + past - self.filler.shape[1]
         if given is None and not self.any_filler and last < window:
@@ -256,7 +257,7 @@ def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tenso
 
 
 def _hide(mask: torch.Tensor, hidden: torch.Tensor, shown: torch.Tensor | None = None) -> torch.Tensor:
-    """Change a boolean or additive mask: hide the keys where `hidden` is True, and show those where `shown` is True."""
+    """Change a boolean or additive mask: hide keys where `hidden` is True, show keys where `shown` is True."""
     if mask.dtype == torch.bool:
         mask = mask & ~hidden
         return mask if shown is None else mask | shown

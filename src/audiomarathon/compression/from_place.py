@@ -21,14 +21,16 @@ M = TypeVar("M", bound=Method)
 
 
 def method_at(reference: str, ratio: float | None, known: tuple[Method, ...]) -> Method:
-    """Load the method that a reference names. Return it with ratio 0; only an external press gets `ratio`.
+    """Load the method that a reference names, such as `my_pruner.py:Novelty`, and return it with ratio 0.
+
+    The exception is an external press (an object used as `with press(model):`), which gets its ratio here.
 
     Parameters
     ----------
     ratio
         Passed to the class of an external press if it has a parameter `ratio` or `compression_ratio`.
     known
-        Methods whose names may not be used again.
+        Methods whose names and aliases the new method may not have.
 
     Raises
     ------

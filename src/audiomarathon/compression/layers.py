@@ -9,7 +9,7 @@ from typing import Any
 def window_of(config: Any, layer: int) -> int | None:
     """Return how many positions a layer's sliding window spans, the current position included; None without a window.
 
-    A window at least as long as the longest prompt hides nothing, so it counts as none (Phi-4-multimodal).
+    A window at least as long as the longest prompt hides nothing, so it counts as no window (as in Phi-4-multimodal).
     """
     window: int | None = getattr(config, "sliding_window", None)
     types = getattr(config, "layer_types", None)

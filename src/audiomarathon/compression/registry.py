@@ -92,7 +92,10 @@ def split_ratio(name: str) -> tuple[str, str | None]:
 
 
 def find_method(name: str, ratio: float | None = None) -> Method:
-    """Return the method with this name, file or module, at ratio 0; only an external press gets `ratio`."""
+    """Return the method with this name, file or module, at ratio 0.
+
+    Only an external press (an object used as `with press(model):`) gets `ratio` here.
+    """
     known = all_methods()
     if is_reference(name, _names(known)):
         return method_at(name, ratio, known)

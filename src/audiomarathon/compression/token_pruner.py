@@ -273,7 +273,7 @@ class TokenPruner(Method):
 
 
 def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
-    """Return one sample's hidden states that enter layer K, shape (S, D); with `at`, only those at these positions."""
+    """Return one sample's hidden states that enter layer K, shape (S, D); with `at`, only at these positions."""
     assert entering is not None
     if entering.dim() == 4:  # Gemma 3n (AltUp) has several versions of the hidden states; its layers attend with one
         config: Any = lm.decoder.config

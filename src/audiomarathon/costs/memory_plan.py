@@ -50,7 +50,7 @@ class MemoryPlan:
     limits: tuple[str, ...] = ()
 
     def need(self, seconds: float) -> tuple[int, dict[str, float]]:
-        """Return the prompt's tokens for `seconds` of audio (batch 1, nothing dropped), and the bytes of each part."""
+        """Return the prompt's tokens for `seconds` of audio (batch 1, nothing dropped), and the bytes by part."""
         heard = min(seconds, self.spec.heard_seconds or math.inf)
         tokens = math.ceil(heard * self.spec.tokens_per_second) + TEXT_TOKENS
         return tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES}
@@ -71,7 +71,7 @@ class MemoryPlan:
         return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), most))
 
     def card(self, seconds: float) -> int | None:
-        """Return the memory, in GiB, of the smallest common GPU into which `seconds` of audio fit, or None."""
+        """Return the GiB of the smallest usual GPU (6 to 192 GiB) that fits `seconds` of audio; None if no GPU does."""
         need = sum(self.need(seconds)[1].values())
         return next((size for size in _GPU_GIB if need <= size * 2**30 * _USABLE), None)
 
@@ -135,7 +135,7 @@ def _limits(spec: ModelSpec, settings: RunSettings) -> Iterator[str]:
 
 
 def _gpu(settings: RunSettings) -> tuple[float | None, str]:
-    """Return the free bytes and the name of the run's GPU, or of all GPUs with a device map; None, "" without a GPU."""
+    """Return (free bytes, name) of the run's GPU, or of all GPUs with a device map; (None, "") without a GPU."""
     import torch
 
     if not torch.cuda.is_available() or settings.device == "cpu":

@@ -113,7 +113,7 @@ def _open_archive(archive: Path, content: Opener) -> Source:
 
 @contextmanager
 def _reading(archive: Path) -> Iterator[None]:
-    """Turn errors of a damaged or hostile archive into one line; a full disk keeps its own error."""
+    """Raise :class:`DataError` if an archive is damaged or hostile; pass on other errors, such as a full disk."""
     try:
         yield
     except RefusedError as error:
@@ -365,5 +365,8 @@ def check_space(folder: Path, needed: int) -> int:
 
 
 def is_there(file: Path, size: int) -> bool:
-    """Tell whether a file exists with this size. Then it is complete: files get their name only once checked."""
+    """Tell whether a file exists with this size.
+
+    Such a file is complete, because files are written under another name, and renamed only after a check.
+    """
     return file.is_file() and file.stat().st_size == size

@@ -93,7 +93,7 @@ def vetted(members: Iterable[Member]) -> list[Entry]:
 
 
 def beyond(allowed: int, what: str) -> str:
-    """Return a message that a limit is exceeded; `what` names what was counted."""
+    """Return a message such as "more than 20,000 files and folders"; `what` says what was counted."""
     return f"more than {allowed:,} {what}"
 
 

@@ -48,19 +48,22 @@ class _Variant:
 
 
 def window(length: float, seconds: float, events: Sequence[tuple[float, float]]) -> float | None:
-    """Return where in the clip the variant's clip starts, such that its events keep their relative place.
+    """Return the time in the original clip at which the variant's clip starts.
+
+    The time before the events and the time after them shrink or grow by the same factor.
 
     Parameters
     ----------
     length, seconds
         Lengths of the clip and of the variant's clip.
     events
-        Onset and end of each event in the clip that decides the answer. Without events the result is 0.
+        (onset, end) in seconds of each event in the clip that decides an answer. Without events the result is 0.
 
     Returns
     -------
     float or None
-        Seconds from the clip's start, negative if background comes first; None if the events do not fit.
+        Seconds from the original clip's start. Negative: the variant's clip begins with background noise. None: the
+        events do not fit.
     """
     if not events:
         return 0.0
@@ -74,10 +77,11 @@ def window(length: float, seconds: float, events: Sequence[tuple[float, float]])
 
 @dataclass(frozen=True)
 class _Clip:
-    """One clip of a variant, to be written: its samples, source, start in the source and length (seconds), and path.
+    """One clip of a variant, to be written to `path`, for these samples.
 
-    `deciding` tells whether the clip holds the part that decides the answer (whole, cut, unknown or absent).
-    `partner` is the clip whose audio replaces this clip's; `own` is a control that the task defines.
+    Unless it is replaced, its audio is `length` seconds of `source`, from `start` seconds on. `deciding` says how much
+    of the part that decides the answer the clip holds ("whole", "cut", "unknown" or "absent"). `partner` is the clip
+    whose audio replaces this clip's; `own` is the change by a control that the task itself defines. Both can be None.
     """
 
     samples: tuple[Sample, ...]
@@ -108,7 +112,8 @@ def build_controls(
     seconds
         Length of every clip; None keeps each clip's length.
     kind
-        Audio of the clips: one of `KINDS`, or a control that all the tasks define, which keeps the clips' lengths.
+        Audio of the clips: one of `KINDS`, or the name of a control that every one of the tasks defines itself. Such a
+        control keeps the clips' lengths.
 
     Returns
     -------
@@ -146,7 +151,7 @@ def _write_task(task: Task, loaded: Loaded, root: Path, variant: _Variant, jobs:
     plan = [one for one in plan if any(sample.id in kept for sample in one.samples)]
     if not kept:
         raise DataError(
-            f"{task.key}: all clips are longer than {variant.name}, and its answers are unknown for a part of a clip; "
+            f"{task.key}: {variant.name} would cut a clip of every sample, but answers hold only for whole clips; "
             "choose longer --durations"
         )
     folder, rows = root / task.key, []
@@ -182,7 +187,10 @@ def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
 
 
 def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
-    """Return the events in a clip that decide an answer; they are always in a sample's first clip."""
+    """Return (onset, end) in seconds of each event that decides the answer of one of these samples.
+
+    Only samples whose first clip is `clip` count, because a sample's event lies in its first clip.
+    """
     times = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples if s.clips[0] == clip]
     return [(float(onset), float(onset + long)) for onset, long in times if onset is not None and long is not None]
 
@@ -190,10 +198,11 @@ def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
 def _plan(
     task: Task, loaded: Loaded, clip: Path, group: Sequence[Sample], variant: _Variant, varied: Mapping[str, Variation]
 ) -> list[_Clip]:
-    """Return the variant's clips for one clip of the task: one, or one per question if events are too far apart.
+    """Return the variant's clips for one clip of the task.
 
-    `varied` has, by sample id, the change that a control of the task itself makes. If it removes the audio, the
-    path is "".
+    This is one clip for all samples of `group`, or one per sample if their events do not fit into one; no clip if it
+    would have to be cut and the task forbids that. `varied` has, by sample id, the change that a control of the task
+    itself makes. If the change removes the audio, the path is "".
     """
     own = varied.get(group[0].id)
     if own and not own.audio:
@@ -228,8 +237,8 @@ def _path(loaded: Loaded, clip: Path) -> str:
 def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _Variant) -> Path:
     """Choose the clip whose audio replaces a sample's clip: the first clip of a random other sample.
 
-    It has another speaker, place or passage and, if options are classes, another class. Each clip of a
-    sample has its own random draw.
+    The other sample is of another cluster (speaker, place or passage) and, if the task's answers are classes, of
+    another class. Each clip of a sample has its own random draw.
     """
     classes = bool(getattr(task, "classes", ()))
     others = [
@@ -244,7 +253,11 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _V
 
 
 def _changes(one: _Clip, sample: Sample) -> Mapping[str, Any]:
-    """Return the changed fields of a row: those of the task's control, or the event's new onset (None if unknown)."""
+    """Return the fields that change in a sample's metadata row: if the task defines the control, those that it sets.
+
+    Otherwise the event's onset changes to that in the new clip. Onset and length become None if no event is known, or
+    if the new clip does not hold it whole.
+    """
     if one.own:
         return one.own.fields
     if one.deciding != "whole" or sample.meta.get("event_onset") is None:

@@ -1,9 +1,9 @@
 """Download tasks' data into a data root: only needed files, checked, and resumable.
 
 The task itself decides which files it needs. The source's tree is mirrored with empty files, only the metadata is
-downloaded, and the task is found and loaded there as in a run. Its clips are those of its samples, and a limit takes
-the same samples as SAMPLE_LIMIT in a run. Files are downloaded into a hidden folder of the root, and renamed once they
-are whole.
+downloaded, and the task is found and loaded there as in a run. Only the clips of its samples are then downloaded; a
+limit takes the same samples as SAMPLE_LIMIT in a run. Files are downloaded into a hidden folder of the root, and
+renamed once they are whole.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Wanted:
     metadata, clips
         The files to download.
     manifest
-        The source's manifest, with its licence.
+        The source's manifest (`audiomarathon.json`), with its licence.
     expected
         Expected facts (such as counts) of the whole task; None for a split other than the default.
     """

@@ -101,7 +101,10 @@ class Durations:
         return {"counts": counts.tolist(), "edges": [round(float(edge), 3) for edge in edges]}
 
     def tokens(self) -> dict[str, dict[str, float | int | list[str]]]:
-        """Return, for each audio token rate, its models and the median, max and total tokens of these clips."""
+        """Return, by rate (audio tokens per second, as text), the tokens of these clips: median, max and total.
+
+        "models" lists the models with this rate.
+        """
         by_rate: dict[float, list[str]] = {}
         for model in filter(lambda model: model.tokens_per_second, all_models()):  # an endpoint's rate is unknown
             by_rate.setdefault(model.tokens_per_second, []).append(model.key)

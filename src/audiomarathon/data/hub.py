@@ -22,7 +22,7 @@ _BLOCK = 8 << 20  # bytes per request when parts of a file are read
 
 
 class HubSource:
-    """A data set on the hub. Listing its files fixes the revision for later reads: the newest at that time.
+    """A data set on the hub. :meth:`entries` picks the newest revision, and later reads use the same one.
 
     Parameters
     ----------

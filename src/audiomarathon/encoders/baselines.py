@@ -1,4 +1,4 @@
-"""Load X-ARES' four baseline encoders as released (0.1.3), with the faults behind its published figures.
+"""Load X-ARES' four baseline encoders as released (0.1.3), with the faults that affect the scores it published.
 
 Audio is cut into pieces of 10 s; a last piece under 1 s is padded with zeros to 1 s. The classes name further
 faults; `hf:ID` loads the same model without any of these. The argument `model` is a hub id or a local copy.
@@ -75,7 +75,7 @@ class Data2VecEncoder(Wav2vec2Encoder):
 
 
 class WhisperEncoder(_Pieces):
-    """Whisper's encoder. Faults: frames of the padding to 30 s are kept, and the declared hop is half the true hop."""
+    """Whisper's encoder. Faults: it keeps the frames of the padding to 30 s, and declares half of its true hop."""
 
     def __init__(self, model: str = "openai/whisper-base") -> None:
         super().__init__()

@@ -94,7 +94,7 @@ class Tower:
         return replace(tower, sizes={point: found.shape[1] for point, found in rows.items()}, hops=hops)
 
     def point(self, name: str) -> str:
-        """Return a point's name, after checking that the model has it; `llm.last` becomes `llm.k` of the last layer.
+        """Check that the model has this point (such as `tower.3`), and return its name; `llm.last` becomes `llm.k`.
 
         Raises
         ------
@@ -157,9 +157,9 @@ class Tower:
     def _heard_frames(
         self, state: torch.Tensor, output: torch.Tensor, inputs: Inputs, tokens: int, samples: int
     ) -> tuple[int, int]:
-        """Return the number of the tower's frames per token, and the number of frames without padding.
+        """Return the number of tower frames per audio token, and the number of tower frames without padding.
 
-        A frame of a window counts if it begins within the clip and its token is not padding.
+        Padding to a full window is left out: frames that begin after the clip's end, or that belong to no token.
         """
         if not self.lm.encoder_window_seconds or state.dim() < 3:
             per = max(1, state.shape[:-1].numel() // tokens)
@@ -196,7 +196,9 @@ def _watching(lm: AudioLM) -> Any:
 
 
 class TowerEncoder(nn.Module):
-    """One point of a tower, frame by frame; without a point, one frame with the concatenated means of all points.
+    """Encoder that returns the frames at one point of a tower.
+
+    Without a point, it returns a single frame per clip: the means at all points, concatenated.
 
     Attributes
     ----------
@@ -238,7 +240,7 @@ class TowerEncoder(nn.Module):
 
 
 def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
-    """Load `tower:MODEL[@point]`; the default point is `tower`.
+    """Load `tower:MODEL[@point]`; the default point is `tower`, the output of the audio tower.
 
     Parameters
     ----------
@@ -272,7 +274,10 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
 
 
 def at_point(tower: Tower, point: str = "", device: str = "cpu", points: Mapping[str, int] | None = None) -> Encoder:
-    """Return a point of a tower as an encoder; without `point`, one frame with the means of all (or of `points`)."""
+    """Return an encoder that gives the frames at one point of a tower.
+
+    Without `point`, it gives one frame per clip: the means at all points (or at `points`), concatenated.
+    """
     module = TowerEncoder(tower, point, points).eval()
     name, identity = f"{tower.name}@{point}" if point else tower.name, {**tower.identity, "points": module.points}
     return Encoder(

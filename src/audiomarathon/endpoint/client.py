@@ -317,7 +317,7 @@ class Endpoint:
         raise EndpointError(f"{reason} ({self.attempts} attempts)")
 
     async def _wait(self, attempt: int) -> None:
-        """Wait before an attempt: longer after each failure, and at least as long as the server asked any thread to."""
+        """Wait before an attempt: longer after each failure, and at least as long as the server told any thread to."""
         backoff = 0.0 if attempt == 1 else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 2)) * random.uniform(0.5, 1)
         asked = (self._not_before - time.monotonic()) * random.uniform(1.0, 1.25)  # spreads the threads' requests
         if max(backoff, asked) > 0:
@@ -326,7 +326,7 @@ class Endpoint:
     def _raise_if_final(self, error: Exception, refusal: str) -> None:
         """Raise an error if a retry cannot succeed; else return, and the caller retries.
 
-        `refusal` begins the message of an error that would stop every request.
+        `refusal` is the beginning of the message if the server would refuse every request.
         """
         if _is_certificate(error):
             raise ModelError(f"{self.host}: {self.clean(error)}") from None
@@ -613,7 +613,7 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for an address; None for no proxy, as for this machine."""
+    """Return the proxy that the environment names for an address; None without one, and for this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     named = getproxies().get(parts.scheme)

@@ -39,11 +39,11 @@ class Answer:
     audio_tokens
         Number of audio tokens before the method; `generation.kept_audio_tokens` has the number after it.
     decode_per_token
-        Seconds per token after the first one. They come from a forced decode run if `DECODE_TOKENS` is set, else from
-        the reply (None for a reply of one token).
+        Seconds per token after the first one. If `DECODE_TOKENS` is N, they come from a second call, which decodes
+        exactly N tokens; else from the reply (None for a reply of one token).
     generation
-        Output of the `generate` call: the reply, the seconds of each stage, and sizes of the KV cache. The encoder's
-        seconds are those of its one run, which all methods of :func:`answers` share.
+        Output of the `generate` call: the reply, the seconds of each stage, and sizes of the KV cache. The encoder runs
+        once for all methods of :func:`answers`; every answer has the seconds of that run.
     """
 
     method: str

@@ -98,7 +98,7 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
 
 
 def _found(lm: AudioLM, inputs: Inputs, question: str) -> tuple[int, int] | None:
-    """Return the start and the end (exclusive) of the question's prompt positions; None if the prompt lacks it."""
+    """Return the prompt positions where the question starts and ends (exclusive); None if the prompt lacks its text."""
     ids, heard = inputs.tensors["input_ids"][0].tolist(), inputs.audio_mask[0].tolist()
     texts = [[*run] for is_heard, run in groupby(range(len(ids)), key=heard.__getitem__) if not is_heard]
     for run in reversed(texts):
@@ -200,7 +200,7 @@ class _Recorder:
 
     @contextmanager
     def around(self, applied: AbstractContextManager[Trace]) -> Iterator[Trace]:
-        """Apply a method for the block, and record the attention of every chosen layer in it."""
+        """Enter `applied`, which applies a method, and yield its trace; record the attention of chosen layers."""
         looks = {self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, layer) for layer in self.layers}
         with applied as trace:
             self.trace = trace
@@ -212,7 +212,7 @@ class _Recorder:
         look(layer, given)
 
     def _positions(self, layer: int, device: torch.device) -> torch.Tensor:
-        """Return the prompt positions that a layer computes in prefill, shape (S',): not those dropped before it."""
+        """Return the prompt positions that a layer computes in prefill, shape (S',); dropped positions are left out."""
         if self.trace.positions is None:
             return torch.arange(self.length, device=device)
         return self.trace.positions(layer).to(device)
@@ -271,9 +271,11 @@ class _Recorder:
         return wide.scatter_add_(1, columns, weights.double())
 
     def _keep(self, kind: str, layer: int, row: torch.Tensor) -> None:
-        """Reduce the attention `row`, shape (H, S + 1), and store the result for `layer`.
+        """Reduce the attention `row`, shape (H, S + 1), to a summary, and store it for `layer`.
 
-        `kind` tells whose attention it is: `last` (prompt token), `question` or `generated`.
+        The summary holds the attention on each part of the prompt, the profile over audio tokens (mean over heads), and
+        each head's top audio tokens and entropy. `kind` tells which queries attend: the `last` prompt token, the
+        `question`, or the `generated` tokens.
         """
         group_of = self.parts.group_of.to(row.device)
         mass = torch.zeros(len(row), len(self.parts.groups), dtype=row.dtype, device=row.device)
@@ -369,7 +371,7 @@ def capture_missing(
                 say(f"error: {plan.task.key}: attention of {sample.id}: {told(error)}")
         step(1)
     if different:
-        again = "replies that differ from the recorded replies when generated again to capture attention"
+        again = "number of replies that differ from the recorded reply when generated again to capture attention"
         say(f"{plan.task.key}: {again}: {different}")
 
 

@@ -36,7 +36,7 @@ class Plan:
     max_new_tokens
         Token limit of a reply.
     decode_tokens
-        Length of the forced decode run; 0 for none.
+        Length of the forced decode run: a second call that decodes exactly this many tokens, to time them; 0 for none.
     seed
         Seed of the run; each sample's seed is derived from it.
     batch_size
@@ -44,9 +44,10 @@ class Plan:
     warm_up
         Whether a timed run starts with an uncounted pass over its first sample.
     session
-        Start time and process of the run. The records of a sample in one session were measured side by side.
+        Start time and process of the run. Two records of one sample with the same session were measured side by side.
     clips
-        Hash of each sample's clips, by id: a sample whose record has another hash runs again. Empty to compare nothing.
+        Hash of each sample's clips, by id: a sample whose record has another hash runs again. If empty, no hashes are
+        compared.
     control
         Kind of audio control (`silence`, …), written into each answered record; None for the real audio.
     """
@@ -69,7 +70,7 @@ class Ready:
 
     `failed` holds each sample that could not be prepared, with the reason. `clip_seconds` has the seconds of audio
     that the model hears of each sample; speeds and FLOPs are computed from it. `load` has the seconds that decoding
-    took, and `preprocess` those of making tensors.
+    took, and `preprocess` the seconds that making the tensors took.
     """
 
     samples: list[Sample]
@@ -119,7 +120,7 @@ def _file_facts(clip: Path) -> tuple[int, ...]:
 
 
 def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
-    """Yield prepared batches. Threads prepare the next two while the model works; more would take more memory."""
+    """Yield prepared batches. While the model works, threads prepare the next two batches (more would take memory)."""
     size = plan.batch_size or 1
     batches = deque(list(samples[start : start + size]) for start in range(0, len(samples), size))
     waiting: deque[Future[Ready]] = deque()

@@ -18,8 +18,8 @@ from audiomarathon.models.loading import patched_attribute
 class Tower:
     """The audio tower's last output, the clips it belongs to, and the call in which the tower ran.
 
-    Records take the tower's time and memory from that call. Samples about the same clip share the output if they are
-    in one bundle, such as the eight prompts about one JASCO clip.
+    Records take the tower's time and memory from that call. Samples about the same clip share the output only if they
+    belong to one bundle (samples that always run together), such as the eight prompts about one JASCO clip.
     """
 
     heard: Sequence[tuple[str, tuple[Path, ...]]] = ()

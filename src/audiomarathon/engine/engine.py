@@ -51,7 +51,8 @@ class Engine(ABC):
         Parameters
         ----------
         jobs
-            The settings with their run folders, inside their `with` blocks. Samples with an error are tried again.
+            Each setting with its run folder, which the caller has entered (locked) by `with`. Samples whose record
+            holds an error are tried again.
         say, progress
             See :func:`~audiomarathon.engine.progress_view.watching`.
 
@@ -87,13 +88,13 @@ class Engine(ABC):
 
     @abstractmethod
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
-        """Answer samples; yield each record, with its setting's label, as soon as it is made.
+        """Answer samples; yield (label of the setting, record) as soon as the record is made.
 
         `pending` has, for each sample's id, the settings to run.
         """
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return the certificate's stamp (see :mod:`.stamp`) for this checkpoint and machine; None without one."""
+        """Return what `audiomarathon certify` found for this checkpoint and machine, see :mod:`.stamp`; else None."""
         return stamp(self.setup)
 
     def state(self) -> dict[str, Any]:

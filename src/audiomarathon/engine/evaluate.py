@@ -39,7 +39,7 @@ def answer(
     cold: bool = False,
     say: Say = lambda _line: None,
 ) -> Generator[Labelled]:
-    """Answer samples under their pending settings; yield each record, with its setting's label, as soon as it is made.
+    """Answer samples under their pending settings; yield (label of the setting, record) as soon as the record is made.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class _Loop:
     def _run_settings(
         self, batch: Ready, inputs: Inputs, methods: Sequence[Method], turn: int
     ) -> Generator[Labelled, None, tuple[list[Method], int]]:
-        """Run a batch under each setting; yield each record with its setting's label.
+        """Run a batch under each setting; yield (label of the setting, record) for each sample.
 
         The audio tower runs once, or not at all if the previous batch had the same clips.
 
@@ -147,7 +147,7 @@ def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> Non
 
 
 def forced_decode(lm: AudioLM, inputs: Inputs, method: Method, decode_tokens: int) -> dict[str, float] | None:
-    """Decode exactly `decode_tokens` tokens, and ignore end tokens, to measure decode speed; None for 0 tokens."""
+    """Decode exactly `decode_tokens` tokens, past end tokens. Return `tokens`, `seconds`, `per_token`; None for 0."""
     if not decode_tokens:
         return None
     generation = method.generate(lm, inputs, max_new_tokens=decode_tokens, ignore_end=True)
@@ -210,7 +210,7 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
 
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
-    """Return a call's peak memory in bytes as if it had run the audio tower, which ran in the call `tower`."""
+    """Return a call's peak memory in bytes, or the audio tower's peak in the call `tower` if that is higher."""
     peaks = generation.peak_memory_bytes, tower.encoder_peak_memory_bytes
     return max((peak for peak in peaks if peak is not None), default=None)
 

@@ -215,7 +215,7 @@ def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None
     Parameters
     ----------
     jobs
-        The settings with their run folders, inside their `with` blocks.
+        Each setting with its run folder, which the caller has entered (locked) by `with`.
     say
         Receives the lines.
     progress

@@ -104,7 +104,7 @@ class Worker:
         return opened
 
     def state(self) -> dict[str, Any]:
-        """Return the machine's state now. Its load leaves out all of our workers here, which share a parent process."""
+        """Return the machine's state now. Its load does not count our workers here, which share one parent process."""
         return {**self.loaded[0].state(), "load": load(os.getppid())}
 
     def work(
@@ -114,7 +114,7 @@ class Worker:
         pending: Mapping[str, Sequence[str]],
         first_turn: int,
     ) -> list[Labelled]:
-        """Answer samples under their pending settings, and return each record with its setting's label.
+        """Answer samples under their pending settings; return a list of (label of the setting, record).
 
         `shared` holds the first worker's facts and the plan. `pending` has, for each sample's id, the labels of the
         settings to run: labels are cheaper to send than methods.
@@ -250,12 +250,12 @@ class TaskWork:
 def open_workers(
     model: str, settings: RunSettings, methods: Sequence[Method], wanted: Ray, *, say: Say
 ) -> Iterator[RayEngine]:
-    """Start workers, and yield once the first has loaded its model. Other workers join when they are ready.
+    """Start workers, and yield the engine once the first worker has loaded its model; others join when they are ready.
 
     Raises
     ------
     AudioMarathonError
-        The cluster does not exist or has no room, or :func:`open_local` raised an error in a worker.
+        The Ray cluster does not exist or has no room, or :func:`open_local` raised an error in a worker.
     """
     if settings.model_path and Path(settings.model_path).expanduser().is_dir():
         settings = replace(settings, model_path=str(Path(settings.model_path).expanduser().absolute()))

@@ -17,7 +17,7 @@ class Ray:
     Attributes
     ----------
     address
-        Address of a running cluster (`auto`, `host:6379`); None starts Ray on this machine.
+        Address of a running Ray cluster (`auto`, `host:6379`); None starts Ray on this machine.
     workers
         Number of workers; None: one per GPU, or one per machine without GPUs.
     gpus_per_worker

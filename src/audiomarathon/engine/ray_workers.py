@@ -62,12 +62,12 @@ class Shape:
 
 @contextmanager
 def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
-    """Join or start a cluster for the duration of the block.
+    """Join or start a Ray cluster for the duration of the block, and yield the layout of the workers to start.
 
     Raises
     ------
     AudioMarathonError
-        No cluster answers at the address, or it has no room for the workers.
+        A setting does not fit Ray, no Ray cluster answers at the address, or it has no room for the workers.
     """
     if settings.device.startswith("cuda:"):
         raise SettingsError(f"DEVICE={settings.device}: Ray chooses each worker's GPU; allowed here: auto, cuda, cpu")
@@ -112,9 +112,9 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
 
 @contextmanager
 def _watching_raylet(say: Say, *, ours: bool) -> Iterator[None]:
-    """Exit with one line if Ray's daemon on this machine (the raylet) ends during the block.
+    """End this process, after one line, if Ray's daemon on this machine (the raylet) ends during the block.
 
-    Ray itself would print pages of text.
+    Ray itself would print pages of text. `ours` tells whether this process started Ray: then it also kills Ray.
     """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     over = threading.Event()
@@ -144,7 +144,8 @@ def _watching_raylet(say: Say, *, ours: bool) -> Iterator[None]:
 def _hurrying(say: Say, *, ours: bool, code: int) -> Iterator[None]:
     """Limit the time that the block waits for Ray to stop.
 
-    After that, kill the cluster if it was started here; else exit, and leave the joined cluster as it is.
+    When the time is over: if this process started Ray (`ours`), kill Ray's processes. If it joined a running Ray
+    cluster, leave the cluster alone, and end this process with the exit code `code`.
     """
 
     def hurry() -> None:
@@ -189,7 +190,7 @@ def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
 def _knock(address: str) -> None:
     """Raise OSError if no server listens at `host:port`. Ray itself would try for a minute, and then abort.
 
-    `auto` means the cluster that was last started on this machine; it may have ended since.
+    The address `auto` means `RAY_ADDRESS`, else the Ray cluster last started on this machine, which may have ended.
     """
     if address == "auto":
         noted = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
@@ -200,7 +201,7 @@ def _knock(address: str) -> None:
 
 
 def check_cluster() -> None:
-    """Check that the cluster's head and Ray's daemon on this machine (the raylet) still run.
+    """Check that the Ray cluster's head and Ray's daemon on this machine (the raylet) still run.
 
     Without this check, Ray would end this process with a message of its own.
 
@@ -274,10 +275,10 @@ def _on_gpus(there: float, each: float) -> int:
 
 
 class Work(Protocol):
-    """Interface of a pool's work: how its parts are sent to workers, and what happens to a part whose worker died."""
+    """Work that a :class:`Pool` does in parts: how a part is sent to a worker, and what to do if that worker dies."""
 
     def send(self, worker: Any, part: Any) -> Any:
-        """Start a call on a worker, without retries, and return its reference."""
+        """Start a call on a worker, without retries; return Ray's reference to its result."""
 
     def smaller(self, part: Any, deaths: int) -> Sequence[Any]:
         """Return the parts to try next after `deaths` workers died with this part; empty to give it up."""
@@ -315,15 +316,15 @@ class Pool:
         return cls([remote.remote(*arguments) for _ in range(shape.workers)], shape, say)
 
     def run(self, parts: Iterable[Any] = (), work: Work | None = None) -> Iterator[tuple[Any, Any]]:
-        """Send parts to workers, and yield each part with its result when it comes back.
+        """Send the parts of the work to workers; yield (part, result) when a worker has finished a part.
 
         A worker without a loaded model loads it first. Without parts, return when the first worker has loaded its
-        model. A part whose worker died goes back to the front of the queue.
+        model. If a worker died, its part goes back to the front of the queue, perhaps cut smaller; see :class:`Work`.
 
         Raises
         ------
         AudioMarathonError
-            A worker raised an error, or the cluster, all workers or all machines with room for a worker are lost.
+            A worker raised an error, or the Ray cluster, all workers or all machines with room for one are lost.
         """
         queue, idle, trouble = deque((part, 0) for part in parts), list[Any](), 0.0
         calls: dict[Any, tuple[Any, Any]] = {one.open.remote(self.first): (one, None) for one in self.workers}
@@ -394,7 +395,7 @@ class Pool:
         return f"{self.known[worker].host} (process {self.known[worker].pid})"
 
     def states(self) -> dict[Any, Any]:
-        """Return the `state` of each worker that has loaded its model; leave out workers that do not answer."""
+        """Map each worker that has loaded its model to its `state()`; leave out workers that do not answer."""
         calls = {worker.state.remote(): worker for worker in self.known}
         ended = ray.wait([*calls], num_returns=len(calls), timeout=_QUIET_S)[0] if calls else []
         found = {}

@@ -66,7 +66,7 @@ class EndpointEngine(Engine):
                         yield method.label, future.result()
                         running.discard(future)  # not before the yield: after an interrupt, the handler yields the rest
                     if self.endpoint.given_up >= _GIVE_UP + 2 * at_once:
-                        advice = "see the last sample's 'error'; run the same command again when it works"
+                        advice = "see the last sample's 'error'; run the same command again when it responds"
                         raise ModelError(f"{self.endpoint.host} stopped responding: {advice}")
             except (ModelError, KeyboardInterrupt) as error:
                 patience = _PATIENCE_S if isinstance(error, ModelError) else 0.0

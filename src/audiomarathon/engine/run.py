@@ -378,7 +378,8 @@ def as_run(
     control
         Kind of audio control that replaced the clips.
     corpus
-        See :meth:`~audiomarathon.benchmarks.task.Task.corpus`.
+        Reference texts of the whole data, if the scorer weights words by them; see
+        :meth:`~audiomarathon.benchmarks.task.Task.corpus`.
 
     Raises
     ------
@@ -398,7 +399,7 @@ def as_run(
         for record in records:
             known = run.records.get(record.id, record)
             if (known.reply, known.answered) != (record.reply, record.answered):
-                raise DataError(f"{folder}: its reply to {record.id} is not that of {file}; remove that folder first")
+                raise DataError(f"{folder}: its reply to {record.id} differs from {file}; remove the folder first")
         facts = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
         origin = {"origin": IMPORTED, "file": file.name, "settings": {"seed": 42}}
         run.write_run({**facts, **origin, **controlled, "samples": [record.id for record in records]})

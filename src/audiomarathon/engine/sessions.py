@@ -116,7 +116,7 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
 
     last, now = _version(folder.run.get("environment") or {}), _version(environment())
     if folder.records and last != now:
-        say(f"{folder.path}: last written by audiomarathon {last}, now {now}")
+        say(f"{folder.path}: its records were last written by audiomarathon {last}; this is {now}")
     if folder.weak:
         why = "an older version wrote some records; changes of weights or third-party code since then go unnoticed"
         say(f"{folder.path}: weak fingerprint: {why}")

@@ -110,7 +110,7 @@ def find_hardware(settings: RunSettings) -> Hardware:
                 f"DEVICE={device}: no such GPU; allowed: cuda:0 to cuda:{torch.cuda.device_count() - 1}"
             )
     if settings.device_map and not gpu:
-        raise SettingsError(f"DEVICE_MAP={settings.device_map}: PyTorch sees no GPU to spread the model over")
+        raise SettingsError(f"DEVICE_MAP={settings.device_map}: PyTorch sees no GPU here; leave DEVICE_MAP out")
     dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if device.startswith("cuda") else "float32")
     return Hardware(device, dtype, device_name(device, settings.device_map))
 
@@ -128,9 +128,9 @@ def _method(method: Method) -> dict[str, Any]:
 
 
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
-    """Return a hash of the third-party code behind each object, under a key of `kind` and the object's name.
+    """Return a hash of the third-party code behind each object; leave out objects without third-party code.
 
-    Objects without third-party code are left out. See :func:`source_hash` for `without`.
+    A hash's key names the kind and the object, such as `code of task mine`. See :func:`source_hash` for `without`.
     """
     hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
     return {name: found for name, found in hashes.items() if found}

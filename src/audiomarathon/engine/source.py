@@ -79,7 +79,7 @@ def _package(part: Any) -> str:
 
 
 def _is_definition(value: object, *, beside: str) -> bool:
-    """Tell whether `value`, found in the module `beside`, is a module, or a class or function defined elsewhere."""
+    """Tell whether a value found in the module `beside` is a module, or a class or function from another module."""
     return isinstance(value, ModuleType | type | FunctionType) and getattr(value, "__module__", None) != beside
 
 

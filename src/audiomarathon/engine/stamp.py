@@ -34,7 +34,8 @@ def about(setup: Setup) -> dict[str, str]:
 def stamp(setup: Setup) -> dict[str, Any] | None:
     """Return the stamp for `run.json`: date, version, and the verdict of each check; None without a certificate.
 
-    Warn if a check failed, or if the certificate's fingerprint of the checkpoint is of the older, weaker kind.
+    Warn if a check failed. Also warn if the certificate identifies the checkpoint by the older kind of fingerprint,
+    which misses most changes of weights: the stamp may be about other weights, and says `weak_fingerprint`.
     """
     facts = about(setup)
     path, weak_path = place(facts), place({**facts, "checkpoint": by_rule_1(facts["checkpoint"])})
@@ -51,8 +52,8 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
         failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
         warn(f"{setup.spec.key} FAILED checks of `audiomarathon certify` ({failed}); see {path}")
     if weak:
-        old = f"its certificate of {found['date']} has a weak fingerprint of the checkpoint, which misses most changes"
-        warn(f"{setup.spec.key}: {old}; run `audiomarathon certify` again")
+        old = f"its certificate of {found['date']} has a weak fingerprint: the weights may have changed since then"
+        warn(f"{setup.spec.key}: {old}; run.json marks it; to check these weights, run `audiomarathon certify` again")
     return {**found, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
 
 

@@ -210,7 +210,7 @@ def _in_a_line(summary: dict[str, Any]) -> str:
 
 @contextmanager
 def _log(logs: Path | None, task: Task, say: Say, swept: Swept) -> Iterator[Say]:
-    """Yield a function that prints a line and writes it to the task's log. Record an error as the task's failure."""
+    """Yield a function that prints a line and logs it for the task. Keep an error of the block in `swept.failures`."""
 
     def tell(line: str) -> None:
         say(line)

@@ -289,7 +289,7 @@ def from_flops(
 ) -> float:
     """Estimate the seconds of the remaining work from FLOPs. `speeds` are TFLOP/s and GB/s (to read weights).
 
-    A forced decode run adds a second prefill.
+    A forced decode run (`decode_tokens` above 0) adds a second prefill.
     """
     flops, bandwidth = speeds[0] * 1e12, speeds[1] * 1e9
     layers = len(facts.cost.flops_per_token_per_layer)

@@ -165,7 +165,7 @@ def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> 
 
 
 def completed(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the values of a first answer, with None replaced from a second; None if neither could be read."""
+    """Return the values of a first answer; take a value that is None from the second. None if neither could be read."""
     if first is None or second is None:
         return dict(first or second or {}) or None
     return {name: value if value is not None else second[name] for name, value in first.items()}

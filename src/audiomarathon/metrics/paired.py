@@ -91,7 +91,10 @@ class Pair:
         return setting, reference
 
     def _apart(self, sums: Floats) -> Floats:
-        """Return the setting's figures minus the reference's, for each row of summed totals."""
+        """Return the setting's figures minus the reference's, shape (draws, figures).
+
+        `sums` has the shape (draws, 2 · columns): the setting's sums, then the reference's.
+        """
         return self.sums.statistic(sums[:, : self._width]) - self.sums.statistic(sums[:, self._width :])
 
     def differences(self, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Estimate]:
@@ -125,8 +128,8 @@ class Pair:
     def _after_draws(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
         """Return setting − reference of every figure for each random draw (a resample or a swap).
 
-        The setting's and the reference's sums are `start` plus the rows of `totals`, each times its number in `drawn`.
-        If few different draws are possible, equal draws are computed once.
+        The sums of a draw are `start`, plus each cluster's row of `totals` times the cluster's number in the draw's row
+        of `drawn`, shape (draws, clusters). If few different draws are possible, equal draws are computed once.
         """
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
         if kinds**columns > _CODES:
@@ -142,7 +145,10 @@ class Pair:
 
 
 def _difference(setting: float, reference: float, drawn: Floats, clusters: int, ends: Sequence[float]) -> Estimate:
-    """Return setting − reference with its interval; `drawn` holds this difference in each resample."""
+    """Return setting − reference with its interval.
+
+    `drawn` holds the difference in each resample; `ends` are the scores if all samples are wrong or all are right.
+    """
     found = Estimate(setting - reference, None, clusters, drawn)
     if clusters < 2 or math.isnan(setting - reference):
         return found
@@ -280,7 +286,10 @@ def _weights(rng: np.random.Generator, rows: int, count: int) -> Drawing:
 
 @lru_cache(maxsize=32)  # up to _BLOCK bytes each
 def _drawn(state: str, rows: int, count: int) -> tuple[Drawing, str]:
-    """Return the draws of a generator in this state, and its next state. Cached: all comparisons use the same draws."""
+    """Return the draws of :func:`_weights` by a generator in the state `state` (JSON text), and its state afterwards.
+
+    Cached, because all comparisons use the same draws.
+    """
     rng = np.random.default_rng()
     rng.bit_generator.state = json.loads(state)
     drawn = rng.integers(0, count, (rows, count)) + count * np.arange(rows)[:, None]

@@ -276,13 +276,13 @@ class AudioLM:
         return (positions,)
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context manager for the time of a `generate` call; by default, it does nothing."""
+        """Return a context manager to wrap a `generate` call, for what a family must change; by default, none."""
         return nullcontext()
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
-        """Return the inputs that the family's own processor makes of one prompt; None if it cannot be used here.
+        """Return the inputs that the family's own processor makes of one prompt; None if that processor cannot be used.
 
-        `audiomarathon certify` compares them with those of :meth:`prepare`.
+        `audiomarathon certify` compares them with the inputs from :meth:`prepare`.
 
         Parameters
         ----------
@@ -301,7 +301,7 @@ class AudioLM:
         return None
 
     def without_adapter(self) -> AbstractContextManager[None] | None:
-        """Return a context manager that switches the family's adapter off; None if it has none. For `certify` only."""
+        """Return a context manager that switches the family's adapter off, for `certify`; None without an adapter."""
         return None
 
     def generate(

@@ -93,7 +93,7 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
 
 
 def audio_only(kind: Any, **parts: Any) -> Any:
-    """Build a processor of class `kind` from `parts`, without those for pictures, which need torchvision."""
+    """Build a processor of class `kind` from the given parts; leave out its picture parts, which need torchvision."""
 
     class Processor(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, name: str, part: Any) -> Any:

@@ -86,6 +86,8 @@ def causal_lm(path: Path, *, dtype: str, device_map: str = "") -> tuple[Any, Any
 def check_loading(path: Path, info: Mapping[str, Any]) -> None:
     """Refuse a checkpoint that does not match the model exactly: missing weights would be random.
 
+    `info` is the report of :func:`pretrained`.
+
     Raises
     ------
     ModelError

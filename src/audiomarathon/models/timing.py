@@ -144,7 +144,7 @@ class StageTimer:
 
     @contextmanager
     def watching(self, audio_tower: nn.Module) -> Iterator[None]:
-        """Inside the block, time each call of the audio tower, and note the peak of memory until its end."""
+        """Inside the block, time each call of the audio tower, and note the peak of memory at the end of each call."""
         begun: list[Any] = []
 
         def before(_module: nn.Module, _args: Any) -> None:

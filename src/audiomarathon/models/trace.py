@@ -28,9 +28,10 @@ class Trace:
         For each sample, the prompt positions that were kept, audio and text, in order. Positions count the padding on
         the left. None if nothing was dropped. Set when the method's `with` block ends.
     merges
-        How each sample's audio tokens were merged; None for a sample without merging, or for the whole batch.
+        How each sample's audio tokens were merged; an item is None for a sample without merging. None instead of the
+        tuple if the method merges nothing.
     spans
-        Pairs of clock marks, before and after the method chose what to keep.
+        Pairs of clock marks (:meth:`Clock.mark`): just before and just after the method chose what to keep.
     positions
         Function from a layer to the prompt positions that it computes in prefill, in order (batch 1). None if every
         layer computes all positions.

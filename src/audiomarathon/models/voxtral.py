@@ -1,9 +1,9 @@
 """Voxtral (arXiv 2507.13264), on transformers' native class and mistral-common's tokenizer.
 
 A Whisper encoder hears windows of 30 s; the last window is padded with silence, which gets audio tokens too. A
-projector joins four encoder frames into one audio token, so there are 12.5 a second. Questions use the chat request.
-Prompts that ask for a transcript use a special request without the prompt's text; without a clip, they use the chat
-request.
+projector joins four encoder frames into one audio token, so there are 12.5 a second. mistral-common has two kinds of
+request. A question is a chat request. A prompt that asks for a transcript is a transcription request, which leaves out
+the prompt's text; if the prompt has no clip, it is a chat request too.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Clips:
 
 @dataclass(frozen=True)
 class Split:
-    """The parts to fit, validate and test a probe on."""
+    """Names of the parts ("train", or of folds) to fit, validate and test a probe on."""
 
     train: tuple[str, ...]
     valid: str

@@ -54,9 +54,9 @@ class Heard:
 
 @dataclass(frozen=True)
 class Item:
-    """One embedding of a clip as X-ARES makes it: one for each batch that holds the clip.
+    """One embedding of a clip as X-ARES makes it.
 
-    The crops of a long clip can lie in several batches.
+    X-ARES cuts long clips into crops. If a clip's crops lie in several batches, it has an embedding for each batch.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class SharedEncoder(Encoder):
     Attributes
     ----------
     work
-        Function that takes batches, and whether to keep frames; it yields each batch with its outcome, in any order.
+        Function that takes batches, and whether to keep frames. It yields (batch, :data:`Outcome`) in any order.
     copies_on
         Device on which batches are encoded.
     """
@@ -166,7 +166,7 @@ def encode_published(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> list[Item]:
-    """Encode the clips of one part as X-ARES does, store the embeddings, and return an item for each of them.
+    """Encode the clips of one part as X-ARES does, store the embeddings, and return an :class:`Item` for each.
 
     Clips are cut into crops of equal length, and the remainder is dropped; clips shorter than a crop are padded.
     Batches follow the order of the data. If a batch holds several crops of a clip, X-ARES uses only the first. A batch
@@ -215,7 +215,7 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
 
 
 def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
-    """Encode the batches with embeddings missing in the store, and store these; return errors by store key."""
+    """Encode each batch with an embedding that the store lacks, and store the result; return errors by store key."""
     fresh, failed, written = Rows(), dict[str, str](), time.monotonic()
     work = encoder.work if isinstance(encoder, SharedEncoder) else partial(_here, encoder)
 
@@ -246,7 +246,10 @@ def _here(encoder: Encoder, batches: Iterable[Batch], framed: bool) -> Iterator[
 
 
 def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[list[Samples]] | None = None) -> Outcome:
-    """Decode a batch (unless its audio is `ready`) and encode it; if this fails, encode it clip by clip."""
+    """Decode a batch (unless its audio is `ready`) and encode it; if this fails, encode it clip by clip.
+
+    Return the embeddings, and the reason for each that is missing, both by store key.
+    """
     try:
         waves = ready.result() if ready else _decoded(batch.cuts, encoder.sampling_rate)
         return _rows(encoder, batch, waves, framed), {}
@@ -280,7 +283,7 @@ def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[
 
 
 def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
-    """Return the audio of each cut's whole file; a file with several crops is decoded once."""
+    """Return, for each cut (clip, crop number), the audio of the whole file; decode each file once."""
     files = {one.audio: one.clip.audio for one, _ in cuts}
     waves = {audio: decode(file, rate) for audio, file in files.items()}
     return [waves[one.audio] for one, _ in cuts]

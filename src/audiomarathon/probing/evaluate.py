@@ -86,7 +86,7 @@ def read_tasks(
     limit, mini
         See :meth:`EncoderTask.read`.
     bad
-        Whether to accept a task of which more than 1 % of the rows are bad.
+        Whether to accept a task if more than 1 % of its metadata rows are bad, that is, give no clip.
     plan
         Whether the caller only plans a run; then it is no error if no task can be read.
 
@@ -160,7 +160,7 @@ def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bo
 
 
 def check_protocol(protocol: str) -> None:
-    """Raise :class:`SettingsError` if there is no protocol of this name."""
+    """Raise :class:`SettingsError` unless the protocol is "standard", "as_published" or "both"."""
     if protocol not in PROTOCOLS:
         raise SettingsError(f"--protocol {protocol}: allowed: {', '.join(PROTOCOLS)}")
 

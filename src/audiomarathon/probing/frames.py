@@ -58,7 +58,7 @@ class Framed:
         return [row for row, part in enumerate(self.parts) if part in parts]
 
     def moments(self, *parts: str) -> Moments:
-        """Return the sums over all frames in these parts from which ridge is computed."""
+        """Return the :class:`Moments` (the sums that ridge regression needs) of all frames in these parts."""
         lengths = {row: len(self.frames[row]) for row in self.rows(*parts)}
         batches = _batches(self, [*lengths], max(1, _PRODUCT // max(1, *lengths.values())))
         each = (map(_doubles, pair) for pair in batches)
@@ -97,7 +97,8 @@ def onsets_in(
 ) -> list[int]:
     """Compare predicted onsets (where a label becomes active) with the starts of events.
 
-    Return the numbers of true positives, false positives and false negatives, summed over all labels.
+    A predicted onset is right within `tolerance` seconds of a true one; `hop` is in milliseconds. Return the numbers of
+    true positives, false positives and false negatives, summed over all labels.
     """
     begins = predicted & ~np.vstack([np.zeros_like(predicted[:1]), predicted[:-1]])
     found = []
@@ -131,7 +132,10 @@ def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, A
 
 
 def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
-    """Count true positives, false positives and false negatives at each threshold; shape (thresholds, labels, 3)."""
+    """Count true positives, false positives and false negatives at each of :data:`THRESHOLDS` (0.01 to 0.99).
+
+    The shape of the counts is (thresholds, labels, 3).
+    """
     bins = np.searchsorted(THRESHOLDS, scores)  # number of thresholds that a score exceeds
     place = bins * scores.shape[1] + np.arange(scores.shape[1])
     shape = (len(THRESHOLDS) + 1, scores.shape[1])
@@ -149,7 +153,7 @@ def published_frames(
     """Train X-ARES' frame probe for each seed, keep the first epoch with the best F1 on valid, and count test segments.
 
     Clips of a batch are padded with frames of zeros. The padding is trained on as inactive frames and scored too, as
-    in X-ARES.
+    in X-ARES. `positive` is the weight of active labels in the loss (torch's `pos_weight`).
 
     Returns
     -------
@@ -214,7 +218,11 @@ def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.
 
 
 def predict_frames(problem: Problem) -> list[Predicted]:
-    """Label each test clip's frames, by ridge or as X-ARES does; return counts of segments and onsets as replies."""
+    """Label each test clip's frames, by ridge or as X-ARES does.
+
+    The reply for a clip is not the labels but counts: how many segments (and onsets) are true positives, false
+    positives and false negatives.
+    """
     encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
     task, seeds = encoded.task, problem.seeds if problem.released else ()
     assert isinstance(task, FramedTask)

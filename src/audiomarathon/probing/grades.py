@@ -26,8 +26,8 @@ class PredictedGrades:
     rows
         Row number, in the embeddings, of the clip that each prediction belongs to, shape (clips,).
     values, spreads
-        The predictions, and the standard deviation of the true grades of the clips on which the predicting probe was
-        fitted (1 where these do not vary); both of the shape (clips, grades).
+        The predicted grades; and the standard deviation of the true grades in the parts on which the probe was fitted
+        (1 if they do not vary). Both have the shape (clips, grades).
     """
 
     rows: Integers

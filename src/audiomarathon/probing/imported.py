@@ -107,9 +107,10 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
 def _items(
     tars: Sequence[Path], size: int, bad: list[BadRow]
 ) -> Iterator[tuple[str, int, Path, tuple[Callable[[], Any], Callable[[], Any]]]]:
-    """Yield each key once, with its batch number, its tar, and functions that read its frames and its JSON.
+    """Yield (key, batch number, tar, (function that loads the frames, function that loads the JSON)).
 
-    Damaged tars and incomplete keys are added to `bad`. `size` is the number of clips in a batch of X-ARES.
+    A key is a member's name without ".npy" or ".json"; if it occurs several times in a tar, the first counts. Damaged
+    tars, and keys without both files, are added to `bad`. `size` is the number of clips in a batch of X-ARES.
     """
     written = 0  # X-ARES counts its batches (of `size` clips) over all tars of a part
     for tar in tars:

@@ -77,7 +77,7 @@ def linear_probe(
 ) -> PublishedScores:
     """Train a probe for each split and seed, keep the first epoch with the best validation score, score the test clips.
 
-    Each seed is set once, and the heads of all splits are drawn from it in turn, as in X-ARES. Unlike X-ARES, which
+    Each seed is set once, and the first weights for all splits are drawn in turn, as in X-ARES. Unlike X-ARES, which
     shuffles clips within a buffer, each epoch takes them in a uniformly random order.
     """
     inputs = torch.as_tensor(clips.embeddings).float()

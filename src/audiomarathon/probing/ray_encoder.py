@@ -84,7 +84,8 @@ def shared_out(
     Raises
     ------
     SettingsError, ExecutorError
-        A module was given instead of a name, a worker would have more than one GPU, or the cluster is missing or full.
+        A module was given instead of a name, a worker would have more than one GPU, or the Ray cluster is missing or
+        full.
     """
     if not isinstance(name, str):
         raise SettingsError(f"{loaded.name}: Ray's workers load an encoder by name (FILE.py, hf:ID, …), not a module")
@@ -106,7 +107,7 @@ def _work(pool: Pool, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Batches as work for a pool of workers. A batch that killed three workers is tried again clip by clip."""
+    """Tell a pool of workers how to send, retry and give up a batch; a batch that killed three is split into clips."""
 
     framed: bool
 

@@ -77,7 +77,7 @@ def ctc(
     frames: Frames, texts: Sequence[str], rows: Sequence[Sequence[int]], hop: float, device: str = "cpu",
     step: Step = lambda _n: None
 ) -> dict[int, str]:  # fmt: skip
-    """Train LayerNorm and a linear layer by CTC, and return the transcripts of test clips by row.
+    """Train LayerNorm and a linear layer by CTC, and return the transcripts of test clips by row number.
 
     Adam trains at each of three learning rates. Keep the rate and epoch with the lowest letter error rate on the
     validation clips; if several are equal, the first. With few clips there are more epochs.
@@ -140,7 +140,7 @@ class Adapter(nn.Module):
         self.gate, self.up, self.down = nn.Linear(dim, inner), nn.Linear(dim, inner), nn.Linear(inner, outer)
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return embeddings, shape (clips, frames, outer)."""
+        """Return embeddings, shape (clips, frames, width of the language model's embeddings)."""
         found: torch.Tensor = self.down(functional.silu(self.gate(frames)) * self.up(frames))
         return found
 
@@ -187,7 +187,7 @@ def adapted(
     frames: Frames, texts: Sequence[str], rows: Sequence[Sequence[int]], writer: Writer, recipe: Recipe, seed: int,
     device: str = "cpu", step: Step = lambda _n: None
 ) -> dict[int, str]:  # fmt: skip
-    """Train X-ARES' adapter, and return the transcripts of test clips by row.
+    """Train X-ARES' adapter, and return the transcripts of test clips by row number.
 
     As in X-ARES, the epoch is chosen by teacher forcing: the model predicts each token after the true ones, and each
     text is cut to the true text's length. If no epoch has a right word, the first epoch is kept.
@@ -204,7 +204,10 @@ def adapted(
     half = partial(torch.autocast, device.partition(":")[0], enabled=device.startswith("cuda"))
 
     def inputs(batch: Sequence[int], *, told: bool) -> tuple[dict[str, torch.Tensor], int]:
-        """Return the model's inputs and the number of audio positions; the adapter always runs in single precision."""
+        """Return the model's inputs and the number of audio positions; if `told`, the inputs hold the true texts.
+
+        The adapter always runs in single precision.
+        """
         audio, counts = padded(frames, batch, device)
         given = writer.joined(adapter(audio), counts, [texts[row] if told else None for row in batch])
         return given, audio.shape[1]

@@ -68,7 +68,7 @@ def trained_towers(
 ) -> list[list[Places]]:  # fmt: skip
     """Train towers for each seed, keep the first epoch with the best mean R@1 on valid, and rank the test clips.
 
-    Return, for each seed, the ranks of each test clip.
+    Return, for each seed, the :data:`Places` of each test clip: ranks of its captions, and its rank for each caption.
 
     Parameters
     ----------
@@ -119,7 +119,11 @@ def trained_towers(
 def _places(
     towers: Towers, embeddings: torch.Tensor, captions: Sequence[Sequence[torch.Tensor]], rows: Sequence[int]
 ) -> list[Places]:
-    """Rank by cosine, for the clips in `rows`: a clip's captions among all captions, and the clip for each caption."""
+    """Rank by cosine among the clips in `rows` and their captions.
+
+    Return, for each clip, the rank of each of its captions among all captions, and, for each of its captions, the rank
+    of the clip among all clips.
+    """
     clips = towers.of_clips(embeddings[[*rows]])
     texts = towers.of_captions([one for row in rows for one in captions[row]])
     unit = [functional.normalize(each.double(), dim=1).cpu().numpy() for each in (clips, texts)]

@@ -88,7 +88,7 @@ def probe(
     protocol
         "standard", "as_published" or "both".
     seeds
-        Seeds of trained probes: X-ARES' linear probe, and towers of captions.
+        Seeds of the probes that start from random weights, such as X-ARES' linear probe.
     say, step
         Called with lines for the user, and with the number of clips done since the last call.
 
@@ -234,7 +234,7 @@ def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> l
 
 
 def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = lambda _line: None) -> list[str]:
-    """Return the names of a task's probes under a protocol."""
+    """Return the names of a task's probes under a protocol ("standard": ours, "as_published": X-ARES', or "both")."""
     settings = [one for one in PROTOCOLS[protocol] if task.one_label or not one.startswith("knn")]
     settings = [one for one in settings if task.recipe.knn or one != PUBLISHED[1]]
     if task.lacking:

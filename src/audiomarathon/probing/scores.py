@@ -21,7 +21,7 @@ def figure(scores: Floats, targets: Integers) -> float:
 
 
 def published_figure(scores: Floats, targets: Integers) -> float:
-    """Return the figure as X-ARES computes it: classes without positives count as average precision 0."""
+    """Return the same as :func:`figure`, but classes without positives count as average precision 0, as in X-ARES."""
     if targets.ndim == 1:
         return figure(scores, targets)
     return float(np.nan_to_num(average_precisions(scores, targets)).mean())

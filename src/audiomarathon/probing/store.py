@@ -41,8 +41,8 @@ class Store:
     Attributes
     ----------
     rows
-        Embeddings, float32, shape (dim,) each. The key is the hash of a clip's audio, or the name of a place in one of
-        X-ARES' batches.
+        Embeddings, float32, shape (dim,) each. The key of a clip's own embedding is the hash of its audio; the key of
+        an embedding made as in X-ARES is "<hash of the batch>:<position in the batch>".
     """
 
     def __init__(self, cache: Path, identity: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ _STEPS, _LOOK, _RATE = 200, 10, 0.02  # for layer weights: steps of Adam, steps 
 
 @dataclass(frozen=True)
 class Points:
-    """A task's clips at several points of a tower.
+    """Embeddings of a task's clips at several points of a tower (an audio LLM): outputs of layers, or the projector's.
 
     Attributes
     ----------
@@ -75,12 +75,12 @@ class Points:
 
     @property
     def spans(self) -> dict[str, slice]:
-        """The columns of the embeddings that belong to each point."""
+        """The columns of the embeddings that belong to each point, by its name (such as "llm.4")."""
         ends = accumulate(self.sizes.values())
         return {point: slice(end - size, end) for (point, size), end in zip(self.sizes.items(), ends, strict=True)}
 
     def at(self, point: str, name: str = "", **more: Any) -> Encoded:
-        """Return the embeddings at a point; "" is all points together.
+        """Return the embeddings at a point (such as "llm.4"), or at all points together, side by side, if it is "".
 
         Parameters
         ----------
@@ -106,19 +106,21 @@ def read_points(
     encoder: Encoder, task: EncoderTask, data: Dataset, method: Method | None = None, points: Sequence[str] = (),
     like: Mapping[str, Any] | None = None,
 ) -> Points:  # fmt: skip
-    """Read a task's clips at points of a tower. Clips in the store are not read again, so a killed run continues.
+    """Encode a task's clips at points (layers, projector, …) of a tower, that is, an audio LLM.
+
+    Clips that are in the store are not encoded again, so a killed run continues.
 
     Parameters
     ----------
     encoder
         The encoder of any point of the tower.
     method
-        Method applied to the model, or None.
+        Method that drops or merges audio tokens during the prefill, or None.
     points
         Points to store; by default all.
     like
-        For the control `shuffled_METHOD`: the tokens to keep in each clip (they were kept in another clip), by the
-        hash of the clip's audio.
+        Only for the control `shuffled_METHOD`: for each clip, by the hash of its audio, which tokens the method kept
+        in another clip. The same positions are kept here.
     """
     assert isinstance(encoder.module, TowerEncoder)
     tower = encoder.module.tower
@@ -284,7 +286,7 @@ def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
 class _Given(TokenPruner):
     """Keep the positions that were kept in another clip, scaled if the lengths differ.
 
-    `other` tells of each audio token of that clip whether it was kept.
+    `other` says for each audio token of the other clip whether it was kept.
     """
 
     key: ClassVar[str] = "given"
@@ -302,9 +304,10 @@ class _Given(TokenPruner):
 
 
 def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
-    """Return, for each clip, the tokens kept in another clip: one of the same length, or else the next longer clip.
+    """Pair each clip with another, and return, for each clip, which tokens were kept in the other.
 
-    The longest clip gets those of the shortest. Clips are given and returned by the hash of their audio.
+    The other clip has the same number of audio tokens; if none has, it is the next longer clip (for the longest, the
+    shortest). `heard` and the keys of the result are hashes of the clips' audio.
     """
     there = sorted((audio for audio in {*heard} if kept.has(audio)), key=lambda one: (len(kept.rows[one]), one))
     places = list[int]()
@@ -315,12 +318,12 @@ def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
 
 
 def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None:
-    """Raise if a method changes nothing in prefill, or if the tower's model cannot run it.
+    """Raise if a method changes nothing in prefill, or if it cannot run on the tower's model.
 
     Raises
     ------
     SettingsError, MethodError
-        A method is a press, which changes nothing before decode, or the model lacks its layer.
+        A method is a press, which changes nothing before decode, or the model cannot run it (no such layer, …).
     """
     for method in methods:
         if not isinstance(method, (Base, TokenPruner)):

@@ -89,7 +89,10 @@ class Seen:
     pruned: bool
 
     def last_layers(self) -> Estimate:
-        """Return the mean of :attr:`foresight` over the layers `later`, with its interval; NaN if it is undefined."""
+        """Return how well layer K − 1 predicts the last layers: the mean rank correlation, with its interval.
+
+        The mean is over the layers `later`; it is NaN if it is undefined.
+        """
         own = self.foresight[:, self.later].mean(1) if self.later else np.full(len(self.files), np.nan)
         defined = np.isfinite(own)
         if not defined.any():
@@ -151,7 +154,10 @@ def _mean(values: Floats) -> Floats:
 
 
 def _shares(one: Attention) -> Floats:
-    """Return a sample's share of attention to each part of the prompt in `_SHARES`, shape (R, L, H, 5)."""
+    """Return a sample's shares of attention to five groups of tokens, shape (R, L, H, 5).
+
+    The groups are `_SHARES`: first token, audio, question, rest of the text, reply.
+    """
     renamed = {"template before": "rest of the text", "rest of the template": "rest of the text", "generated": "reply"}
     groups = ["audio" if name.startswith("clip ") else renamed.get(name, name) for name in one.meta["groups"]]
     found = [one.mass[..., [name == share for name in groups]].sum(-1) for share in _SHARES]
@@ -186,7 +192,8 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
         chooses K = 2, or the lowest possible K if layer 1 was not captured. If fewer than two layers were captured, 0
         leaves this picture out.
     sample
-        Draw this sample only; "" averages over all samples; the picture over time shows the first shared one.
+        Draw this sample only. "" averages over all samples, but the picture over time then shows a single sample, the
+        first that all runs share.
 
     Raises
     ------
@@ -229,7 +236,7 @@ def _allowed_layers(runs: Sequence[Run]) -> list[int]:
 
 
 def _shared_layers(rows: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return the layers that were captured for every sample; `rows` are the samples' lines of the index."""
+    """Return the layers that were captured for every sample; `rows` are lines of `attention/index.jsonl`."""
     return sorted(set.intersection(*({*row["layers"]} for row in rows)))
 
 
@@ -330,7 +337,7 @@ def _name_layers(panel: Any, layers: Sequence[int]) -> None:
 
 
 def _layers(seen: Sequence[Seen]) -> Figure:
-    """Plot the share of attention to the audio by layer, one line per run; below, all that the first run attends to."""
+    """Plot the share of attention to the audio by layer, a line per run; below, the first run's shares to all parts."""
     title = f"Where attention goes, by layer ({_samples(seen)}; bands: 10th to 90th percentile)"
     figure, grid = _figure(2, len(ROWS), 12, 7.4, title, sharey=True)
     for place, kind in enumerate(ROWS):

@@ -22,7 +22,7 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     Parameters
     ----------
     missing
-        Controls that were not run, as {name: ratio}.
+        Control systems that were not run, as {`random-0.9-layer2`: ratio `0.9`}.
     """
     lines = []
     if missing:
@@ -82,7 +82,10 @@ def _remarks(pairs: Pairs) -> list[str]:
 
 
 def _undefined(verdict: PairedResult) -> str:
-    """Return a note if the score is undefined on these samples, or in some resamples or swaps; "" if it never is."""
+    """Return a note if the score is undefined on these samples, or in some resamples (for intervals) or swaps (for p).
+
+    "" if it is always defined.
+    """
     if verdict.difference is None:
         return "the score has no value on these samples"
     draws = {"resamples": verdict.undefined_resamples, "swaps": verdict.undefined_swaps}

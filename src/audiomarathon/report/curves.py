@@ -164,7 +164,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the settings with LLM prefill time = base's median ÷ the setting's speed-up (see `series.PAIRED`)."""
+    """Replace each setting's LLM prefill time by base's median ÷ the setting's speed-up (see `series.PAIRED`)."""
     bases = {one.conditions: one.figures.get("prefill_ms") for one in settings if one.method == "base"}
     found = list(settings)
     for place, one in enumerate(settings):

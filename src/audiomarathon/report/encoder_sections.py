@@ -23,7 +23,7 @@ _SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
 
 
 def score_tables(scores: Sequence[Score]) -> list[Table]:
-    """Return the tables of all scores; for X-ARES' baseline encoders, also tables beside the published scores."""
+    """Return the tables of all scores. X-ARES' baseline encoders also get tables of our and the published scores."""
     named = [name for name in ENCODERS if any(one.encoder == name for one in scores)]
     beside = [beside_published([one for one in scores if one.encoder == name], name, "readme") for name in named]
     several = [by_task(scores)] * (len({one.encoder for one in scores}) > 1)

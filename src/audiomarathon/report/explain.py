@@ -103,7 +103,7 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 
 
 def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -> float | None:
-    """Return the mean kept share of the tokens in the events that decide the question, 0–1; None if none is known."""
+    """Return the mean kept share, 0–1, of the tokens in the events that decide the question; None if there are none."""
     inside = []
     for clip, shares in zip(clips, strip.shares, strict=True):
         starts = np.arange(len(shares)) / tokens_per_second
@@ -170,7 +170,10 @@ _LEGEND = (
 def _column(
     column: Any, clip: Clip, strips: Sequence[tuple[str, Floats]], tokens_per_second: float, share: float, *, last: bool
 ) -> None:
-    """Draw one clip and its strips (a colour and shares each), on a `share` of the picture's width."""
+    """Draw one clip and below it one strip per method, given as (colour, kept share of each audio token).
+
+    `share` is the fraction of the picture's width that this clip takes.
+    """
     from matplotlib.ticker import MaxNLocator
 
     spectrogram(column[0], clip)
@@ -228,7 +231,10 @@ def _strip(axes: Any, clip: Clip, shares: Floats, ink: str, tokens_per_second: f
 
 
 def _words(first: Any, last: Any, strip: Strip, event: float | None) -> None:
-    """Write the method's name left of its strip, and the reply and kept share right of it."""
+    """Write the method's name left of its strip; right of it, the reply and the kept share of all tokens.
+
+    `event` is the kept share of the deciding event's tokens, which is added; None if unknown.
+    """
     first.text(-0.012, 0.5, strip.label, transform=first.transAxes, ha="right", va="center", fontsize=9)
     kept = sum(float(shares.sum()) for shares in strip.shares)
     total = sum(len(shares) for shares in strip.shares)

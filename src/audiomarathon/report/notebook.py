@@ -213,7 +213,7 @@ def write_report(
     runs
         The argument or the result of :func:`load_runs`.
     title, samples, audio, spectrograms, data
-        The command's options.
+        As the options of `audiomarathon report`.
 
     Raises
     ------

@@ -73,7 +73,7 @@ class Advice:
     other
         The best system except `random`, if `best` is the control `random`.
     samples, tasks
-        What the systems were ranked on.
+        Number of the samples, and the tasks, on which the systems were ranked.
     left_out
         Systems that could not be ranked, with reasons.
     place
@@ -125,7 +125,7 @@ class PageData:
 
     @cached_property
     def _runs(self) -> dict[Place, dict[str, Any]]:
-        """The figures of every finished run."""
+        """The figures of every finished run, by (task, index of the system)."""
         return {
             (task, place): _figures(run, run.summary)
             for place, system in enumerate(self.systems)
@@ -135,7 +135,7 @@ class PageData:
 
     @cached_property
     def _scores(self) -> dict[Place, dict[str, Any]]:
-        """The figures of every finished run with a score."""
+        """The figures of every finished run with a score, by (task, index of the system)."""
         return {place: row for place, row in self._runs.items() if row["score"] is not None}
 
     @property
@@ -152,8 +152,8 @@ class PageData:
     def scopes(self) -> dict[str, list[str]]:
         """The means over tasks, as {name: its tasks}: one per group, one of all tasks, and one of common tasks.
 
-        Common tasks are those that all settings have, if they do not have all. Runs on control variants of the data do
-        not count, unless there are no other runs.
+        Common tasks are those on which all settings have a score; their mean is left out if they are all the tasks.
+        Runs on control variants of the data do not count, unless there are no other runs.
         """
         counted = [(task, place) for task, place in self._runs if place in self.charted]
         tasks = list(dict.fromkeys(task for task, _ in counted))
@@ -171,9 +171,9 @@ class PageData:
 
     @cached_property
     def widest(self) -> str:
-        """The scope to show first: the mean that most systems have; if fewer than half have it, the commonest task.
+        """The scope to show first: the mean that most systems have, or "" if there is no score.
 
-        "" if there is no score.
+        If fewer than half of the systems have a mean, it is the task that most systems have.
         """
 
         def has(scope: str) -> int:
@@ -200,7 +200,7 @@ class PageData:
     def figures(self) -> dict[Place, dict[str, Any]]:
         """Each system's score, times, sizes and comparison with base, on each task and each mean over tasks.
 
-        A system gets a mean only if it has all of that mean's tasks.
+        The keys are (task or mean, index of the system). A system gets a mean only if it has all of that mean's tasks.
         """
         found = dict(self._scores)
         for scope, members in self.scopes.items():
@@ -220,9 +220,10 @@ class PageData:
 
     @cached_property
     def beside_base(self) -> tuple[dict[Place, Comparison], dict[Place, str], dict[int, Compared]]:
-        """Comparisons with base: (comparison by place, reason for a missing comparison by place, all by base's index).
+        """Comparisons with base, in three dicts.
 
-        A place is a scope and the index of a system, see :data:`Place`.
+        The first holds the comparison, and the second the reason if it is missing, by (task or mean, index of the
+        system). The third holds all comparisons with a base by the index of this base.
         """
         rows: dict[Place, Comparison] = {}
         why: dict[Place, str] = {}
@@ -256,7 +257,7 @@ class PageData:
         return rows, why, found
 
     def _beside(self, scope: str, setting: Setting) -> dict[str, Any]:
-        """Return the columns that compare a setting with base on a task or mean; without a comparison, only `why`."""
+        """Return the columns that compare a setting with base on a task or mean; if there is none, the reason `why`."""
         place = setting.place
         rows, why, compared = self.beside_base
         row = rows.get((scope, place))

@@ -46,7 +46,7 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
 
 
 def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
-    """Draw each quantity that a panel measured against the ratio, `size` pixels each; None if none was measured."""
+    """Draw a chart per measured quantity, of `size` pixels, with the ratio on the x axis; None if none is measured."""
     drawn = [one for quantity in _QUANTITIES if (one := _against_ratio(panel, quantity, size)) is not None]
     notes = ["Bands: 95 % intervals over clusters."]
     if panel.headline == MEAN:

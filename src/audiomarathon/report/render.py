@@ -184,7 +184,10 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns to show: those of `shown` that exist; if `shown` is empty, all that refine no other."""
+        """Names of the columns to show: those of `shown` that exist.
+
+        If `shown` is empty, all columns except those that refine another, such as `score_low` beside `score`.
+        """
         there = list(self.frame.columns)
         own = {f"{name}{suffix}" for name in there for suffix in _BESIDE}
         return [name for name in self.shown or [name for name in there if name not in own] if name in there]

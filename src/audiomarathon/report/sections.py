@@ -85,7 +85,7 @@ def _encoders(runs: Sequence[Run]) -> list[Section]:
 
 
 def _towers(runs: Sequence[Run]) -> list[Section]:
-    """Return the sections on the towers of audio LLMs: towers alone, then beside their models' replies."""
+    """Return the sections on towers (audio encoders of audio LLMs): towers alone, then beside their models' replies."""
     layers, drawn = tower_sections.layer_table(runs), tower_sections.layer_curves(runs)
     drawn |= tower_sections.pruned_curves(runs)
     beside, standing = fourfolds(runs), standings(runs)
@@ -402,7 +402,7 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _paired(data: PageData, scope: str) -> list[str]:
-    """Return the note :data:`series.PAIRED` in a list if any setting's times are compared with base, else []."""
+    """Return [:data:`series.PAIRED`], the note on how times are drawn, if any times are compared with base, else []."""
     return [series.PAIRED] * any(row.get("first_token_speedup") for _, row in _rows(data, scope))
 
 
@@ -444,7 +444,10 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 
 def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
-    """Draw score against clip duration, one chart per method and layer with base, on equal axes; also return notes."""
+    """Draw score against clip duration: one chart per method and layer, each with base's line. Also return notes.
+
+    All charts have equal axes.
+    """
     rows, curves = _rows(data, scope), dict[int, Line]()
     for setting, row in rows:
         points = [
@@ -487,7 +490,7 @@ def _task_tables(data: PageData) -> Section:
 
 
 def _survival(data: PageData) -> Section:
-    """Return the section on what pruning removes first from JASCO's clips."""
+    """Return the section on whether pruning removes speech or sound first from JASCO's clips."""
     heading, found = "What pruning removes first", survivals(data.systems)
     if all(one.system.is_base for one in found):
         return Section("survival", heading)

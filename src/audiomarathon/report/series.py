@@ -110,6 +110,9 @@ def dash(method: str) -> list[int]:
 
 
 def _place(method: str) -> int:
-    """Return a method's number: its index in the registry, or a number made from its name if it is not built in."""
+    """Return the number that decides a method's colour, dashes and mark.
+
+    It is the index in the registry, or is made from the name of a method that is not built in.
+    """
     names, last_part = _built_in(), method.rsplit("+", 1)[-1]
     return names.index(last_part) if last_part in names else len(names) + sum(last_part.encode())

@@ -100,7 +100,10 @@ def panels(found: Sequence[Survival]) -> list[Chart]:
 
 
 def _methods(found: Sequence[Survival]) -> list[tuple[str, str, list[Survival]]]:
-    """Group headline rows: return (checkpoint, or "" if there is only one; method; its rows by rising ratio)."""
+    """Return (checkpoint, method, rows by rising ratio) of each method; the checkpoint is "" if there is only one.
+
+    The rows are the headline rows: one per setting, the one to report (see :attr:`Survival.headline`).
+    """
     methods: dict[tuple[str, str], list[Survival]] = {}
     for one in found:
         if one.headline and not one.system.is_base:

@@ -83,7 +83,7 @@ def methods() -> Table:
 
 
 def judges() -> Table:
-    """List the judges: named hub ids, forms for other judges, and plug-ins."""
+    """List the judges: short names for hub ids, forms such as `endpoint:MODEL`, and plug-ins."""
     from audiomarathon.judges.registry import FORMS, KNOWN, plugged_in
 
     rows = [{"judge": name, "what": source} for name, source in {**KNOWN, **FORMS}.items()]
@@ -242,7 +242,10 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
 
 
 def lengths_text(lengths: Sequence[float] | None) -> str | None:
-    """Return mean cache lengths as text, with equal neighbours joined: `2×2600 26×1350`."""
+    """Return each layer's mean cache length as text: `2×2600 26×1350` for two layers of 2,600 and 26 of 1,350 entries.
+
+    More than four groups of equal layers are shown as a range, `900–2600`.
+    """
     if not lengths:
         return None
     runs = [(len(list(own)), length) for length, own in groupby(lengths)]
@@ -257,7 +260,7 @@ def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[
     Parameters
     ----------
     missing
-        Missing controls; each gets a row "not run".
+        Names of control runs (`random`) that are missing; each gets a row "not run".
     """
     rows = [
         {"reference": compared.reference, "scope": heading, **comparison_row(row)}

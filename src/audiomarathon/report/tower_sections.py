@@ -33,7 +33,10 @@ def _named(run: Run) -> str:
 
 
 def _place(point: str) -> tuple[bool, int, int]:
-    """Return a sort key for points: first in the order in which the audio passes them, then `best` and `mix`."""
+    """Return a sort key for a probed point, such as `tower.3` or `llm.last`.
+
+    Points come in the order in which the audio passes them, then `best` and the mixes of layers (`tower-mix`).
+    """
     sides = ("tower", "projector", "llm", "text")
     side, _, number = point.partition(".")
     order = sides.index(side) if side in sides else len(sides)
@@ -46,7 +49,7 @@ def _by_layer(runs: Sequence[Run]) -> list[Run]:
 
 
 def layer_table(runs: Sequence[Run]) -> Table:
-    """Show the linear probe's score at each point on each task, with its interval."""
+    """Show the linear probe's score for each probed layer of tower and LLM, on each task, with its interval."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for run in _by_layer(runs):
         model, task = run.checkpoint.partition("@")[0], run.key.rpartition("/")[2]
@@ -62,7 +65,7 @@ def layer_table(runs: Sequence[Run]) -> Table:
 
 
 def layer_curves(runs: Sequence[Run]) -> dict[str, Chart]:
-    """Return a chart per task and model: the score at each point, in the order in which the audio passes them."""
+    """Return a chart per task and model: the probe's score at the tower's layers, then at the LLM's layers."""
     groups: dict[str, list[Run]] = {}
     for run in _by_layer(runs):
         groups.setdefault(_named(run), []).append(run)
@@ -87,7 +90,7 @@ def _curve(name: str, runs: Sequence[Run]) -> Chart:
 
 
 def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
-    """Return a chart per task and point: the probe's score against the ratio, one line per method."""
+    """Return a chart per task and probed point (such as `llm.last`): score against the ratio, one line per method."""
     pruned = [run for run in runs if point_of(run) and not is_layer(run)]
     drawn = {panel.name: of_panel(replace(panel, notes=())) for panel in panels_of(pruned)}  # nothing is timed
     return {name: chart for name, chart in drawn.items() if chart is not None}
@@ -114,7 +117,7 @@ def fourfold_table(found: Sequence[Fourfold]) -> Table:
 
 
 def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
-    """Return one chart per method for each task and point: accuracy of probe and reply against the ratio."""
+    """Return {task and probed point: one chart per method}: accuracy of probe and reply against the ratio."""
     drawn: dict[str, list[Chart]] = {}
     places: dict[str, list[tuple[str, float, Fourfold]]] = {}
     for one in found:
@@ -133,7 +136,7 @@ def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
 
 
 def standing_table(found: Sequence[Standing]) -> Table:
-    """Show the mean score of each tower's probe beside that of its model's replies, both without pruning."""
+    """Show each model's mean score without pruning: of a probe of its tower (audio encoder), and of its replies."""
     rows = [
         {"model": one.checkpoint, "point": one.point}
         | estimated("encoder", one.encoder)

@@ -57,7 +57,7 @@ class Comparison:
     clusters
         Number of clusters of the task that has the fewest.
     alike
-        Why all replies equal the reference's: see :attr:`Pairs.alike`; "" if some differ.
+        If all replies equal the reference's: "= base" if they cannot differ, else "same replies"; "" if some differ.
     across, busy
         Whether times come from different sessions, and whether the machine was busy when they were taken.
     """
@@ -256,7 +256,7 @@ def _rows(
 
 
 def weighed(draws: Mapping[str, Drawn]) -> PairedResult:
-    """Test the difference in the mean over tasks, weighted as the benchmark weights them; `draws` is by task."""
+    """Test the difference in the mean over tasks (the keys of `draws`), weighted as the benchmark weights them."""
     weights = weights_of(list(draws))
     return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)])
 
@@ -297,7 +297,10 @@ def row_of(
 
 
 def _alike(members: Sequence[str]) -> str:
-    """Combine the values of :attr:`Pairs.alike` of several tasks; "" if replies differ on any task."""
+    """Return "= base" if it holds for every task, "same replies" if all replies are equal, "" if any reply differs.
+
+    `members` are the values of :attr:`Pairs.alike` of the tasks.
+    """
     return "" if "" in members else next((one for one in members if one != AS_BASE), AS_BASE)
 
 

@@ -40,7 +40,10 @@ AS_BASE = "= base"
 ACROSS = "times come from different sessions on the same machine, which was quiet in both"
 
 _SAME_QUESTION = ("origin", "corpus", "prompts", "max_new_tokens", "data")
-_SAID = {"corpus": "word weights from other references", "origin": "the prompts of an imported run are unknown"}
+_SAID = {
+    "corpus": "word weights from different reference texts",
+    "origin": "the prompts of an imported run are unknown",
+}
 _SAME_MACHINE = ("cpu", "threads", "cuda")
 _SAME_PRECISION = ("dtype", "attention")
 
@@ -94,7 +97,7 @@ class Pairs:
     @classmethod
     @_as_written()
     def of(cls, run: Run, reference: Run) -> Pairs:
-        """Pair the samples that two runs of a task answered: of the reference, those of all calls, not only the last.
+        """Pair the samples that two runs of a task answered; for the reference, earlier calls of its command count too.
 
         Times are compared if both come from one session (one call of a command), as in a sweep. Times of different
         sessions are compared only if machine, precision and number of workers per GPU or machine agree, and no other
@@ -119,7 +122,7 @@ class Pairs:
         if not both:
             why = f" ({'; '.join(f'{count} {what}' for what, count in lost.items())})" if lost else ""
             raise RecordError(f"the two runs have no sample that both answered on the same clip{why}")
-        untimed = "times of other audio" if not same_audio else _other_machine(run, base)
+        untimed = "times of different audio" if not same_audio else _other_machine(run, base)
         timed, across = ([], False) if untimed else _timed(run, base, both)
         if not untimed and not timed:
             measured = any(a.record.time and b.record.time for a, b in both)
@@ -139,7 +142,7 @@ class Pairs:
 
     @cached_property
     def pair(self) -> Pair:
-        """Both runs' sums over each cluster, from which the paired test is computed; it tests the headline score."""
+        """Both runs' sums (counts, scores) over each cluster, for the paired test of the headline score."""
         scorer = self.task.scorer
         own, other = (sums_of(scorer, [pair[side] for pair in self.pairs]) for side in (1, 0))
         if differing := sorted({*own.names} ^ {*other.names}):
@@ -222,15 +225,16 @@ def _one_token(record: Record) -> bool:
 
 
 def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None:
-    """Return the median of reference ÷ run over the samples of all tasks, with its interval; None if a task is untimed.
+    """Return the speed-up of a stage with its interval; None if a task is untimed.
 
+    It is the median, over the samples of all tasks, of the reference's time ÷ the run's; above 1, the run is faster.
     Clusters of different tasks never count as one cluster, even if their names are equal.
     """
     return median_ratio(_times(members, stage), seed=seed)
 
 
 def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
-    """Return the value of :func:`speed_up` without its interval, which is slow to compute."""
+    """Return the speed-up of :func:`speed_up` without the interval, which is slow to compute."""
     ratios = [base / own for base, own, _ in _times(members, stage) if base and own]
     return float(np.median(ratios)) if ratios else None
 
@@ -328,7 +332,7 @@ def _not_across(run: Run, base: Run) -> str:
 
 
 def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return the sessions that answered the run's records, by start time."""
+    """Return the sessions (calls of a command) that wrote the run's records, by start time."""
     starts = {str(record.session).partition(" ")[0] for record in run.records.values() if record.session}
     return {one["started"]: one for one in run.facts.get("sessions") or () if one.get("started") in starts}
 
@@ -344,5 +348,5 @@ def _other_machine(run: Run, base: Run) -> str:
 
 
 def _sharing(run: Run) -> set[int]:
-    """Return how many Ray workers shared a GPU or a machine's cores, as a set with the number of each session."""
+    """Return the number of Ray workers that shared a GPU or a machine's cores, as a set over the run's sessions."""
     return {one.get("workers_sharing", 1) for one in run.facts.get("sessions", []) if one.get("samples") != 0}

@@ -24,7 +24,7 @@ PROTOCOLS = ("paper", "full")
 
 
 def protocol_folder(results: Path, protocol: str) -> Path:
-    """Return the folder for a protocol's runs, kept apart from other runs, which may use other samples."""
+    """Return the folder for the runs of a protocol (`paper` or `full`), apart from runs that may use other samples."""
     return results / f"{REPRODUCED}{protocol}"
 
 

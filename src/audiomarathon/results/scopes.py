@@ -37,7 +37,10 @@ def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
 
 
 def kind_of(scope: str, tasks: Sequence[str]) -> str:
-    """Return the kind of a row (task, group, overall or in common); p values are corrected within each kind."""
+    """Return the kind of a row, within which p values are corrected: task, group, overall or in common.
+
+    "in common" is the mean over the tasks on which every system has a score.
+    """
     if len(tasks) == 1:
         return "task"
     return scope if scope == COMMON else OVERALL if scope.endswith(OVERALL) else "group"

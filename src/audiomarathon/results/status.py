@@ -55,7 +55,7 @@ class RunStatus:
 
     @property
     def state(self) -> str:
-        """The state in a few words: running, starting, complete, done but for errors, stopped, …"""
+        """The state: running, starting, complete, "done, but for errors" (some samples failed), stopped, …"""
         if self.problem is not None:
             return "unreadable"
         if self.alive:
@@ -133,7 +133,10 @@ def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
 def _rates(
     session: Mapping[str, Any], records: Sequence[Record], tried: int, quiet_s: float | None
 ) -> tuple[float, float] | tuple[None, None]:
-    """Return a session's speed: samples per minute, and seconds of audio per second; None if it cannot be measured."""
+    """Return a session's speed: samples per minute, and seconds of audio per second; None if it cannot be measured.
+
+    `tried` is the number of samples that failed in it; they count as processed.
+    """
     answered = [record for record in records if record.answered]
     fresh = len(answered) - int(session.get("answered_before", 0))
     if quiet_s is None or fresh + tried <= 0 or "started" not in session:

@@ -28,7 +28,7 @@ ORDERS = {"": AS_IS, FIRST: "first", LAST: "last"}
 
 @dataclass(frozen=True)
 class Survival:
-    """How much a setting keeps of the speech and of the sound that base reports, for one position of the speech.
+    """How much a setting keeps of the speech and sound that base's replies report, for one position of the speech.
 
     Attributes
     ----------
@@ -37,8 +37,8 @@ class Survival:
     order
         Position of the speech: `as is`, `first`, `last`, or `mean of both`.
     figures
-        Base's skill and the share of it that the setting keeps, for speech and for sound; see
-        :func:`audiomarathon.benchmarks.jasco.survival.retained`.
+        Base's skill (reported share, corrected for chance) and the share of it that the setting keeps, for speech and
+        for sound; see :func:`audiomarathon.benchmarks.jasco.survival.retained`.
     p, p_adjusted
         p of the test that speech and sound are kept equally, and p by Holm's correction over the headline rows of a
         checkpoint.
@@ -67,7 +67,9 @@ class Survival:
 
 
 def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = None) -> list[Survival]:
-    """Return how much each setting keeps of what its base reports, one row per position of the speech.
+    """Return how much each setting keeps of the speech and sound that base's replies report.
+
+    There is one row per setting and position of the speech, and one for the mean of `first` and `last`.
 
     Settings without a base are left out; base itself keeps all.
 
@@ -82,7 +84,10 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
     @functools.cache  # because base is compared with every setting
     def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
-        """Return what a system's replies to some samples report; chance is estimated from these samples' clips."""
+        """Return the speech and sound that a system's replies to the samples `ids` report.
+
+        Chance is estimated from the clips of the same samples.
+        """
         return reports(known[system].runs[TASK].records[id_] for id_ in ids)
 
     found: list[Survival] = []
@@ -159,7 +164,7 @@ def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
 
 
 def _adjusted(found: Sequence[Survival]) -> list[Survival]:
-    """Set Holm's p values over the headline rows of each checkpoint."""
+    """Fill in p by Holm's correction, over the rows to report (`headline`) of each checkpoint."""
 
     def kind(row: Survival) -> str | None:
         return row.system.checkpoint if row.headline and row.measurable else None

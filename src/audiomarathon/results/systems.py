@@ -134,7 +134,7 @@ def control_of(label: str) -> str:
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the `random` runs that are missing to compare pruners with, as {name of the system: its ratio}."""
+    """Return the `random` systems that are missing beside pruners, as {name, `random-0.9-layer2`: ratio, `0.9`}."""
     several = len({system.checkpoint for system in systems}) > 1
     have = {system.name(with_checkpoint=several) for system in systems}
     wanted = [replace(system, method=control_of(system.method)) for system in systems if not system.control]
@@ -164,5 +164,5 @@ def find_reference(systems: Sequence[System], name: str | None) -> System:
 
 
 def base_of(system: System, systems: Sequence[System]) -> System | None:
-    """Return a system's base: base with the same checkpoint, control and marks."""
+    """Return a system's base (same checkpoint, control and marks); None if it is missing."""
     return next((one for one in systems if one.is_base and one.conditions == system.conditions), None)

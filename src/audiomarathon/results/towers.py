@@ -36,8 +36,9 @@ class Fourfold:
     n
         Number of these clips.
     shares
-        Shares of the clips by name: each of :data:`CELLS`; `probe`, where the probe is right; `reply`, where the reply
-        is right; and `lost`, where the probe is right with base and wrong with this setting.
+        Shares of the clips by name: `both` are right; only the probe is (`unused`); only the reply is (`reply_only`);
+        `neither` is; the probe is, whatever the reply (`probe`); the reply is (`reply`); and `lost`, where the probe is
+        right with base and wrong with this setting.
     """
 
     probe: Run
@@ -47,7 +48,7 @@ class Fourfold:
 
 
 def point_of(run: Run) -> str:
-    """Return the point of a tower that a run's probe read; "" for other runs."""
+    """Return the point that a run's probe read, such as `tower` or `llm.last`; "" for other runs."""
     return str(run.facts.get("point", "")) if isinstance(run.task, EncoderTask) else ""
 
 
@@ -112,7 +113,7 @@ class Standing:
 def standings(runs: Sequence[Run]) -> list[Standing]:
     """Return mean scores without pruning, for each model that has runs of its tower's probe and runs of its replies.
 
-    Only tasks that all these towers, and all these models, have run are averaged.
+    Probes are averaged over the tasks that every tower has run, replies over the tasks that every model has run.
     """
     base = Base().label
     models: dict[str, dict[str, Run]] = {}

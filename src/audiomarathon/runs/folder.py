@@ -245,7 +245,9 @@ def checkpoint_of(facts: Mapping[str, Any]) -> str:
 
 
 def read_records(path: Path) -> dict[str, Record]:
-    """Read a run's records by id, with the corpus and the judges' replies. Change no file: the run may be active.
+    """Read a run's records by id, with the task's reference texts (`corpus.json`) and the judges' answers.
+
+    Change no file, since the run may be active.
 
     Skip an incomplete last line silently, and damaged lines with a warning.
 
@@ -272,7 +274,10 @@ def _bare_records(path: Path) -> dict[str, Record]:
 
 
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
-    """Return a run's records with the corpus and the judges' replies added. Every record lists every judge."""
+    """Add to a run's records the task's reference texts (`corpus.json`) and the judges' answers.
+
+    Every record lists every judge, also one that has not judged it.
+    """
     if (file := path / CORPUS_FILE).exists():
         corpus = _corpus(file)
         records = {id_: replace(record, corpus=corpus) for id_, record in records.items()}
@@ -359,7 +364,7 @@ def _is_pair(value: object) -> bool:
 
 
 def _check(file: Path, content: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Raise :class:`RecordError` if a field has the wrong type. Fields may be missing."""
+    """Raise :class:`RecordError` if a field of `content` has another type than `kinds` says; a field may be missing."""
     if odd := [name for name, kind in kinds.items() if not isinstance(content.get(name), kind | None)]:
         raise RecordError(f"{file}: its {odd[0]!r} has a value of the wrong type")
 

@@ -178,7 +178,7 @@ class Run:
 
     @property
     def drops(self) -> Drops | None:
-        """The tokens that the method drops; None if unknown."""
+        """Which fraction of the audio tokens the method drops, and before which layer; None if unknown."""
         return Drops(**self.facts["drops"]) if self.facts.get("drops") else None
 
 

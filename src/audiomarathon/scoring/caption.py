@@ -45,7 +45,8 @@ class Caption(Scorer):
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
         """Score the replies of a batch.
 
-        A reply's values depend on its own texts and on the corpus, never on the other replies of the batch.
+        A reply's values depend on its own texts and on the corpus (the captions by which CIDEr-D weighs words), never
+        on the other replies of the batch.
         """
         from audiomarathon.metrics.captions.cider_d import cider_d
         from audiomarathon.metrics.captions.ptb import tokens
@@ -126,8 +127,8 @@ class Caption(Scorer):
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return notes for readers of the scores.
 
-        They say why FENSE is missing, how many replies its models cut, how people score, and where word weights come
-        from.
+        They say why FENSE is missing, how many replies are too long for its models, the scores of people's captions,
+        and how many items' captions determine the weights of words.
         """
         summary = self.summary(verdicts)
         found = [f"FENSE not computed: {why}" for why in sorted({one.values["why"] for one in verdicts} - {""})]

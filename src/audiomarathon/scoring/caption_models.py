@@ -58,7 +58,10 @@ def checker_file() -> Path:
 
 
 def _files(source: str, *, download: bool) -> Checkpoint:
-    """Return a sentence encoder's files. Error messages name TEXT_ENCODER and --encoder instead of MODEL_PATH."""
+    """Find the files of a sentence encoder, given as a hub id or a folder.
+
+    Error messages name TEXT_ENCODER and --encoder instead of MODEL_PATH.
+    """
     try:
         return find_checkpoint(source, download=download)
     except ModelError as error:

@@ -359,8 +359,8 @@ def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
 def _weighed(text: str, mentions: list[_Mention], options: dict[str, str]) -> tuple[str | None, str]:
     """Return the chosen option's letter, or None, and the rule that decided.
 
-    That is the one option that mentions commit the reply to; if none commits it, the one option whose text is
-    mentioned.
+    Choose the only option to which the reply commits itself ("the answer is B"). If it commits itself to none, choose
+    the only option whose text it mentions.
     """
     kinds: dict[str, list[_Mention]] = {
         kind: [] for kind in ("outright", "standing", "listed", "passing", "denied", "doubtful")
@@ -399,9 +399,9 @@ def _options_of(mentions: Iterable[_Mention]) -> set[str]:
 
 
 def _kind(text: str, mention: _Mention, following: int, listing: int) -> str:  # noqa: PLR0911 - one return a kind
-    """Return how a reply mentions an option: outright, standing, listed, denied, doubtful, or else passing.
+    """Return how a reply mentions an option: "outright", "standing", "listed", "denied", "doubtful" or "passing".
 
-    The module's docstring explains these words.
+    The module's docstring explains the first five; every other mention is "passing".
 
     Parameters
     ----------

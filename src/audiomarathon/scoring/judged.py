@@ -71,7 +71,11 @@ class Judged(Scorer):
         """Return the reply's score, 0…1; None without a judge's reading."""
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return facts on the judges' quality: missing judgements with reasons, certificates, and agreement."""
+        """Return facts on the judges' quality.
+
+        These are the missing judgements by reason, the anchors that each judge read correctly (:meth:`certificates`),
+        and the agreement between judges.
+        """
         certificates, judges = self.certificates(verdicts), {}
         for name in judges_of(verdicts):
             missing = Counter(why for one in verdicts if (why := self.lacks(one, name)))
@@ -81,7 +85,10 @@ class Judged(Scorer):
         return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
 
     def agreement(self, verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
-        """Return the agreement between judges on each value that the protocol compares, by the value's name."""
+        """Return the agreement between judges on each value in the protocol's `scales`, by the value's name.
+
+        See :func:`~audiomarathon.judges.agreement.agreement` for its fields.
+        """
         readings = {name: [one.values["readings"].get(name) for one in verdicts] for name in judges_of(verdicts)}
         return {
             field: agreement({name: [row and row.get(field) for row in rows] for name, rows in readings.items()}, scale)
@@ -89,7 +96,11 @@ class Judged(Scorer):
         }
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return warnings: a judge misread or never read anchors, or lacks many judgements, or there is no judge."""
+        """Return warnings about the judges.
+
+        They say that a judge misread anchors (replies with a known reading) or judged none, that many of a
+        judge's judgements are missing, or that there is no judge.
+        """
         found, certificates = [], self.certificates(verdicts)
         for name in judges_of(verdicts):
             if mark := certificates[name].mark:
@@ -124,7 +135,10 @@ def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _anchors_read(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> list[list[Any]]:
-    """Return a list `[kind, correct]` for each anchor that a judge answered: whether it read the anchor correctly."""
+    """Return a list `[kind, correct]` for each anchor (an artificial reply with a known reading) that a judge answered.
+
+    `correct` tells whether the judge's reading is the known one. `said` holds its answers by the hash of the request.
+    """
     read = [(anchor, reading_of(protocol, anchor.of(record), said)) for anchor in protocol.anchors(record)]
     answered = ("", "unreadable")
     return [[anchor.kind, anchor.right(one.values)] for anchor, one in read if one.missing in answered]

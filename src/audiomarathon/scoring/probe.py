@@ -71,7 +71,8 @@ def spread(seeds: Sequence[float]) -> dict[str, Any]:
 class Probed(Scorer):
     """Base of the scorers of probes; the headline figure is a mean over clips.
 
-    The replies of a published probe also get the release's figure, the mean over parts (splits or folds), and a note.
+    For a published probe (a copy of a benchmark's own probe, such as X-ARES'), there are also a note and the figure by
+    the benchmark's released code: the mean over parts (splits or folds).
     """
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
@@ -79,7 +80,10 @@ class Probed(Scorer):
         return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the unweighted mean over parts (splits or folds) for a published probe; None for other probes."""
+        """Return a published probe's headline figure by the benchmark's released code; None for other probes.
+
+        It is computed on each part (split or fold); its value is the unweighted mean over parts.
+        """
         from audiomarathon.metrics.statistics import Sums, ratio
 
         groups = [one.record.groups or {} for one in verdicts]
@@ -112,7 +116,7 @@ class Probed(Scorer):
         return np.array([self.own_score(one) for one in verdicts])
 
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return one value per clip; the mean of these values is the figure as the release computes it."""
+        """Return one value per clip; their mean is the figure as the benchmark's released code computes it."""
         return self._terms(verdicts)
 
 
@@ -214,7 +218,10 @@ class Tagged(Probed):
         return "no labels" if ranked is None else f"labels ranked with precision {ranked:.2f}: {labels}"
 
     def _by_seed(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each seed's mean average precision; for a published probe, a label without clips counts 0."""
+        """Return each seed's mean average precision.
+
+        For a copy of a published probe, a label without clips counts 0.
+        """
         from audiomarathon.metrics.average_precision import average_precisions
 
         scores, targets = _scores_and_targets(verdicts)

@@ -64,7 +64,7 @@ class Retrieved(Probed):
         return spread([fmean(each) for each in zip(*(one.values["seeds"] for one in verdicts), strict=True)])
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return the expected recall of guessing from caption to clip: 1 / number of clips."""
+        """Return the expected recall at 1 of guessing the clip of a caption: 1 / number of clips."""
         return 1 / verdicts[0].record.reference["clips"] if verdicts else None
 
     def own_score(self, verdict: Verdict) -> float:

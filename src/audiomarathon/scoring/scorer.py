@@ -181,7 +181,8 @@ def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
     """Return the scorer's sums.
 
-    If these set no :attr:`Sums.ends`, set the headline figure's ends to its `low` and `high`.
+    If they have no :attr:`Sums.ends` (a figure's values when all is wrong and when all is right), take the bounds `low`
+    and `high` of the scorer's headline figure as the ends of that figure.
     """
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:

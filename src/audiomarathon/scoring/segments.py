@@ -20,7 +20,10 @@ Counts = Mapping[str, Sequence[int]]
 
 
 def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None) -> str:
-    """Write one clip's counts as a reply: a line of JSON per training seed, with the onsets' counts if scored."""
+    """Write one clip's true positives, false positives and false negatives as a reply.
+
+    The reply has a line of JSON per training seed. Each line repeats the counts of onsets if onsets are scored.
+    """
     return "\n".join(json.dumps({"segments": one} | ({"onsets": onsets} if onsets else {})) for one in seeds)
 
 
@@ -33,7 +36,11 @@ class Segmented(Probed):
     modules = ("audiomarathon.metrics.events",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return each training seed's counts of segments by label, and the counts of onsets (None if not scored)."""
+        """Return `segments` and `onsets`: numbers of true positives, false positives and false negatives.
+
+        `segments` holds these three counts by label, for each training seed. `onsets` holds them once, summed over
+        labels; it is None if onsets are not scored.
+        """
         lines = [json.loads(line) for line in record.text.split("\n")]
         labels = {label for line in lines for label in line["segments"]}
         counts = [*(count for line in lines for count in line["segments"].values()), lines[0].get("onsets", [0, 0, 0])]
@@ -75,7 +82,7 @@ class Segmented(Probed):
         }
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
-        """Return None, since the figures of a published probe already follow the release."""
+        """Return None: for a copy of X-ARES' own probe, :meth:`sums` already computes F1 as X-ARES does."""
         return None
 
     def own_score(self, verdict: Verdict) -> float | None:

@@ -138,7 +138,7 @@ class Corpus(ABC):
         return source.path
 
     def place(self, group: Group, index: int) -> str:
-        """Return the path within the task's folder of a group's clip number `index`."""
+        """Return the path of a group's joined clip number `index`, relative to the task's folder."""
         return self.clip.format(name=group.name, index=index, **group.facts)
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
@@ -191,7 +191,7 @@ class Corpus(ABC):
 def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     """Yield the files under a folder with these suffixes, sorted by name, folder by folder.
 
-    A folder that links reach again is not read twice, so that no clip is used twice.
+    A folder that symbolic links reach a second time is not read again, so that no clip is used twice.
     """
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
@@ -221,7 +221,7 @@ def audio_files(folder: Path) -> list[Path]:
 
 
 def table(file: Path, columns: Sequence[str], *, exact: bool = False) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the rows of a tab-separated table, each after a text for messages that names its file and line.
+    """Yield (place, row) for each row of a tab-separated table; `place` is "FILE, line N", for error messages.
 
     Parameters
     ----------

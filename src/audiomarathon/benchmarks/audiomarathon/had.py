@@ -33,7 +33,10 @@ class Had(MultipleChoice):
     option_count = 2
 
     def find(self, root: Path) -> Path:
-        """Return the folder with `real/` and `fake/`. If only one exists, its parent must be the root or called HAD."""
+        """Return the folder that holds both `real/` and `fake/`.
+
+        If there is none, a folder with only one of the two counts if it is the root or is called HAD.
+        """
 
         def has_one(folder: Folder) -> bool:
             named = not folder.depth or folder.path.name.lower() == self.key

@@ -110,7 +110,8 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
 def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
     """Return the columns that a judge adds to a reply's row: `rating`, `orientation`, `gated` and `rule`.
 
-    With the parser "original", they come from the reading as published, else from the strict reading.
+    With the parser "original", their values are read from the judge's answer by the rules of JASCO's code (bugs
+    included); with any other parser, by this suite's strict rules.
     """
     field = "as_published" if parser == "original" else "readings"
     read = verdict.values[field].get(judge)

@@ -81,7 +81,7 @@ class CoReasoning(Judged):
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
         """Return the figures as JASCO's code counts them, as sums over clips.
 
-        An unreadable rating then repeats the rating of the row before.
+        In these figures, an unreadable rating counts as the rating of the row before.
         """
         found = _inherited(verdicts)
         clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
@@ -156,7 +156,10 @@ def gate(rating: int | None, orientation: str | None) -> int | None:
 
 
 def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[str, Any] | None:
-    """Read a judge's answers as JASCO's code does; None if the judge has not judged this reply."""
+    """Read a judge's answers about a reply as JASCO's code does; None if the judge has not judged the reply.
+
+    `said` holds the judge's stored answers, by the hash of the request.
+    """
     for protocol in _PUBLISHED.values():
         request = request_of(protocol, record)
         text = "" if request is None else said.get(request.hash)
@@ -173,11 +176,13 @@ def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[st
 def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
     """Replace each unreadable rating by the rating of the row before, as JASCO's code does.
 
+    A row holds clip, prompt, rating and orientation; an unreadable rating is None.
+
     Returns
     -------
     rows, crashes
-        The rows, with rating 0 for rows before the first readable rating; and the number of such rows with the
-        orientation Both, on which JASCO's code crashes with a NameError.
+        The rows, with rating 0 for rows before the first readable rating. The number of the latter rows that have the
+        orientation Both: JASCO's code crashes on them with a NameError.
     """
     last: int | None = None
     found, crashes = list[Row](), 0
@@ -212,7 +217,10 @@ def _place(record: Record) -> tuple[str, int]:
 
 
 def _rows(verdicts: Sequence[Verdict], judge: str, field: str) -> list[Row]:
-    """Return a judge's readings in the order of JASCO's files: by clip, then by prompt."""
+    """Return a judge's readings as rows (clip, prompt, rating, orientation), sorted by clip, then by prompt.
+
+    `field` names the verdict's value that holds the readings: `readings` or `as_published`.
+    """
     read = [(_place(one.record), one.values[field].get(judge)) for one in verdicts]
     read.sort(key=lambda row: (natural(row[0][0]), row[0][1]))
     return [(*place, row["rating"], row["orientation"]) for place, row in read if row]

@@ -64,10 +64,11 @@ def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple
 
 
 def reports(records: Iterable[Record]) -> Reports:
-    """For each reply, return the share of its clip's speech, sound and keywords that it reports, and of other clips'.
+    """Measure how much of the clip's speech, sound and keywords each reply reports.
 
-    The share of other clips' texts measures chance. Keywords count in every reply; speech and sound only in replies to
-    prompts that ask for both.
+    The result has an array of nine numbers for each sample's id. They are, for each of speech, sound and keywords:
+    whether the reply counts (1 or 0), the share of the clip's text that it reports, and the mean share for other clips'
+    texts, which measures chance. Speech and sound count only in replies to prompts that ask for both.
     """
     records = list(records)
     names = ("spoken_text", "audio_sound", "target_keywords")
@@ -143,7 +144,10 @@ def _pseudo_values(sums: Sums, name: str) -> Floats:
 
 
 def measurable(found: Mapping[str, Estimate], name: str) -> bool:
-    """Tell whether the unpruned model reports the modality `name` at all, in more than one clip."""
+    """Tell whether the unpruned model reports the modality `name` well enough to measure a loss by pruning.
+
+    `found` holds the figures of :func:`retained`. The model's skill must be at least 0.10, with an interval above 0.
+    """
     one = found[name]
     return one.value >= LEAST_SKILL and one.interval is not None and one.low > 0
 

@@ -56,7 +56,8 @@ INSTRUCTIONS = (
 class Jasco(Task):
     """Task "What are they doing?": open answers, judged by language models (arXiv 2409.14526).
 
-    A clip's eight samples are one bundle and one cluster, because only the best of the eight replies counts.
+    A clip's eight samples are one cluster, and one bundle (a limited run takes all of them or none), because only the
+    best of the eight replies counts.
     """
 
     key = "jasco"
@@ -83,12 +84,15 @@ class Jasco(Task):
         return Loaded(folder, tuple(sample for clip in clips for sample in _asked(clip)), tuple(bad))
 
     def prompt(self, sample: Sample) -> str:
-        """Return the instruction. A control that replaces the audio by a text puts this text before it."""
+        """Return the instruction. If the data are a control with a text instead of audio, put this text before it."""
         text = sample.meta.get(_TOLD)
         return f"{text}\n{sample.question}" if text else sample.question
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
-        """Return each sample's change in a control: a text replaces the audio, or the clip is rotated."""
+        """Return the change of each sample, by id, in a control (an altered copy of the data).
+
+        A text replaces the audio, or the clip is rotated so that its speech comes first or last.
+        """
         if text := _TEXTS.get(control):
             return {one.id: Variation(None, {_TOLD: text.format(**one.meta)}) for one in loaded.samples}
         file = loaded.folder / SPEECH_FILE

@@ -141,8 +141,8 @@ class Captioning(Task):
     def _is_ours(self, file: Path) -> bool:
         """Tell whether a file's first line has this task's columns, or the file is empty.
 
-        The name is not enough, since `test.csv` is common. Empty files count because `data download` plans with empty
-        copies.
+        The name is not enough, since `test.csv` is common. Empty files count because `data download`, before it
+        downloads, looks for the task in a folder of empty files with the same names.
         """
         try:
             with open_plain(file) as lines:

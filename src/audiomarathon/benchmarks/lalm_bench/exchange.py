@@ -77,6 +77,13 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
 def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> list[Record]:
     """Read the records of a `predictions.parquet`: the columns of MMAU-Pro's `test.parquet`, and a column of replies.
 
+    Parameters
+    ----------
+    column
+        Name of the column of replies.
+    faithful
+        Score the reply `ERROR` like any other reply; by default it marks a failed sample.
+
     Raises
     ------
     DataError
@@ -178,6 +185,15 @@ def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overal
     """Return the content of `predictions_comprehensive_results.json`: figures as published, by category.
 
     A category without replies is left out. If no reply of a category is scored, its score and metrics are None.
+
+    Parameters
+    ----------
+    expected
+        Number of samples of the run, answered or not.
+    file
+        The file of replies that the result names.
+    overall
+        The overall score as published; None if it cannot be computed.
     """
     found = {}
     for category in CATEGORIES:
@@ -216,7 +232,10 @@ def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[
 
 
 def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None]) -> None:
-    """Call `add` on each item; raise the errors of all items together, as one line."""
+    """Call `add` on each item; raise the errors of all items together, as one line.
+
+    `noun` names an item in the message: "row" gives "row 3: …".
+    """
     faults = []
     for number, item in enumerate(items, 1):
         try:
@@ -266,9 +285,9 @@ def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def _judged_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Return mean and standard deviation over replies of each score, and the rates of good and poor replies.
+    """Return each score's mean and standard deviation over replies, and the rates of good and poor replies.
 
-    A reply's score is first averaged over the judges.
+    A reply's scores are first averaged over the judges. A reply is good from an overall score of 4, and poor up to 2.
     """
     protocol, names, rows = OpenEndedAsPublished(), (*CRITERIA, "overall"), []
     for one in verdicts:

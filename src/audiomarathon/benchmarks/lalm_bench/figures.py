@@ -94,8 +94,8 @@ class QuestionTypes(Judged):
         """Return the figures over answerable questions; `accuracy` leaves out questions that need stereo.
 
         `macro` is the mean over categories (`accuracy: NAME`). `chance_corrected` rescales the score of closed
-        questions so that guessing is 0 and all right is 1. `guessing`, `always_last` and `longest_option` are scores
-        without listening.
+        questions so that guessing is 0 and all right is 1. `guessing`, `always_last` and `longest_option` are the
+        scores of rules that choose an option without the audio.
         """
         columns: dict[str, list[float | None]] = {
             "accuracy": [_counted_score(one) for one in verdicts],
@@ -192,7 +192,11 @@ class QuestionTypes(Judged):
         return f"{said}: {letter}. {reference['options'][LETTERS.index(letter)]}" if letter else "unparsed"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes on uncounted replies, on scores without listening, and on the encoder of published figures."""
+        """Return notes for readers of the scores.
+
+        They state the number of replies that do not count, the scores of rules that choose an option without the audio,
+        and the sentence encoder of the published score.
+        """
         figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
         opens = [one for one in verdicts if _type(one) == "open"]
         found = super().notes(opens) if opens else []
@@ -207,7 +211,7 @@ class QuestionTypes(Judged):
             found.append(f"{IN_MONO}: {spatial:.3f}, not part of the accuracy")
         if figures["guessing"] is not None:
             blind = ", ".join(f"{name} {figures[key]:.3f}" for name, key in _BLIND.items())
-            found.append(f"scores of closed questions without listening: {blind}")
+            found.append(f"scores of closed questions by rules that ignore the audio: {blind}")
             encoder = summary["encoder"]
             found.append(
                 f"published score of closed questions: matched by {encoder}; the paper used {ENCODER_OF_PAPER}"
@@ -330,9 +334,10 @@ def _counts_as_published(verdict: Verdict) -> bool:
 
 
 def _matched(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Return for each closed question, by the record's id, the option whose text is nearest to the reply.
+    """Return for each closed question, by the record's id, the verdict's values that need the sentence encoder.
 
-    `as_published` is 1 if this text is exactly the answer. Without a sentence encoder, the result is empty.
+    `matched` is the letter of the option whose text is nearest to the reply; `as_published` is 1 if this text is
+    exactly the answer, else 0. Without a sentence encoder, the result is empty.
     """
     own = [record for record in records if _matchable(record)]
     if not own or (encoder := text_encoder()) is None:
@@ -358,7 +363,10 @@ def _cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
-    """Return the rows of a table: one row per skill in `field`, with each setting's accuracy as a column."""
+    """Return the rows of a table: one row per skill, with each setting's accuracy in a column.
+
+    `field` is the field of a record's reference that lists the skills of the question.
+    """
     known = {name: [(one, one.record.reference.get(field) or ()) for one in own] for name, own in verdicts.items()}
     rows = []
     for skill in sorted({skill for own in known.values() for _one, skills in own for skill in skills}):

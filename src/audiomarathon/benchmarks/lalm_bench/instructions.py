@@ -108,6 +108,8 @@ def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count 
 def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
     """Make a kind of instruction about the keywords in the field `name`.
 
+    `combine` tells, from whether the reply has each keyword, whether the reply follows the instruction.
+
     The official check also finds the keyword `sound` in `soundscape`.
     """
 
@@ -121,6 +123,7 @@ def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
 def _phrased(name: str, holds: Callable[[str, str], bool]) -> _Kind:
     """Make a kind of instruction about the phrase in the field `name`, such as how a reply starts.
 
+    `holds(reply, phrase)` tells whether the reply follows it.
     Only the letters and spaces of phrase and reply are compared.
     """
     return _Kind((name,), lambda reply, given: holds(_letters(reply, " "), _letters(given[name], " ")))

@@ -58,7 +58,7 @@ class MmauPro(Task):
     """Task: understand every kind of audio. It has closed and open questions, and instructions to follow.
 
     `TASK_PROMPT=as_published` numbers the options, adds no instruction, and gives spoken instructions as text too.
-    `TASK_PROMPT=text` only gives spoken instructions as text too.
+    `TASK_PROMPT=text` changes one thing: spoken instructions are given as text too.
     """
 
     key = "lalm/mmau_pro"

@@ -56,7 +56,10 @@ class _OpenEnded(Protocol):
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """Return the scores in a judge's answer, by name, or None; a reply without words gets 1 for every score."""
+        """Return the scores in a judge's answer, by name; None if the answer has none.
+
+        A reply without words gets 1 for every score.
+        """
         if record.reference["type"] != "open":
             return None
         if not record.text.strip():

@@ -36,7 +36,7 @@ def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
 
 
 class Questions(Choice):
-    """Scores closed questions by accuracy, beside scores without listening (guessing, always the first option, …).
+    """Scores closed questions by accuracy; also scores rules that ignore the audio, such as always the first option.
 
     A verdict has the fields of :class:`Choice`; replies are read by MMAU-Pro's rules. `as_published` tells whether the
     reply is right by the rule `mmau-tokens` (:func:`right_by_words`); it is None if the record's reference names no
@@ -63,9 +63,9 @@ class Questions(Choice):
         return super().sound(verdict) and verdict.values.get("as_published", "") in (None, True, False)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracies, and the scores without listening.
+        """Return the accuracies, and the scores of rules that choose an option without the audio.
 
-        These are `guessing`, `always_first`, `always_last` and `longest_option`.
+        These rules are `guessing`, `always_first`, `always_last` and `longest_option`.
         """
         columns: dict[str, list[float | None]] = {
             "accuracy": [one.values["correct"] for one in verdicts],
@@ -95,10 +95,14 @@ class Questions(Choice):
         return fmean(_share(one, range(len(one.record.reference["options"]))) for one in verdicts)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return notes on scores without listening, and on right letters that the published rule counts as wrong."""
+        """Return notes for readers of the scores.
+
+        They state the scores of rules that ignore the audio. If the task has a published rule, they state the score by
+        that rule, and how many right replies it counts as wrong because they are a letter only.
+        """
         figures = self.sums(verdicts).figures
         blind = ", ".join(f"{name.replace('_', ' ')} {figures[name]:.3f}" for name in _BLIND)
-        found = [f"without listening: {blind}"]
+        found = [f"scores of rules that ignore the audio: {blind}"]
         if (published := figures["as_published"]) is not None:
             bare = sum(one.values["correct"] and len(one.record.text.strip(" ().")) == 1 for one in verdicts)
             letters = f"; that rule counts {counted(bare, 'right letter')} without a word as wrong" if bare else ""
@@ -131,7 +135,10 @@ def _label(reference: Mapping[str, Any], letter: str) -> str:
 
 
 def _share(verdict: Verdict, places: Sequence[int]) -> float:
-    """Return the share of the options at these places that are right (several, if they have the same text)."""
+    """Return the share of right options among the options at these places (0 is the first).
+
+    Several options are right if they have the text of the right one.
+    """
     reference = verdict.record.reference
     right = _label(reference, reference["answer"])
     return fmean(reference["labels"][place] == right for place in places)

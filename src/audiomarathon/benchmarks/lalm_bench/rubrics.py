@@ -38,7 +38,10 @@ Criteria = list[dict[str, Any]]  # each with `criterion` and `weight`
 
 
 class _InJson(Protocol):
-    """Asks with a text from `texts/` for a JSON object, and asks once more if the answer cannot be read."""
+    """Asks a judge for a JSON object, and asks once more if the answer cannot be read.
+
+    The question is a text in the folder `texts/`, in a file with the protocol's name.
+    """
 
     version = "1"
     longest_reply: int | None = None
@@ -146,7 +149,7 @@ class ApplyRubric(_InJson):
 
 
 class RubricScore(Judged):
-    """Scores a reply by the share of a rubric's weight whose criteria judges find in it.
+    """Scores a reply by the weight of the criteria that judges find in it, as a share of the rubric's whole weight.
 
     There is a figure for each judge, and their mean as `rubric_score`.
     """

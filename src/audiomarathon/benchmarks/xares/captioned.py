@@ -33,7 +33,7 @@ class CaptionedTask(EncoderTask):
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' names for this kind of training: a contrastive loss between clips and captions."""
+        """X-ARES' `task_type`, `criterion` and `metric`: a contrastive loss between clips and captions."""
         return "contrastive", "AudioTextContrastiveLoss", "recallatk_r1"
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002

@@ -212,7 +212,7 @@ def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
 def _stated(config: TaskConfig, known: EncoderTask | None) -> dict[str, Any]:
     """Return the loss and metric settings that the configuration of a frame task states.
 
-    A task of X-ARES must keep its released values.
+    `known` is our version of the task if the file is one of X-ARES' own; its values must then be those of X-ARES.
     """
     args = {"segment_length_in_s": 1.0, "hop_size_in_ms": 0.0, **config.metric_args}  # the first is X-ARES' default
     weight = getattr(config.criterion, "pos_weight", None)

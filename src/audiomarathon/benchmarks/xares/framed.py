@@ -55,7 +55,7 @@ class FramedTask(EncoderTask):
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' names for this kind of training: binary cross-entropy of every frame and label."""
+        """X-ARES' `task_type`, `criterion` and `metric`: binary cross-entropy of every frame and label."""
         return "frame", "BCEWithLogitsLoss", f"segmentf1_{self.average}"
 
     def made_with(self, *, released: bool) -> dict[str, str]:

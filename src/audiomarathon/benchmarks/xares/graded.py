@@ -36,7 +36,7 @@ class GradedTask(EncoderTask):
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' names for the training of such a task, which it had before version 0.1.3."""
+        """X-ARES' `task_type`, `criterion` and `metric`. X-ARES had such tasks before version 0.1.3 only."""
         return "clip", "MSELoss", "MSE"
 
     def facts(self, meta: Any) -> tuple[float, ...]:

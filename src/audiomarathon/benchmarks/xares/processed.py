@@ -40,9 +40,10 @@ class Processed:
         Raises
         ------
         ValueError
-            A function of the user fails on the clip, or returns a value that is not allowed.
+            A function of the user cannot use the clip (it raises an error such as KeyError), or it returns a value that
+            is not allowed.
         PluginError
-            The merge processor changes embeddings.
+            The merge processor changes embeddings, or a function raises an error of any other class.
         """
         try:
             value = self.label_processor(meta) if self.label_processor else meta
@@ -125,9 +126,9 @@ def events(classes: int, hop: float, value: Any) -> list[dict[str, Any]]:
 
 
 def captions(values: Sequence[Any]) -> list[dict[int, Any]]:
-    """Collect the captions of all items of a clip in one JSON object; [] without items.
+    """Collect the captions of all items of a clip; return a list of one JSON object, [] without items.
 
-    Each value is a text, or a list or dict of texts.
+    The object holds the captions by their number, from 0. Each value is a text, or a list or dict of texts.
     """
     texts: list[Any] = []
     for value in values:

@@ -36,12 +36,12 @@ class SpokenTask(EncoderTask):
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' names for this kind of training: an adapter to a causal LM."""
+        """X-ARES' `task_type`, `criterion` and `metric`: training of an adapter to a causal LM."""
         return "asr", "CrossEntropyLoss", "WER_inv"
 
     @property
     def lacking(self) -> str:
-        """Why X-ARES' probe is not run: it needs a causal LM; "" if one is named."""
+        """Why X-ARES' probe is not run: it needs a causal LM, and `llm` names none; "" if `llm` names an LM."""
         return "" if self.llm else "its probe trains an adapter for a causal LM; name one with --llm Qwen/Qwen2.5-0.5B"
 
     def made_with(self, *, released: bool) -> dict[str, str]:

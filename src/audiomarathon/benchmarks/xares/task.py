@@ -52,8 +52,8 @@ class Recipe:
 class Clip:
     """One clip of an encoder task.
 
-    Its `id` is "<part>/<key>", unique in the task; only multi-label tasks have several `labels`. `facts` holds other
-    facts, such as grades or events.
+    Its `id` is "<part>/<key>" (part of the data, such as "train" or a fold; key in the tar), unique in the task. Only
+    multi-label tasks have several `labels`. `facts` holds other facts, such as grades or events.
     """
 
     id: str
@@ -200,7 +200,7 @@ class EncoderTask(Task):
     def note(self) -> str:
         """A warning for readers of the scores; "" for none."""
         alone = not self.folds and len(self.parts) == 1
-        return f"{self.name}: its test clips are its training clips; use as_published only" if alone else ""
+        return f"{self.name}: its test clips are its training clips; use protocol as_published only" if alone else ""
 
     def find(self, root: Path) -> Path:
         """Return the folder with the task's tars: `<root>/<name>`, or the root itself.

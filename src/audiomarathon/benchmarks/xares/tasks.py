@@ -166,8 +166,8 @@ def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
     """Return the encoder tasks with these names.
 
     A name is a task's key, name, formal name or file name in X-ARES; a domain; "private"; "all" (all public tasks); or
-    the path of a user's task file. The functions in such a file get the encoder, since labels of frames depend on its
-    hop.
+    the path of a user's task file. The functions in such a file get the encoder, since labels of frames depend on the
+    encoder's hop (the time between frames).
 
     Raises
     ------
@@ -212,7 +212,7 @@ def _one(word: str) -> EncoderTask:
 def config_in(file: Path, encoder: Any = None) -> TaskConfig:
     """Return the configuration in a task file; if it is one of X-ARES' own files, `released` is set to our task.
 
-    Such a file is recognised by its name, Zenodo record and tars.
+    X-ARES' own file is recognised by the task's name, Zenodo record and tars, and by whether it has a label processor.
     """
     config = load_task_file(file, encoder)
     ours = next(

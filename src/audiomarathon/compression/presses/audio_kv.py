@@ -26,7 +26,7 @@ class AudioKV(SnapKV):
     passed: float = 0.25
 
     def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:
-        """Low-pass the scores of the candidates outside the window, in time order."""
+        """Low-pass, in time order, the scores of the candidates before the last `window` prompt positions."""
         import torch
 
         places = cached.candidates[cached.candidates < score.shape[-1]]

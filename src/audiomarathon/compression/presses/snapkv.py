@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SnapKV(KVPress):
-    """Score each entry by the mean attention of the last prompt positions, average-pooled; those always stay.
+    """Score each entry by the mean attention of the last `window` prompt positions, average-pooled along the prompt.
+
+    The entries of these last positions always stay.
 
     Y. Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation", arXiv 2404.14469, section 4.
     """
@@ -38,5 +40,5 @@ class SnapKV(KVPress):
         return torch.nn.functional.pad(score, (0, window), value=torch.inf)
 
     def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:  # noqa: ARG002
-        """Return the pooled scores, shape (Hkv, S − window), unchanged. A subclass may smooth them."""
+        """Return the pooled scores, shape (Hkv, S − window), unchanged. A subclass may smooth them further."""
         return score

@@ -29,9 +29,9 @@ Vector = tuple[dict[Ngram, float], float]  # weights of the n-grams of one order
 class Frequencies:
     """Document frequencies: the number of items whose references contain each n-gram.
 
-    Count the references of the whole split, even if only some of its items are scored. Counted on few items, common
-    words look rare, and every score rises. The figure `cider_d` counts the split; `cider_d_as_published` counts the
-    scored items.
+    Callers count the references of the whole split, even if only some of its items are scored: in a count over few
+    items, common words look rare, and every score rises. The figure `cider_d` uses frequencies in the split,
+    `cider_d_as_published` frequencies in the scored items.
 
     Attributes
     ----------

@@ -118,7 +118,7 @@ def tokens(text: str) -> tuple[str, ...]:
 
 
 def _special(token: str) -> str:
-    """Return a token with its special characters written as the tokenizer writes them."""
+    """Return a token with its special characters written as the tokenizer writes them, such as `-lrb-` for `(`."""
     if token in _WRITTEN:
         return _WRITTEN[token]
     if _CURLY.match(token):

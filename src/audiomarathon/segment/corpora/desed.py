@@ -21,7 +21,7 @@ COLUMNS = ("filename", "onset", "offset", "event_label")
 
 
 class DesedCorpus(Corpus):
-    """Join soundscapes so that at least three of the ten classes do not occur in a clip, to be the wrong options.
+    """Join soundscapes to clips in which at least three of the ten classes do not occur; three are the wrong options.
 
     Five minutes of random soundscapes hold nearly every class. So soundscapes are first dealt to ten groups, each of
     which excludes three classes.
@@ -75,7 +75,7 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
         return sources
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the question which event occurs in the clip; the three wrong options are events that do not."""
+        """Return a row that asks which event occurs in the clip; the three wrong options do not occur in it."""
         events = [
             (label, source["offset"] / clip["rate"] + onset, source["offset"] / clip["rate"] + offset)
             for source in clip["sources"]

@@ -96,7 +96,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
 
 
 def _passage(path: Path) -> dict[str, Any]:
-    """Return a passage's id, article and questions, and the numbers of unusable questions.
+    """Return a passage's id, article and questions, and the positions (from 0) of unusable questions.
 
     Raises ValueError, KeyError, TypeError or AttributeError if the file is not a passage.
     """

@@ -65,7 +65,7 @@ class SlueCorpus(Corpus):
         return groups
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the question which entity is named; the wrong options have its type and are not named in the clip."""
+        """Return a row that asks which entity is named; wrong options have its type and are not named in the clip."""
         text = f" {' '.join(source['facts']['text'] for source in clip['sources'])} "
         entities = [tuple(entity) for source in clip["sources"] for entity in source["facts"]["entities"]]
         absent = {
