@@ -340,7 +340,7 @@ def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
             file.write(chunk)
     if written != entry.size:
         found = "more" if written > entry.size else written
-        raise DataError(f"{entry.path}: expected {entry.size} bytes, found {found}")
+        raise DataError(f"{entry.path}: expected {entry.size} bytes, found {found}; damaged or changed, get it again")
     return target
 
 

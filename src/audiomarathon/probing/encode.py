@@ -168,10 +168,10 @@ def encode_published(
 ) -> list[Item]:
     """Encode the clips of one part as X-ARES does, store the embeddings, and return an :class:`Item` for each.
 
-    Clips are cut into crops of equal length, and the remainder is dropped; clips shorter than a crop are padded.
-    Batches follow the order of the data. If a batch holds several crops of a clip, X-ARES uses only the first. A batch
-    without padding or crops reuses the embeddings of :func:`encode_own`, unless other clips of a batch change a clip's
-    features (:func:`mixes`).
+    With `recipe.crop`, clips are cut into crops of equal length, and the rest is dropped; shorter clips are padded.
+    Otherwise, clips are padded to the longest of their batch. Batches follow the order of the data. If a batch holds
+    several crops of a clip, X-ARES uses only the first. A batch in which nothing is cut or padded reuses the embeddings
+    of :func:`encode_own`, unless other clips of a batch change a clip's features (:func:`mixes`).
 
     Raises
     ------

@@ -140,7 +140,10 @@ def _places(
 
 
 def predict_places(problem: Problem) -> list[Predicted]:
-    """Rank all captions for each test clip, and all test clips for each caption; return the ranks as replies."""
+    """Rank all captions for each test clip, and all test clips for each caption.
+
+    A clip's reply holds the ranks of its own captions, and the clip's rank for each of these, for each seed.
+    """
     task, clips, device = problem.encoded.task, problem.clips, problem.encoded.device
     assert isinstance(task, CaptionedTask)
     tokenizer = task.load_tokenizer()

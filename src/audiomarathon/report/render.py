@@ -292,7 +292,7 @@ def fits(table: Table, width: int) -> bool:
 
 
 def for_width(table: Table, width: int) -> RichTable:
-    """Return the table for a terminal of this width; if it is too wide, wrap texts, then hide columns of `least`."""
+    """Return the table for a terminal of this width; if needed, wrap texts, then hide columns of `table.least`."""
     from audiomarathon.terminal import fitted
 
     drawn = rich_table(table)

@@ -173,8 +173,8 @@ def _advised(one: Advice, point: float) -> str:
     speed = (one.row.speed_ups["first_token"] or {}).get("interval")
     span = f" [{speed[0]:.2f}, {speed[1]:.2f}]" if speed else ""
     text = (
-        f"{one.checkpoint}: {one.best.name} keeps the score within {unit} at {one.best.speed:.2f}×{span} to the first "
-        f"token ({(verdict.difference or 0.0) / point:+.1f} points{between}; {on})."
+        f"{one.checkpoint}: {one.best.name} keeps the score within {unit} at {one.best.speed:.2f}×{span} base's speed "
+        f"to the first token ({(verdict.difference or 0.0) / point:+.1f} points{between}; {on})."
     )
     if one.best.is_random:
         method = f"{one.other.name} ({one.other.speed:.2f}×)" if one.other and one.other.speed > 1 else "none"

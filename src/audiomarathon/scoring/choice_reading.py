@@ -52,7 +52,7 @@ class ReadReply:
 
 
 def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
-    """Read which option a reply to a multiple-choice question chooses. No text raises an error.
+    """Read which option a reply to a multiple-choice question chooses; never raise an error, whatever the reply.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def scored(self, run: TrackedRun, points: Sequence[Point]) -> None:
-        """Receive the points since the last call. The first call for a resumed run also has its earlier samples."""
+        """Receive new points of the run's curves. For a resumed run, the first call also has the earlier points."""
 
     @abstractmethod
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
