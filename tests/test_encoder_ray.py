@@ -165,9 +165,9 @@ def test_only_a_clip_that_kills_each_worker_fails(workers, env: Path, tmp_path: 
 
 @pytest.mark.long
 def test_workers_that_die_as_they_load_end_the_run(workers, env: Path, tmp_path: Path, monkeypatch) -> None:
-    from audiomarathon.engine import ray_workers
+    from audiomarathon.engine import ray_pool
 
-    monkeypatch.setattr(ray_workers, "_QUIET_S", 1)
+    monkeypatch.setattr(ray_pool, "_QUIET_S", 1)
     monkeypatch.setenv("DEADLY_LOADING", "1")
     with (
         workers(Ray(workers=1), "never", []) as shared,

@@ -257,7 +257,7 @@ class TestLayOut:
         ],
     )
     def test_gives_each_worker_its_share(self, wanted, flags, nodes, shape) -> None:
-        from audiomarathon.engine.ray_workers import lay_out
+        from audiomarathon.engine.ray_pool import lay_out
 
         found = lay_out(wanted, RunSettings.read({}, **flags), nodes)
         assert (found.workers, found.gpus, found.cpus, found.sharing) == shape
@@ -267,7 +267,7 @@ class TestLayOut:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
-        from audiomarathon.engine.ray_workers import lay_out
+        from audiomarathon.engine.ray_pool import lay_out
 
         ray.init(address="local", num_cpus=16, num_gpus=4, include_dashboard=False, logging_level="error")
         try:
@@ -283,7 +283,7 @@ class TestLayOut:
 
     @pytest.mark.parametrize("wanted", [Ray(workers=9), Ray(gpus_per_worker=8), Ray(workers=5, gpus_per_worker=2)])
     def test_says_how_much_room_there_is(self, wanted: Ray) -> None:
-        from audiomarathon.engine.ray_workers import lay_out
+        from audiomarathon.engine.ray_pool import lay_out
 
         with pytest.raises(ExecutorError, match=r"room for [084] on 3 machines"):
             lay_out(wanted, RunSettings.read({}), self.GPUS)
@@ -293,7 +293,7 @@ class TestLayOut:
 @pytest.mark.parametrize("settings", [{"device": "cuda:1"}, {"device": "cpu"}, {}])
 def test_what_cannot_be_joined_is_refused_before_ray_is_asked(settings: dict[str, Any]) -> None:
     """A GPU by number, GPUs without a GPU, and an address where nothing listens."""
-    from audiomarathon.engine.ray_workers import connected
+    from audiomarathon.engine.ray_pool import connected
 
     wanted = Ray("127.0.0.1:1", gpus_per_worker=None if settings == {} else 1)
     message = {"cuda:1": "DEVICE=cuda:1", "cpu": "--gpus-per-worker=1"}.get(
@@ -308,7 +308,7 @@ def test_what_cannot_be_joined_is_refused_before_ray_is_asked(settings: dict[str
 
 @needs_ray
 def test_a_cluster_that_has_ended_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from audiomarathon.engine.ray_workers import connected
+    from audiomarathon.engine.ray_pool import connected
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
@@ -323,16 +323,16 @@ def test_a_cluster_that_has_ended_is_not_waited_for(tmp_path: Path, monkeypatch:
 
 @needs_ray
 def test_a_cluster_that_listens_and_refuses_may_ask_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    from audiomarathon.engine import ray_workers
+    from audiomarathon.engine import ray_pool
 
     def refuse(**_options: Any) -> None:
         raise ConnectionError("Failed to connect to Ray cluster")
 
-    monkeypatch.setattr(ray_workers, "_knock", lambda _address: None)
-    monkeypatch.setattr(ray_workers.ray, "init", refuse)
+    monkeypatch.setattr(ray_pool, "_knock", lambda _address: None)
+    monkeypatch.setattr(ray_pool.ray, "init", refuse)
     with (
         pytest.raises(ExecutorError, match=r"Failed to connect .* RAY_AUTH_TOKEN"),
-        ray_workers.connected(Ray("head:6379"), RunSettings.read({}), print),
+        ray_pool.connected(Ray("head:6379"), RunSettings.read({}), print),
     ):
         pass
 
@@ -341,21 +341,21 @@ def test_a_cluster_that_listens_and_refuses_may_ask_for_a_token(monkeypatch: pyt
 class TestWaiting:
     def waiting(self, said: list[str], looks: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
         """Wait for a call of a worker that ends after so many looks."""
-        from audiomarathon.engine import ray_workers
+        from audiomarathon.engine import ray_pool
 
         left = iter(range(looks))
         monkeypatch.setattr(
-            ray_workers.ray, "wait", lambda calls, timeout: ([], calls) if next(left, None) is not None else (calls, [])
+            ray_pool.ray, "wait", lambda calls, timeout: ([], calls) if next(left, None) is not None else (calls, [])
         )
-        monkeypatch.setattr(ray_workers, "has_room", lambda _shape: True)
-        pool = ray_workers.Pool(["worker"], None, said.append)  # type: ignore[arg-type]
+        monkeypatch.setattr(ray_pool, "has_room", lambda _shape: True)
+        pool = ray_pool.Pool(["worker"], None, said.append)  # type: ignore[arg-type]
         pool.known["worker"] = SimpleNamespace(host="node7", pid=42)
         return lambda: pool._ended({"call": ("worker", ("chunk", 0))})
 
     def test_is_told_more_and_more_seldom_and_says_for_whom(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from audiomarathon.engine import ray_workers
+        from audiomarathon.engine import ray_pool
 
-        monkeypatch.setattr(ray_workers, "check_cluster", lambda: None)
+        monkeypatch.setattr(ray_pool, "check_cluster", lambda: None)
         said: list[str] = []
         assert self.waiting(said, 30, monkeypatch)() == ["call"]
         assert len(said) == 2
@@ -365,37 +365,37 @@ class TestWaiting:
 
     @pytest.mark.parametrize("alive", [True, False])
     def test_ends_when_this_machines_raylet_is_lost(self, monkeypatch: pytest.MonkeyPatch, alive: bool) -> None:
-        from audiomarathon.engine import ray_workers
+        from audiomarathon.engine import ray_pool
 
         context = SimpleNamespace(gcs_address="h:1", get_node_id=lambda: "here")
-        monkeypatch.setattr(ray_workers, "_knock", lambda _address: None)
-        monkeypatch.setattr(ray_workers.ray, "get_runtime_context", lambda: context)
+        monkeypatch.setattr(ray_pool, "_knock", lambda _address: None)
+        monkeypatch.setattr(ray_pool.ray, "get_runtime_context", lambda: context)
         nodes = [{"NodeID": "there", "Alive": True}, {"NodeID": "here", "Alive": alive}]
-        monkeypatch.setattr(ray_workers.ray, "nodes", lambda: nodes)
+        monkeypatch.setattr(ray_pool.ray, "nodes", lambda: nodes)
         with nullcontext() if alive else pytest.raises(ExecutorError, match="raylet has ended"):
-            ray_workers.check_cluster()
+            ray_pool.check_cluster()
 
     def test_ends_when_the_head_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from audiomarathon.engine import ray_workers
+        from audiomarathon.engine import ray_pool
 
         wait = self.waiting([], 30, monkeypatch)
         context = SimpleNamespace(gcs_address="127.0.0.1:1")
-        monkeypatch.setattr(ray_workers.ray, "get_runtime_context", lambda: context)
+        monkeypatch.setattr(ray_pool.ray, "get_runtime_context", lambda: context)
         with pytest.raises(ExecutorError, match=r"head .*127\.0\.0\.1:1 .*lost"):
             wait()
 
     def test_for_a_frozen_ray_to_stop_is_cut_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from audiomarathon.engine import ray_workers
+        from audiomarathon.engine import ray_pool
 
         killed, left, said = threading.Event(), list[int](), list[str]()
         node = SimpleNamespace(kill_all_processes=lambda **_how: killed.set())
-        monkeypatch.setattr(ray_workers.ray._private.worker, "_global_node", node)
-        monkeypatch.setattr(ray_workers, "_PATIENCE_S", 0.01)
-        with ray_workers._hurrying(said.append, ours=True, code=130):
+        monkeypatch.setattr(ray_pool.ray._private.worker, "_global_node", node)
+        monkeypatch.setattr(ray_pool, "_PATIENCE_S", 0.01)
+        with ray_pool._hurrying(said.append, ours=True, code=130):
             assert killed.wait(10)
         killed.clear()
-        monkeypatch.setattr(ray_workers.os, "_exit", lambda code: (left.append(code), killed.set()))
-        with ray_workers._hurrying(said.append, ours=False, code=130):
+        monkeypatch.setattr(ray_pool.os, "_exit", lambda code: (left.append(code), killed.set()))
+        with ray_pool._hurrying(said.append, ours=False, code=130):
             assert killed.wait(10)
         assert (left, len(said)) == ([130], 2)
 

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share. A run's options, such as `--ratio`, are made from `settings.py`."""
 
 from __future__ import annotations
 

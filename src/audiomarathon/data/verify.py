@@ -1,4 +1,4 @@
-"""Check a data root: every task's rows, clips, durations and counts."""
+"""Check a data root: every task's rows, clips, durations and counts. Hashes are checked by `download.py`."""
 
 from __future__ import annotations
 

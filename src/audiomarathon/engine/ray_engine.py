@@ -1,7 +1,7 @@
 """Answer samples in Ray's workers, each with a loaded model. Only this process writes the run folders.
 
 Any worker may get any samples: each sample has its own seed, so its reply does not depend on the worker. The pool of
-workers, which also replaces workers that died, is in `ray_workers.py`.
+workers, which also replaces workers that died, is in `ray_pool.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.environment import environment, load
 from audiomarathon.engine.evaluate import Labelled, answer, error_record
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.engine.ray_workers import LIVES, Pool, connected
+from audiomarathon.engine.ray_pool import LIVES, Pool, connected
 from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import ModelError
 from audiomarathon.settings import RunSettings

@@ -22,9 +22,10 @@ from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
+from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
-from audiomarathon.engine.setup import Setup, find_setup, run_folders
+from audiomarathon.engine.setup import Setup, find_setup
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
 from audiomarathon.models.registry import get_model

@@ -19,8 +19,9 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
 from audiomarathon.costs.flops import drops_of
 from audiomarathon.costs.prefill_flops import TEXT_TOKENS, Drops, ideal_speed_up
+from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import check_batch_size, load_task
-from audiomarathon.engine.setup import Hardware, Setup, find_hardware, run_folders
+from audiomarathon.engine.setup import Hardware, Setup, find_hardware
 from audiomarathon.errors import AudioError, AudioMarathonError, ModelError, RecordError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec

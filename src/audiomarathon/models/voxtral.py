@@ -4,6 +4,7 @@ A Whisper encoder hears windows of 30 s; the last window is padded with silence,
 projector joins four encoder frames into one audio token, so there are 12.5 a second. mistral-common has two kinds of
 request. A question is a chat request. A prompt that asks for a transcript is a transcription request, which leaves out
 the prompt's text; if the prompt has no clip, it is a chat request too.
+:meth:`AudioLM.load` loads the checkpoint.
 """
 
 from __future__ import annotations

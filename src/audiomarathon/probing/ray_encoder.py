@@ -15,7 +15,7 @@ import numpy as np
 
 from audiomarathon.encoders.encoder import Encoder, load_encoder
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.engine.ray_workers import LIVES, Pool, connected
+from audiomarathon.engine.ray_pool import LIVES, Pool, connected
 from audiomarathon.errors import ExecutorError, SettingsError
 from audiomarathon.probing.encode import Batch, Outcome, SharedEncoder, encode_batch, singly
 from audiomarathon.settings import RunSettings

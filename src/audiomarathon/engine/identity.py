@@ -1,0 +1,62 @@
+"""Make the identity of a run: the facts that must not change when a run resumes, such as prompts, data and seed.
+
+Two runs share a folder only if every field of their identities is equal: a :class:`RunFolder` refuses another run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from audiomarathon.benchmarks import Loaded, Task
+from audiomarathon.benchmarks.fingerprint import fingerprint
+from audiomarathon.benchmarks.manifest import read_manifest
+from audiomarathon.compression.method import Method
+from audiomarathon.engine.setup import Setup
+from audiomarathon.engine.source import source_hash
+from audiomarathon.runs.folder import CODE, RunFolder
+from audiomarathon.scoring.scorer import Scorer
+
+
+def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
+    """Return each method with its run folder for this task. The folders are not entered (locked) yet."""
+    shared = _identity(setup, task, data)
+    root = setup.settings.results / task.key / setup.checkpoint.folder_name
+    fits = task.scorer.fits
+    return [(method, RunFolder(root / method.label, {**shared, **_method(method)}, fits)) for method in setup.methods]
+
+
+def _method(method: Method) -> dict[str, Any]:
+    return {"method": method.key, **method.parameters(), **_code("method", method.parts())}
+
+
+def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
+    """Return a hash of the third-party code behind each object; leave out objects without third-party code.
+
+    A hash's key names the kind and the object, such as `code of task mine`. See :func:`source_hash` for `without`.
+    """
+    hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
+    return {name: found for name, found in hashes.items() if found}
+
+
+def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
+    """Return the fields of the identity that all settings of a task share."""
+    settings, hardware = setup.settings, setup.hardware
+    prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
+    control = read_manifest(data.folder).control
+    return {
+        **({"control": dict(control)} if control else {}),  # a task with control audio is not the original task
+        **({"version": task.version} if task.version else {}),
+        "checkpoint": setup.checkpoint_hash,
+        "dtype": hardware.dtype,
+        "attention": settings.attn_implementation,
+        "prompts": prompts,
+        "data": fingerprint(data)[:16],
+        "max_new_tokens": settings.max_new_tokens or task.max_new_tokens,
+        "decode_tokens": settings.decode_tokens,
+        "seed": settings.seed,
+        "device": hardware.name if settings.timing else None,
+        **_code("task", {task.key: task}, without=Scorer),  # scorers may change: they judge stored replies again
+        **({} if setup.spec.remote else _code("model", {setup.spec.key: setup.spec.load_family()})),
+    }
