@@ -15,7 +15,7 @@ from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.text import counted
 
 TOLERANCE_S = 1.0
-"""Seconds by which a clip may lie outside the expected range; published ranges are rounded to quarters of a minute."""
+"""Seconds that a clip may be shorter or longer than expected: published ranges are rounded to quarters of a minute."""
 
 Kind = Literal["task", "row", "clip", "duration", "count"]
 
@@ -81,7 +81,7 @@ def verify(
     jobs
         Number of threads; 0 starts one per core.
     tolerance
-        Seconds by which a clip may lie outside the expected range.
+        Seconds by which a clip may be shorter or longer than the task's expected durations.
 
     Returns
     -------
