@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
+from audiomarathon.thinking import without_thinking
+
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -127,9 +129,14 @@ class Record:
         return self.error is None
 
     @property
-    def text(self) -> str:
-        """The text to score: the transcript if a family extracted one, else the whole reply."""
+    def raw(self) -> str:
+        """The text as the model gave it: the transcript if a family extracted one, else the whole reply."""
         return self.reply or "" if self.transcript is None else self.transcript
+
+    @property
+    def text(self) -> str:
+        """The text to score: the raw text without the model's thinking."""
+        return without_thinking(self.raw)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record's line in `samples.jsonl`, without the fields that do not apply."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,29 @@ def plain(text: str) -> str:
     return _CONTROL.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
     )
+
+
+# Signs that people and models write for an apostrophe: quotation marks, accents that stand alone, primes, and letters
+# and marks of other scripts that look like it.
+_APOSTROPHES = str.maketrans(
+    dict.fromkeys(
+        "\u2018\u2019\u201b\u2032\u2035\u02b9\u02bb\u02bc\u02bd\u02be\u02bf\u02c8\u02ca\u02cb\u00b4\u0060\u055a\u05f3"
+        "\u07f4\u07f5\u0384\u1fbd\u1fbf\u1fef\u1ffd\u1ffe\u275b\u275c\ua78b\ua78c\uff07\uff40",
+        "'",
+    )
+)
+
+
+def same_marks(text: str) -> str:
+    """Write every kind of apostrophe as `'`, and remove characters that nobody sees or hears.
+
+    These are control characters and Unicode's format characters: soft hyphens, zero-width spaces and joiners, marks of
+    direction, byte order marks.
+    """
+    text = text.translate(_APOSTROPHES)
+    if text.isprintable():  # no such character
+        return text
+    return "".join(one for one in text if one.isspace() or unicodedata.category(one) not in ("Cf", "Cc"))
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

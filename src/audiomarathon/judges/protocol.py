@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from audiomarathon.records import Record
+from audiomarathon.thinking import without_thinking
 
 Messages = list[dict[str, str]]
 
@@ -146,11 +147,11 @@ def last_verdict(label: str, values: str, text: str, reply: str, *, worst: Colle
 
 
 def verdict_part(text: str) -> str:
-    """Remove the thoughts before the last `</think>` from a judge's answer, and empty its long quotations.
+    """Remove the judge's thinking from its answer, and empty its long quotations.
 
     A quotation of more than 20 characters may come from the judged reply, and contain a line that looks like a verdict.
     """
-    return _QUOTED.sub(lambda found: found[0] if len(found[0]) <= 22 else '""', text.rpartition("</think>")[2])
+    return _QUOTED.sub(lambda found: found[0] if len(found[0]) <= 22 else '""', without_thinking(text))
 
 
 def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> Messages | None:

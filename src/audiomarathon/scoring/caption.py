@@ -86,14 +86,15 @@ class Caption(Scorer):
         return replace(found, ends={"fer": (0.0, 1.0)})
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return CIDEr-D with document frequencies of the evaluated items only, as aac-metrics computes it."""
+        """Return CIDEr-D of the raw replies, with document frequencies of the evaluated items, as in aac-metrics."""
         from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 
         references = tuple(tuple(one.record.reference["references"]) for one in verdicts)
-        if {one.record.corpus.hash for one in verdicts if one.record.corpus} == {Corpus(references).hash}:
+        whole = {one.record.corpus.hash for one in verdicts if one.record.corpus} == {Corpus(references).hash}
+        if whole and all(one.record.raw == one.record.text for one in verdicts):
             scores = [one.values["cider_d"] for one in verdicts]
         elif len(verdicts) > 1:
-            scores = cider_d([one.record.text for one in verdicts], references, Frequencies.of(references)).tolist()
+            scores = cider_d([one.record.raw for one in verdicts], references, Frequencies.of(references)).tolist()
         else:
             scores = [None] * len(verdicts)
         return means({"cider_d_as_published": scores}, verdicts)

@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from audiomarathon.records import LETTERS
+from audiomarathon.text import same_marks
+from audiomarathon.thinking import without_thinking
 
 EDGE_CHARACTERS = 4000
 _CONTEXT = 160  # characters around a mention that are examined
@@ -71,9 +73,6 @@ def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
 
 # --- Visible text: the reply without thinking, markup and special tokens.
 
-_THOUGHT = r"(?:think|thinking|thought|reasoning|analysis)"
-_OPEN_THOUGHT = re.compile(rf"<{_THOUGHT}>|\[think\]|◁think▷|<\|channel\|>analysis", re.IGNORECASE)
-_CLOSE_THOUGHT = re.compile(rf"</{_THOUGHT}>|\[/think\]|◁/think▷|<\|channel\|>final", re.IGNORECASE)
 _END = re.compile(r"<\|(?:im_end|end|eot_id|endoftext|end_of_text|return)\|>|</s>|<eos>|<end_of_turn>")
 _MARKUP = re.compile(
     r"<\|[^|<>]{0,40}\|>|</?(?:[a-z]|[A-Za-z_-]{2,20})(?:\s[^<>]{0,80})?/?>"  # <|start|>, <answer>, </b>; not <B>
@@ -86,16 +85,16 @@ _BRACKETS = str.maketrans("[]{}", "()()")
 
 
 def _normal(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).replace("’", "'").replace("‘", "'")
+    return unicodedata.normalize("NFKC", same_marks(text))
 
 
 def visible(reply: str) -> str:
-    """Return a reply's text without the model's thinking, finished or cut off, and with look-alike characters replaced.
+    """Return a reply's text without the model's thinking, and with look-alike characters replaced.
 
     Of a very long reply, only the start and the end are kept.
     """
-    text = _OPEN_THOUGHT.split(_CLOSE_THOUGHT.split(reply)[-1], maxsplit=1)[0]
-    text = _normal(next((part for part in _END.split(text) if part.strip()), "")).strip()
+    parts = _END.split(without_thinking(reply))
+    text = _normal(next((part for part in parts if part.strip()), "")).strip()
     # A long reply answers at its start or end; the cut bounds the time that a degenerate reply can cost.
     return text if len(text) <= 2 * EDGE_CHARACTERS else f"{text[:EDGE_CHARACTERS]}\n{text[-EDGE_CHARACTERS:]}"
 

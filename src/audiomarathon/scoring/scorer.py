@@ -56,7 +56,8 @@ class Scorer(ABC):
         Parameters
         ----------
         record
-            `record.text` is the reply, `record.reference` the task's reference.
+            `record.text` is the reply without the model's thinking, `record.raw` with it, `record.reference` the task's
+            reference.
         """
         raise NotImplementedError
 
@@ -136,6 +137,7 @@ class Scorer(ABC):
         A stored verdict is valid only if it has this stamp.
         """
         own = [self.key, self.version, record.text, record.reference]
+        own += [record.raw] if record.raw != record.text else []
         own += [record.judgements] if record.judgements else []
         own += [record.corpus.hash] if record.corpus else []
         what = json.dumps(own, sort_keys=True)

@@ -137,7 +137,7 @@ def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[li
 def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
     """Return the content of `predictions.json`, without failed samples."""
     return [
-        {"audio_id": one.id, "prediction": one.text, "references": list(one.reference["references"])}
+        {"audio_id": one.id, "prediction": one.raw, "references": list(one.reference["references"])}
         for one in records
         if one.answered
     ]
@@ -166,7 +166,7 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
     """
     import pyarrow
 
-    replies = {one.id: one.text for one in records if one.answered}
+    replies = {one.id: one.raw for one in records if one.answered}
     there = folder is not None and (folder / METADATA).is_file()
     table = read_parquet(folder / METADATA, ["id"], schema().names) if folder and there else schema().empty_table()
     ids = [str(one).strip() for one in table["id"].to_pylist()]

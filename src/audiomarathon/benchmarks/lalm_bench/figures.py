@@ -74,7 +74,10 @@ class QuestionTypes(Judged):
         own: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}, "fixed": True, "shielded": []}
         if kind == "following":
             given = reference["kwargs"] | {name: reference[name] for name in ("question", "transcription")}
-            kept = [follows(reference["kind"], given, record.text, corrected=corrected) for corrected in (True, False)]
+            kept = [
+                follows(reference["kind"], given, text, corrected=corrected)
+                for text, corrected in ((record.text, True), (record.raw, False))
+            ]
             return own | {"score": float(kept[0]), "as_published": float(kept[1])}
         letter, rule = read_option(record.text, reference["options"])
         score = float(letter == reference["answer"]) if _answerable(record) else None
@@ -342,11 +345,11 @@ def _matched(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
     own = [record for record in records if _matchable(record)]
     if not own or (encoder := text_encoder()) is None:
         return {}
-    encoder.encode([text for record in own for text in (record.text, *record.reference["options"])])  # in batches
+    encoder.encode([text for record in own for text in (record.raw, *record.reference["options"])])  # in batches
     found = {}
     for record in own:
         options = record.reference["options"]
-        reply, *others = encoder.encode([record.text, *options])
+        reply, *others = encoder.encode([record.raw, *options])
         place = int(np.argmax(np.stack(others) @ reply))
         right = options[place] == record.reference["answer_text"]
         used = {"encoder": encoder.name, "encoder_hash": encoder.hash}

@@ -54,7 +54,7 @@ class Questions(Choice):
         correct = letter is not None and _label(reference, letter) == _label(reference, reference["answer"])
         answer = reference["options"][LETTERS.index(reference["answer"])]
         by_words = reference.get("published") == TOKENS
-        published = right_by_words(record.text, answer, reference["options"]) if by_words else None
+        published = right_by_words(record.raw, answer, reference["options"]) if by_words else None
         strict = correct and rule == "verbatim"
         return {"parsed": letter, "rule": rule, "correct": correct, "strict": strict, "as_published": published}
 

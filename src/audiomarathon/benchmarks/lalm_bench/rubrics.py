@@ -25,6 +25,7 @@ from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.judged import Judged, judges_of
 from audiomarathon.scoring.scorer import means
+from audiomarathon.thinking import without_thinking
 
 ANCHORED = 0.1  # share of the records that get anchors
 MOST_WEIGHT = 100
@@ -175,11 +176,11 @@ class RubricScore(Judged):
 
 
 def json_answer(text: str) -> dict[str, Any] | None:
-    """Parse a judge's answer as a JSON object; ignore thoughts, a code fence and trailing commas. None if unreadable.
+    """Parse a judge's answer as a JSON object; ignore thinking, a code fence and trailing commas. None if unreadable.
 
     A duplicate key makes an answer invalid.
     """
-    for plain in (text, text.rpartition("</think>")[2]):  # try the whole text first: a string may contain the tag
+    for plain in (text, without_thinking(text)):  # try the whole text first: a string may contain the tag
         fenced = _FENCE.fullmatch(plain.strip())
         tidy = _STRING_OR_COMMA.sub(lambda found: found[1] or "", fenced[1] if fenced else plain)
         with suppress(ValueError, RecursionError):

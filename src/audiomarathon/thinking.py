@@ -1,0 +1,42 @@
+"""Remove a model's thinking from its reply: what it writes between markers such as `<think>` before it answers."""
+
+from __future__ import annotations
+
+import re
+
+_NAME = r"(?:think|thinking|thoughts?|reasoning|reflection|analysis|scratchpad|cot|seed:think|antthinking)"
+_LT, _GT = r"(?:<|&lt;)\s*", r"\s*(?:>|&gt;)"
+#: Markers of Qwen, DeepSeek and others (`<think>`), Mistral (`[THINK]`), Kimi (`◁think▷`), Cohere, Gemma 4 and gpt-oss.
+#: The last become `analysis…assistantfinal…` if special tokens are left out.
+_MARKER = re.compile(
+    rf"(?P<empty>{_LT}{_NAME}\s*/{_GT})"
+    rf"|(?P<open>{_LT}{_NAME}\b[^<>/\\&]{{0,80}}{_GT}|\[think(?:ing)?\]|◁think▷|<\|(?:start_)?think(?:ing)?\|>"
+    r"|<\|begin_of_thought\|>|<\|inner_prefix\|>|(?:<\|start\|>\s*assistant\s*)?<\|channel\|>\s*(?:analysis|commentary)"
+    r"|<\|channel>\s*thought|\A\s*(?-i:analysis)(?=(?-i:[A-Z])))"
+    rf"|(?P<close>{_LT}[/\\]\s*{_NAME}{_GT}|\[/think(?:ing)?\]|◁/think▷|<\|end_think(?:ing)?\|>(?:\s*<\|start_response\|>)?"
+    r"|<\|/think(?:ing)?\|>|<\|end_of_thought\|>|<\|inner_suffix\|>"
+    r"|(?:<\|start\|>\s*assistant\s*)?<\|channel\|>\s*final\b(?:[^<]{0,80}<\|message\|>)?|<channel\|>"
+    r"|(?-i:assistantfinal))",
+    re.IGNORECASE,
+)
+_END = re.compile(r"(?:<\|(?:return|end|end_response)\|>|<turn\|>)\s*\Z", re.IGNORECASE)
+
+
+def without_thinking(reply: str) -> str:
+    """Return a reply without the model's thinking; a reply without markers of thinking is returned unchanged.
+
+    Text before a closing marker that was never opened is thinking too, since some chat templates write the opening
+    marker into the prompt. A reply that never closes its last marker has nothing after it.
+    """
+    kept: list[str] = []
+    start, inside, found = 0, False, False
+    for marker in _MARKER.finditer(reply):
+        found = True
+        if not inside:
+            kept.append(reply[start : marker.start()])
+        if marker["close"] and not inside:
+            kept.clear()
+        inside, start = bool(marker["open"]), marker.end()
+    if not found:
+        return reply
+    return _END.sub("", "".join(kept if inside else [*kept, reply[start:]])).strip()
