@@ -5,7 +5,9 @@
 Each run draws a synthetic task (four classes; clusters of five samples that share a skill), computes the interval with
 the project's functions, and checks whether the true figure, known from a draw of 400,000 samples, lies inside. The
 second table does the same for the mean over such tasks with different numbers of clusters. Some of them are so easy
-that sometimes every reply is right.
+that sometimes every reply is right. The third draws transcripts whose error rates differ between clusters: evenly, by
+an exponential distribution, by a log-normal one, or by rare replies that repeat themselves. It also shows what the
+expanded percentile interval would hold, and in how many runs the truth lies above and below our interval.
 """
 
 import argparse
@@ -14,7 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from audiomarathon.metrics.classification import choice_sums
-from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
+from audiomarathon.metrics.statistics import Estimate, Resampler, expanded_tail, mean_over
+from audiomarathon.metrics.wer import transcript_sums
 
 CLASSES, SIZE = 4, 5
 USUAL, EASY = (6.0, 3.0), (400.0, 2.0)  # skill is spread over clusters as a Beta distribution, of mean 0.67 and 0.995
@@ -76,8 +79,40 @@ def measured(
     return f"{held['accuracy'] / runs:.1%} | {held['macro_f1'] / runs:.1%} | {bias:+.4f} |"
 
 
+def transcripts(rng: np.random.Generator, clusters: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Draw transcripts: return the errors and the words of each sample, shape (clusters, SIZE)."""
+    words = rng.integers(150, 400, (clusters, SIZE))
+    rates = {
+        "even": lambda: rng.gamma(8.0, 0.01, (clusters, 1)),
+        "exponential": lambda: rng.gamma(1.0, 0.08, (clusters, 1)),
+        "log-normal": lambda: rng.lognormal(np.log(0.06), 0.7, (clusters, 1)),
+        "repeating": lambda: (
+            rng.gamma(3.0, 0.02, (clusters, 1))
+            + (rng.random((clusters, SIZE)) < 0.05) * rng.uniform(0.5, 3.0, (clusters, SIZE))
+        ),
+    }
+    return rng.poisson(words * rates[kind]()), words
+
+
+def measured_wer(clusters: int, kind: str, runs: int, truth: float) -> str:
+    """Return how often the WER's interval, and the expanded percentile interval, hold the truth, as cells."""
+    rng, names = np.random.default_rng(clusters), [str(place) for place in range(clusters) for _ in range(SIZE)]
+    counts = dict.fromkeys(("held", "above", "below", "percentile"), 0)
+    for _ in range(runs):
+        errors, words = (one.ravel().tolist() for one in transcripts(rng, clusters, kind))
+        fields = ("errors", "words", "substitutions", "deletions", "insertions")
+        samples = [dict(zip(fields, (e, w, e, 0, 0), strict=True)) for e, w in zip(errors, words, strict=True)]
+        found = Resampler(0, resamples=1000).of_sums(transcript_sums(samples, names))["wer"]
+        counts["held"] += found.low <= truth <= found.high
+        counts["above"] += truth > found.high
+        counts["below"] += truth < found.low
+        low, high = np.quantile(found.drawn, [expanded_tail(clusters), 1 - expanded_tail(clusters)])
+        counts["percentile"] += low <= truth <= high
+    return " | ".join(f"{count / runs:.1%}" for count in counts.values()) + " |"
+
+
 def main() -> None:
-    """Print two Markdown tables."""
+    """Print three Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2000, help="runs a row (default 2000)")
     runs = parser.parse_args().runs
@@ -93,6 +128,13 @@ def main() -> None:
     for seed, (name, tasks) in enumerate(MEANS.items()):
         samples = SIZE * sum(clusters for clusters, _ in tasks)
         print(f"| {name} | {samples} | {measured(seed, tasks, runs, known)}", flush=True)
+    columns = "WER held | truth above | truth below | percentile interval held |"
+    print(f"\n| errors | clusters | {columns}\n|---|---:|---:|---:|---:|---:|")
+    for kind in ("even", "exponential", "log-normal", "repeating"):
+        errors, words = transcripts(np.random.default_rng(0), 400_000, kind)
+        for clusters in (4, 8, 20, 50):
+            row = measured_wer(clusters, kind, runs, float(errors.sum() / words.sum()))
+            print(f"| {kind} | {clusters} | {row}", flush=True)
 
 
 if __name__ == "__main__":

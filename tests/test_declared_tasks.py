@@ -326,6 +326,36 @@ def test_captions_and_transcripts_run(more: dict[str, Any], key: str, figure: st
     )
 
 
+SAID = {"th": "น้ำ", "de": "schön", "zh": "今天", "en": "water"}
+
+
+@pytest.mark.parametrize(
+    ("language", "kind", "figure"),
+    [("th", "own-characters", "1 − CER"), ("zh", "own-characters", "1 − CER"), ("de", "own-transcript", "1 − WER")],
+)
+def test_a_language_decides_how_transcripts_are_compared(language: str, kind: str, figure: str, tmp_path: Path) -> None:
+    file = declared(
+        tmp_path, with_rows(said=SAID[language]), options=None, answer=None, transcript="said", language=language
+    )
+    task, data = loaded(file)
+    assert (task.key, task.scorer.figure.title, data.defects) == (f"{kind}/sounds", figure, {})
+    reference = task.reference(data.samples[0])
+    right, wrong = (Record("a", reply=text, reference=reference) for text in (SAID[language], SAID[language][:1]))
+    verdicts = list(task.scorer.verdicts([right, wrong]))
+    assert [one.values["errors"] > 0 for one in verdicts] == [False, True]
+    rate = figure[4:].lower()
+    assert figures_of(task.scorer, verdicts, seed=0)[rate] == 1 - figures_of(task.scorer, verdicts, seed=0)["score"]
+    assert get_task(f"{kind}/sounds").scorer.key == task.scorer.key  # as reports find it, without the file
+
+
+def test_a_transcript_that_english_rules_misread_is_said(tmp_path: Path) -> None:
+    rows = with_rows(said=lambda row: SAID["de" if row["id"] in ("q0", "q2") else "en"])
+    facts = {"options": None, "answer": None, "transcript": "said"}
+    data = loaded(declared(tmp_path / "unsaid", rows, **facts))[1]
+    assert [(count, "set language" in name) for name, count in data.defects.items()] == [(2, True)]
+    assert loaded(declared(tmp_path / "said", rows, **facts, language="en"))[1].defects == {}
+
+
 def test_a_template_says_what_is_asked(tmp_path: Path) -> None:
     file = declared(tmp_path, with_rows(question="Braces {here}?"), prompt="ask.txt")
     (tmp_path / "ask.txt").write_text('{question}\n{options}\nAnswer with {"answer": …}.\n')
@@ -367,6 +397,9 @@ def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
         ({"judge": "gpt"}, "judge = 'gpt' is not allowed; allowed: mmau-pro-open"),
         ({"max_new_tokens": 0}, "max_new_tokens = 0 is not allowed; allowed: a whole number from 1"),
         ({"max_new_tokens": "16"}, "max_new_tokens = '16' is not allowed"),
+        ({"language": "jp"}, "language = 'jp' is not allowed; allowed: a code of ISO 639-1"),
+        ({"language": "Thai"}, "language = 'Thai' is not allowed"),
+        ({"language": "de"}, r"language is not allowed with the other keys \(own-choice\)"),
         ({"classes": False}, "classes = False is not allowed; allowed: true"),
         ({"key": None}, "lacks the key 'key'"),
         ({"clips": None}, "lacks the key 'clips'"),

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,7 +7,8 @@ from builders import summarise_transcripts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audiomarathon.metrics.wer import TranscriptErrors, normalise, transcript_errors
+from audiomarathon.metrics.normalise import needs_language, normalise, released, units_of
+from audiomarathon.metrics.wer import TranscriptErrors, transcript_errors
 
 MAT = "the cat sat on the mat"
 
@@ -140,8 +142,9 @@ def test_golden_summary() -> None:
         "empty_references": 0,
         "mean_of_samples": {"mean_wer": pytest.approx(4 / 9), "score": pytest.approx(5 / 9)},
     }
-    # With 3 clusters the tail reaches the extreme resamples: one sample taken three times.
-    assert intervals == {"wer": [0.0, 1.0], "mean_wer": [0.0, 1.0], "score": [0.0, 1.0]}
+    low, high = intervals["wer"]  # on the log scale: the rate is the ends' geometric mean
+    assert low * high == pytest.approx(summary["wer"] ** 2)
+    assert intervals["score"] == [max(0.0, 1 - high), 1 - low]
 
 
 def test_a_reply_longer_than_its_reference_scores_zero_not_less() -> None:
@@ -178,3 +181,82 @@ def test_the_interval_of_the_corpus_rate_is_that_of_a_ratio() -> None:
     samples = [TranscriptErrors(count, 10, count, 0, 0, False) for count in errors]
     low, high = summarise_transcripts(samples, [str(i) for i in range(200)], seed=0)["intervals"]["wer"]
     assert [low, high] == pytest.approx([0.1 - 0.0139, 0.1 + 0.0139], abs=0.002)
+
+
+WAIT = "I DON'T KNOW WHY THE CAPTAIN'S SHIP WASN'T THERE BUT IT'S GONE AND WE'LL WAIT"
+
+
+@pytest.mark.parametrize(
+    "mark",
+    "'\u2018\u2019\u201b\u2032\u2035\u02b9\u02bb\u02bc\u02bd\u02c8\u02ca\u02cb\u00b4`\uff07\uff40\ua78c\u055a\u05f3",
+)
+def test_every_apostrophe_is_one(mark: str) -> None:
+    found = transcript_errors(WAIT, WAIT.lower().replace("'", mark))
+    assert (found.errors, found.words) == (0, 20)
+    assert transcript_errors(WAIT.replace("'", mark), WAIT).errors == 0
+
+
+@pytest.mark.parametrize(
+    "mark", ["\u00ad", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u200e", "\u202a", "\x00", "\x1b"]
+)
+def test_what_nobody_sees_costs_no_word(mark: str) -> None:
+    assert transcript_errors(MAT, f"{mark}the c{mark}at sat{mark} on the mat").errors == 0
+
+
+@pytest.mark.parametrize("mark", ["…", "...", "．", "․", "—", "“", "„", "¿", "、", "👩‍👧", "♪", "❤️"])
+def test_signs_between_words_cost_no_word(mark: str) -> None:
+    assert transcript_errors(MAT, f"the cat sat{mark} on the mat").errors == 0
+    assert transcript_errors(MAT, f"the cat {mark} sat on the mat").errors == 0
+
+
+@pytest.mark.parametrize("text", ["half ½ a cup", "Sound™ is 5′ long", "ﬁve ﬁsh"])
+def test_other_signs_are_read_as_whisper_reads_them(text: str) -> None:
+    assert normalise(text) == released(text)
+
+
+def test_published_figures_know_one_apostrophe() -> None:
+    assert transcript_errors("it's gone", "it’s gone", released).errors == 1
+    assert transcript_errors("it's gone", "it's gone", released).errors == 0
+
+
+@pytest.mark.parametrize(
+    ("language", "reference", "hypothesis", "errors", "units"),
+    [
+        ("de", "Das ist schon schön.", "das ist schon schön", 0, 4),
+        ("de", "schön", "schon", 1, 1),
+        ("de", "Straße", "Strasse", 1, 1),
+        ("es", "¿Cuántos años?", "cuántos anos", 1, 2),
+        ("fr", "l’été, c'est", "l'été c’est", 0, 4),
+        ("hi", "मैं ठीक हूँ।", "मैं ठीक हूँ", 0, 3),
+        ("hi", "की", "कि", 1, 1),
+        ("th", "สวัสดีครับ", "สวัสดี ครับ", 0, 10),
+        ("th", "ปา", "ป้า", 1, 2),
+        ("lo", "ສະບາຍດີ", "ສະບາຍດ", 1, 7),
+        ("my", "မင်္ဂလာပါ", "မင်္ဂလာပါ။", 0, 9),
+        ("zh", "今天天气很好。", "今天 天氣很好", 1, 6),
+        ("yue", "你好嗎？", "你好吗", 1, 3),
+        ("ja", "ﾒﾛﾝを、食べる", "メロンを食べた", 1, 7),
+        ("tr", "IŞIK İyi", "ışık iyi", 0, 2),
+        ("ru", "Ёж (смеётся) спит", "ёж спит", 0, 2),
+        ("vi", "ma má", "ma ma", 1, 2),
+        ("pl", "Łódź", "lodz", 1, 1),
+        ("ko", "한국어 \u1112\u1161\u11ab\u1100\u116e\u11a8", "한국어 한국", 0, 2),  # composed and decomposed
+        ("en", "I can't", "I can not", 0, 3),
+    ],
+)
+def test_each_language_keeps_what_tells_its_words_apart(
+    language: str, reference: str, hypothesis: str, errors: int, units: int
+) -> None:
+    found = transcript_errors(reference, hypothesis, partial(units_of, language=language))
+    assert (found.errors, found.words) == (errors, units)
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        *((text, True) for text in ("It's a café.", "schön", "Łódź", "สวัสดี", "дом", "今天")),
+        *((text, False) for text in ("It’s 5 € – “yes” ½ ♪", "plain", "soft\u00adhyphen")),
+    ],
+)
+def test_english_rules_misread_letters_with_marks_and_other_scripts(text: str, needs: bool) -> None:
+    assert needs_language(text) is needs

@@ -15,8 +15,9 @@ from test_metrics_wer import edit_distance
 from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from audiomarathon.audio.decode import decode
+from audiomarathon.metrics.normalise import normalise
 from audiomarathon.metrics.statistics import Estimate, Resampler
-from audiomarathon.metrics.wer import normalise, transcript_errors, transcript_sums
+from audiomarathon.metrics.wer import transcript_errors, transcript_sums
 
 pytestmark = pytest.mark.real
 

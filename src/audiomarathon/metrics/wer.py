@@ -1,20 +1,15 @@
-"""Word error rate under Whisper's English normaliser, with counts of each kind of error.
-
-The normaliser (A. Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision", appendix C) makes
-"He's one hundred!" and "he is 100" the same; jiwer aligns and counts.
-"""
+"""Word error rate, or character error rate, with counts of each kind of error; jiwer aligns and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import jiwer
 import numpy as np
-from whisper_normalizer.english import EnglishTextNormalizer
 
+from audiomarathon.metrics.normalise import normalise
 from audiomarathon.metrics.statistics import Floats, Sums, ratio
 
 Counts = Mapping[str, Any]
@@ -24,23 +19,22 @@ LOOP_LONGEST_PHRASE = 20
 LOOP_REPEATS = 4
 LOOP_WORDS = 8
 
-WHOLE_CHARACTERS = 20_000  # four minutes of speech are under 5,000
-PIECE_CHARACTERS = 2_000
-
 
 @dataclass(frozen=True)
 class TranscriptErrors:
-    """The errors of one transcript, in words after normalisation.
+    """The errors of one transcript, in words after normalisation; in characters for some languages.
 
     Attributes
     ----------
     errors
         `substitutions + deletions + insertions` of the shortest edit from reference to hypothesis.
     words
-        Number of words of the reference; 0 if normalisation leaves none (only fillers and bracketed noise).
+        Number of words (or characters) of the reference; 0 if normalisation leaves none (only fillers and bracketed
+        noise).
     insertion_loop
-        Whether the hypothesis repeats itself as a stuck decoder does: a phrase of at most 20 words occurs at least four
-        times in a row. At least 8 words must be repeats, and more than in any such loop of the reference.
+        Whether the hypothesis repeats itself as a stuck decoder does: a phrase of at most 20 words (or characters)
+        occurs at least four times in a row. At least 8 of them must be repeats, and more than in any such loop of the
+        reference.
     """
 
     errors: int
@@ -52,10 +46,16 @@ class TranscriptErrors:
 
 
 def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str] | None = None) -> TranscriptErrors:
-    """Normalise both texts, align them and count errors; `read` replaces the normaliser.
+    """Normalise both texts, align them and count errors.
 
     With an empty reference, every word of the hypothesis is an insertion; see `empty_references` in
     :func:`transcript_details`.
+
+    Parameters
+    ----------
+    read
+        Returns a text's units, separated by spaces: :func:`normalise` (the default), :func:`released`, or a partial
+        :func:`units_of` of another language.
     """
     expected, given = map(str.split, map(read or normalise, (reference, hypothesis)))
     aligned = jiwer.process_words(" ".join(expected), " ".join(given))
@@ -76,50 +76,29 @@ def letter_errors(reference: str, hypothesis: str) -> tuple[int, int]:
     return int(aligned.substitutions + aligned.deletions + aligned.insertions), len(expected)
 
 
-def normalise(text: str) -> str:
-    """Apply Whisper's English normaliser.
-
-    Its patterns take quadratic time on runs of spaces or open brackets, and it fails on numbers of thousands of digits.
-    So collapse white space first, which does not change the result. Normalise a text of over 20,000 characters, or one
-    that fails, in pieces of at most 2,000, cut between words if possible. Only such a cut can split a spelt-out number
-    or a bracket. The longest reply then takes seconds, not hours.
-    """
-    text = " ".join(text.split())
-    normaliser = _normaliser()
-    if len(text) <= WHOLE_CHARACTERS:
-        try:
-            return str(normaliser(text)).strip()
-        except (AssertionError, ValueError):  # int() refuses more than 4,300 digits
-            pass
-    return " ".join(" ".join(str(normaliser(piece)) for piece in _pieces(text)).split())
-
-
-def transcript_details(errors: Sequence[Counts]) -> dict[str, Any]:
+def transcript_details(errors: Sequence[Counts], unit: str = "words") -> dict[str, Any]:
     """Return the details of a transcription run's summary.
 
     Returns
     -------
     dict
-        `words`: number of words of all references. `substitutions`, `deletions`, `insertions`: number per reference
-        word, or None without words. `insertion_loops`: number of samples with a loop. `empty_references`: number of
-        samples without a reference word. Their insertions count in `wer`; in `mean_wer` such a sample counts as 0, or
-        as 1 with any insertion. `mean_of_samples`: `mean_wer`, and `score`, which is 1 − `mean_wer`; None without
-        words.
+        `words` (or another `unit`): number of words of all references. `substitutions`, `deletions`, `insertions`:
+        number per reference word, or None without words. `insertion_loops`: number of samples with a loop.
+        `empty_references`: number of samples without a reference word. Their insertions count in `wer`; in `mean_wer`
+        such a sample counts as 0, or as 1 with any insertion.
     """
     counts = _counts(errors)
     words = int(counts[:, 1].sum())
     rates = (counts[:, 2:].sum(axis=0) / words).tolist() if words else [None] * 3
-    mean = transcript_sums(errors, ()).figures["mean_wer"] if words else None
     return {
-        "words": words,
+        unit: words,
         **dict(zip(_COUNTS[2:], rates, strict=True)),
         "insertion_loops": sum(int(sample["insertion_loop"]) for sample in errors),
         "empty_references": int((counts[:, 1] == 0).sum()),
-        "mean_of_samples": None if mean is None else {"mean_wer": mean, "score": 1 - mean},
     }
 
 
-def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
+def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate: str = "wer") -> Sums:
     """Return `wer` over all words, `mean_wer` over samples, and `score` (1 − `wer`, at least 0) as sums over samples.
 
     Without reference words, no figure has a value.
@@ -130,27 +109,39 @@ def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> S
         The fields of :class:`TranscriptErrors` of each sample.
     clusters
         Cluster of each sample; intervals resample whole clusters.
+    rate
+        The error rate's name: `wer` or `cer`.
     """
     counts = _counts(errors)
     words = counts[:, 1]
     rates = np.divide(counts[:, 0], words, out=np.minimum(counts[:, 0], 1.0), where=words > 0)
     columns = np.column_stack([counts, rates, np.ones(len(counts))])
-    ends = {"wer": (0.0,), "mean_wer": (0.0,), "score": (0.0, 1.0)}  # an error rate has no upper limit
-    return Sums(("wer", "mean_wer", "score"), columns, _rates, tuple(clusters), ends)
+    mean = f"mean_{rate}"
+    ends = {rate: (0.0,), mean: (0.0,), "score": (0.0, 1.0)}  # an error rate has no upper limit
+    own = {rate: rate, mean: mean, "score": rate}
+    return Sums((rate, mean, "score"), columns, _rates, tuple(clusters), ends, rates=own)
 
 
-def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
-    """Return the score by the benchmark's released code, 1 − mean of the samples' WERs, as sums over samples."""
-    sums = transcript_sums(errors, clusters)
-    return Sums(
-        ("score",), sums.columns, lambda totals: 1 - sums.statistic(totals)[:, 1:2], sums.clusters, {"score": (1.0,)}
-    )
+def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = (), rate: str = "wer") -> Sums:
+    """Return the score by the benchmark's released code, 1 − mean of the samples' rates, and this mean, as sums."""
+    sums, mean = transcript_sums(errors, clusters, rate), f"mean_{rate}"
+
+    def figures(totals: Floats) -> Floats:
+        means = sums.statistic(totals)[:, 1:2]
+        return np.concatenate([1 - means, means], axis=1)
+
+    ends, own = {"score": (1.0,), mean: (0.0,)}, {"score": mean, mean: mean}
+    return Sums(("score", mean), sums.columns, figures, sums.clusters, ends, rates=own)
 
 
 def corpus_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
-    """Return only the figure `score` (1 − WER over all words, at least 0), as sums over samples."""
+    """Return `score` (1 − WER over all words, at least 0) and `wer`, as sums over samples."""
     sums = transcript_sums(errors, clusters)
-    return Sums(("score",), sums.columns, lambda totals: sums.statistic(totals)[:, 2:], sums.clusters, sums.ends)
+    ends = {name: sums.ends[name] for name in ("score", "wer")}
+    own = {"score": "wer", "wer": "wer"}
+    return Sums(
+        ("score", "wer"), sums.columns, lambda all_: sums.statistic(all_)[:, [2, 0]], sums.clusters, ends, rates=own
+    )
 
 
 def _counts(errors: Sequence[Counts]) -> Floats:
@@ -162,24 +153,6 @@ def _rates(sums: Floats) -> Floats:
     wer = ratio(sums[:, 0], sums[:, 1])
     mean = np.where(worded, sums[:, 5] / sums[:, 6], np.nan)
     return np.stack([wer, mean, np.maximum(0, 1 - wer)], axis=1)
-
-
-@cache
-def _normaliser() -> EnglishTextNormalizer:
-    return EnglishTextNormalizer()
-
-
-def _pieces(text: str) -> Iterator[str]:
-    piece = ""
-    for long_word in text.split(" "):
-        for start in range(0, len(long_word), PIECE_CHARACTERS):
-            word = long_word[start : start + PIECE_CHARACTERS]
-            if len(piece) + 1 + len(word) > PIECE_CHARACTERS:
-                yield piece
-                piece = word
-            else:
-                piece = f"{piece} {word}"
-    yield piece
 
 
 def _longest_loop(words: Sequence[str]) -> int:

@@ -139,7 +139,7 @@ def result_row(
         **{name: summary.get(name) for name in (*_COUNTS, "headline", "score")},
         "n_said": ", ".join(flags_of(summary)),
         **with_interval("score", summary.get("score"), (summary.get("intervals") or {}).get("score")),
-        **{name: summary.get(name) for name in ("accuracy", "strict_accuracy", "macro_f1", "wer", "mean_wer")},
+        **{name: summary.get(name) for name in ("accuracy", "strict_accuracy", "macro_f1", "wer", "mean_wer", "cer")},
     }
     if beside is not None:
         row |= _difference(beside)

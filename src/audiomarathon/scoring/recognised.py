@@ -39,7 +39,7 @@ class Recognised(Transcript):
         errors, letters = (sum(one.values["letters"][place] for one in verdicts) for place in (0, 1))
         return {**super().summary(verdicts), "cer": errors / letters if letters else None}
 
-    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # type: ignore[override]
+    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
         """Return the score of X-ARES' own probe after lower-casing only; None for other probes."""
         from audiomarathon.metrics.wer import corpus_sums
 

@@ -1,10 +1,11 @@
-"""Score transcripts by word error rate (WER)."""
+"""Score transcripts by word error rate (WER), or character error rate (CER)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.scorer import Scorer, clusters_of
@@ -18,43 +19,58 @@ if TYPE_CHECKING:
 class Transcript(Scorer):
     """Scores transcripts by 1 − word error rate (WER), at least 0.
 
-    A verdict has the fields of :class:`~audiomarathon.metrics.wer.TranscriptErrors`.
+    A verdict has the fields of :class:`~audiomarathon.metrics.wer.TranscriptErrors`. For English it also has
+    `as_published`: the same counts of the raw reply, by Whisper's normaliser as it is. A
+    record's reference has `answer`, and may have `language` (default `en`), which decides the normaliser.
     """
 
     key = "transcript"
     figure = Figure("score", "1 − WER")
     needs = ("answer",)
-    modules = ("audiomarathon.metrics.wer",)
+    modules = ("audiomarathon.metrics.wer", "audiomarathon.metrics.normalise", "audiomarathon.text")
     packages = ("jiwer", "whisper-normalizer")
+    rate: ClassVar[str] = "wer"
+    unit: ClassVar[str] = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
         """Count the word errors of one reply."""
+        from audiomarathon.metrics.normalise import released, units_of
         from audiomarathon.metrics.wer import transcript_errors
 
-        return asdict(transcript_errors(str(record.reference["answer"]), record.text))
+        answer, language = str(record.reference["answer"]), str(record.reference.get("language", "en"))
+        counts = asdict(transcript_errors(answer, record.text, partial(units_of, language=language)))
+        if language != "en":
+            return counts
+        return {**counts, "as_published": asdict(transcript_errors(answer, record.raw, released))}
 
     def sound(self, verdict: Verdict) -> bool:
         """Tell whether all counts of a stored verdict are whole numbers, 0 or more."""
         names = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
-        return all(isinstance(count := verdict.values.get(name), int) and count >= 0 for name in names)
+        blocks = (verdict.values, _as_published(verdict))
+        return all(isinstance(count := one.get(name), int) and count >= 0 for one in blocks for name in names)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the word error rate over all words, the mean of the samples' rates, and 1 − WER (at least 0)."""
+        """Return the error rate over all words, the mean of the samples' rates, and 1 − the first (at least 0)."""
         from audiomarathon.metrics.wer import transcript_sums
 
-        return transcript_sums([one.values for one in verdicts], clusters_of(verdicts))
+        return transcript_sums([one.values for one in verdicts], clusters_of(verdicts), self.rate)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the rates of each kind of error, and counts of unusual samples; see `transcript_details`."""
+        """Return the rates of each kind of error, counts of unusual samples, and `mean_of_samples` (as published)."""
         from audiomarathon.metrics.wer import transcript_details
 
-        return transcript_details([one.values for one in verdicts])
+        figures = self._means(verdicts).figures
+        details = transcript_details([one.values for one in verdicts], self.unit)
+        return {**details, "mean_of_samples": figures if figures["score"] is not None else None}
 
-    def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the score by the benchmark's released code: 1 − the mean of the samples' word error rates."""
+    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
+        """Return the score by the benchmark's released code: 1 − the mean of the samples' error rates; and the mean."""
+        return self._means(verdicts)
+
+    def _means(self, verdicts: Sequence[Verdict]) -> Sums:
         from audiomarathon.metrics.wer import mean_of_samples_sums
 
-        return mean_of_samples_sums([one.values for one in verdicts], clusters_of(verdicts))
+        return mean_of_samples_sums([_as_published(one) for one in verdicts], clusters_of(verdicts), self.rate)
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
         """Return a table with one row per setting: substitutions, deletions and insertions per hundred reference words.
@@ -70,7 +86,7 @@ class Transcript(Scorer):
             rates = {kind: 100 * count / words if words else None for kind, count in counts.items()}
             loops = sum(one.values["insertion_loop"] > 0 for one in own)
             rows.append({"setting": name, **rates, "replies that repeat themselves": loops})
-        return {"Errors in a hundred words": pd.DataFrame(rows, dtype=object)}
+        return {f"Errors in a hundred {self.unit}": pd.DataFrame(rows, dtype=object)}
 
     def own_score(self, verdict: Verdict) -> float:
         """Return 1 − WER of the sample, at least 0."""
@@ -78,5 +94,22 @@ class Transcript(Scorer):
         return max(0.0, 1 - errors / words) if words else float(errors == 0)
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the sample's WER as text."""
-        return f"WER {verdict.values['errors'] / max(1, verdict.values['words']):.2f}"
+        """Return the sample's error rate as text."""
+        return f"{self.rate.upper()} {verdict.values['errors'] / max(1, verdict.values['words']):.2f}"
+
+
+class Characters(Transcript):
+    """Scores transcripts in a language written without spaces by 1 − character error rate (CER), at least 0.
+
+    In verdicts, `words` is the number of the reference's characters.
+    """
+
+    key = "characters"
+    figure = Figure("score", "1 − CER")
+    rate, unit = "cer", "characters"
+
+
+def _as_published(verdict: Verdict) -> Mapping[str, Any]:
+    """Return the counts as published; those of languages without such a rule are the usual ones."""
+    found = verdict.values.get("as_published", verdict.values)
+    return found if isinstance(found, Mapping) else {}

@@ -15,9 +15,9 @@ from rapidfuzz.distance import LCSseq
 
 from audiomarathon.benchmarks.jasco.figures import names_keyword
 from audiomarathon.benchmarks.jasco.speech import Spans
+from audiomarathon.metrics.normalise import normalise
 from audiomarathon.metrics.paired import sign_flip
 from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, Sums
-from audiomarathon.metrics.wer import normalise
 from audiomarathon.records import Record
 
 MODALITIES = ("speech", "sound", "answer")

@@ -29,10 +29,11 @@ from audiomarathon.benchmarks.rows import read_text as text_of
 from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import json_object, write_bytes, write_lines
+from audiomarathon.metrics.normalise import BY_CHARACTERS, LANGUAGES, needs_language
 from audiomarathon.records import LETTERS
 from audiomarathon.scoring.caption import Caption
 from audiomarathon.scoring.choice import Choice
-from audiomarathon.scoring.transcript import Transcript
+from audiomarathon.scoring.transcript import Characters, Transcript
 from audiomarathon.settings import cache_folder
 from audiomarathon.text import did_you_mean
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from audiomarathon.scoring.scorer import Scorer
 
 CHOICE, CLASSES, OPEN, CAPTION, TRANSCRIPT = "own-choice", "own-classes", "own-open", "own-caption", "own-transcript"
+CHARACTERS = "own-characters"  # a transcript in a language written without spaces
 #: Scorer, default token limit and default question of each kind of task; a task's key begins with its kind.
 KINDS: Mapping[str, tuple[Scorer, int, str]] = {
     CHOICE: (Questions(), 16, ""),
@@ -50,8 +52,13 @@ KINDS: Mapping[str, tuple[Scorer, int, str]] = {
     OPEN: (QuestionTypes(), 512, ""),
     CAPTION: (Caption(), 256, PROMPTS["detail"]),
     TRANSCRIPT: (Transcript(), 1100, TRANSCRIBE),
+    CHARACTERS: (Characters(), 1100, TRANSCRIBE),
 }
 SAME_OPTIONS = "two options are the same"
+OTHER_LANGUAGE = (
+    "the reference has letters or marks that English rules drop or misread; "
+    "set language in the task's TOML, such as 'de', or 'en' to keep the English rules"
+)
 
 _ONE = ("id", "question", "answer", "transcript", "cluster")  # each names a field
 _SEVERAL = ("clips", "options", "references", "groups")  # each names one or more fields
@@ -66,16 +73,18 @@ _KEYS = {
     "published": (TOKENS, TOKENS),
     "judge": (OpenEnded.name, OpenEnded.name),
     "max_new_tokens": (r"[1-9]\d*", "a whole number from 1"),
+    "language": ("|".join(sorted(LANGUAGES)), "a code of ISO 639-1 such as en, de, zh, ja, th, or yue"),
     **dict.fromkeys(("prompt", "title", "version", "source"), (_TEXT, "a text")),
 }
 _TYPES = {"classes": bool, "max_new_tokens": int}
-#: Special keys of each kind; the first is required.
+#: Special keys of each kind; the first is required, unless it is `language`.
 _OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     CHOICE: ("options", "answer_is", "published"),
     CLASSES: ("options", "answer_is", "classes"),
     OPEN: ("answer_is", "judge"),
     CAPTION: (),
-    TRANSCRIPT: (),
+    TRANSCRIPT: ("language",),
+    CHARACTERS: ("language",),
 }
 _FIRST_BYTES = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
 
@@ -114,7 +123,7 @@ class Declared(Task):
     @property
     def transcribes(self) -> bool:  # type: ignore[override]
         """Whether the model is asked only for a transcript, with the suite's prompt."""
-        return self.kind == TRANSCRIPT and not self.template and "question" not in self.toml
+        return self.kind in (TRANSCRIPT, CHARACTERS) and not self.template and "question" not in self.toml
 
     def find(self, root: Path) -> Path:
         """Return the folder nearest to the root that has a file of rows."""
@@ -149,7 +158,11 @@ class Declared(Task):
         if self.kind == CLASSES and len(found := sorted({tuple(sorted(one.options)) for one in samples})) > 1:
             raise DataError(f"{files[0]}: rows differ in their options, {shown(found[:2])}; leave out 'classes'")
         same = sum(len({*sample.options}) < len(sample.options) for sample in samples)
-        return Loaded(place, tuple(samples), tuple(bad), defects={SAME_OPTIONS: same} if same else {})
+        defects = {SAME_OPTIONS: same} if same else {}
+        english = self.kind == TRANSCRIPT and "language" not in self.toml
+        if english and (odd := sum(needs_language(sample.answer) for sample in samples)):
+            defects[OTHER_LANGUAGE] = odd
+        return Loaded(place, tuple(samples), tuple(bad), defects=defects)
 
     def prompt(self, sample: Sample) -> str:
         """Return the filled-in template. Without a template, return question and lettered options, or the question."""
@@ -165,7 +178,7 @@ class Declared(Task):
             return {"references": list(sample.meta["references"])}
         if self.kind == OPEN:
             return {**found, "type": "open", "category": "open", "question": sample.question, "options": []}
-        return {**found, "published": self.toml["published"]} if "published" in self.toml else found
+        return found | {name: self.toml[name] for name in ("published", "language") if name in self.toml}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
         """Return the captions of all samples; () if the task is not about captions."""
@@ -314,7 +327,7 @@ def read_task(file: Path) -> Declared:
         if template == "lettered"
         else _template(text_of(file.parent / template), f"{file}: {template}", kind),
         group_fields=tuple(toml.get("groups", ())),
-        version=" ".join(toml[name] for name in ("version", "published") if name in toml),
+        version=" ".join(toml[name] for name in ("version", "published", "language") if name in toml),
         source=toml.get("source", ""),
     )
 
@@ -325,7 +338,7 @@ def _template(text: str, where: str, kind: str) -> str:
     Raise :class:`SettingsError` for unknown names in braces. Only prompts for captions and transcripts may be fixed
     texts, which have no name in braces.
     """
-    names, fixed = {*re.findall(r"\{(\w+)\}", text)}, kind in (CAPTION, TRANSCRIPT)
+    names, fixed = {*re.findall(r"\{(\w+)\}", text)}, kind in (CAPTION, TRANSCRIPT, CHARACTERS)
     if not names <= {"question", "options"} or not (names or fixed):
         needed = "" if fixed else ", at least one of them"
         raise SettingsError(f"{where}: names in braces must be question or options{needed}")
@@ -341,7 +354,9 @@ def _kind(file: Path, toml: Mapping[str, Any]) -> str:
     if len(given := [name for name in kinds if name in toml]) != 1:
         raise SettingsError(f"{file}: has {' and '.join(given) or 'no answers'}; allowed: one of {', '.join(kinds)}")
     kind = OPEN if "answer" in toml and toml.get("answer_is") == "open" else kinds[given[0]]
-    needed = ["key", "rows", "clips", *_OWN_KEYS[kind][:1], *["question"] * (kind == OPEN)]
+    kind = CHARACTERS if kind == TRANSCRIPT and toml.get("language") in BY_CHARACTERS else kind
+    own = [name for name in _OWN_KEYS[kind][:1] if name != "language"]
+    needed = ["key", "rows", "clips", *own, *["question"] * (kind == OPEN)]
     if lacking := [name for name in needed if name not in toml]:
         raise SettingsError(f"{file}: lacks the key {lacking[0]!r}")
     if odd := {name for keys in _OWN_KEYS.values() for name in keys}.intersection(toml).difference(_OWN_KEYS[kind]):

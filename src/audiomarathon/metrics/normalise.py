@@ -1,0 +1,119 @@
+"""Normalise transcripts before they are compared: in English by Whisper's rules, in other languages by fewer rules.
+
+The English normaliser (A. Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision", appendix C)
+makes "He's one hundred!" and "he is 100" the same. Other languages keep every letter with its marks, and lose only
+case, punctuation and bracketed text. Languages written without spaces are compared by characters.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from audiomarathon.text import same_marks
+
+if TYPE_CHECKING:
+    from whisper_normalizer.english import EnglishTextNormalizer
+
+#: Languages written without spaces between words: the units are characters, as in Whisper's paper.
+BY_CHARACTERS = ("zh", "ja", "th", "yue", "lo", "my")
+#: Codes of ISO 639-1, and `yue`, which has no code of two letters.
+LANGUAGES = frozenset(
+    """
+    aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
+    eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja
+    jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb
+    nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq
+    sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo yue za zh zu
+    """.split()  # noqa: SIM905 - a list would have one code a line
+)
+# Signs that NFKD turns into full stops, which the English normaliser keeps as words, and letters used as double quotes.
+_SIGNS = str.maketrans(dict.fromkeys("…‥︙︰ʺˮ", " ") | dict.fromkeys("․．﹒", "."))
+_TURKIC = str.maketrans({"İ": "i", "I": "ı"})  # Python lower-cases these two as in English
+_LOST = frozenset("œøæßđðþłŒØÆẞĐÐÞŁ")  # letters that the English normaliser spells with others
+_BRACKETED = re.compile(r"[<\[][^>\]]*[>\]]|\([^)]+\)")  # as in Whisper's normalisers
+
+WHOLE_CHARACTERS = 20_000  # four minutes of speech are under 5,000
+PIECE_CHARACTERS = 2_000
+
+
+def units_of(text: str, language: str) -> str:
+    """Return a text's normalised words, or its characters if the language is one of :data:`BY_CHARACTERS`.
+
+    Separate them by spaces. English has :func:`normalise`. For any other language, remove text in brackets, punctuation
+    and symbols, and write the rest in lower case. This is Whisper's basic normaliser, but for marks (Unicode's category
+    M), which are kept: they are vowels in Thai and Hindi, and tell schon from schön. Characters are Unicode code points
+    after composition (NFKC), without white space.
+
+    Parameters
+    ----------
+    language
+        One of :data:`LANGUAGES`.
+    """
+    if language == "en":
+        return normalise(text)
+    text = same_marks(text)
+    text = _BRACKETED.sub("", (text.translate(_TURKIC) if language in ("tr", "az") else text).lower())
+    text = unicodedata.normalize("NFKC", text).lower()
+    kept = "".join(" " if unicodedata.category(one)[0] in "SP" else one for one in text)
+    return " ".join("".join(kept.split()) if language in BY_CHARACTERS else kept.split())
+
+
+def needs_language(text: str) -> bool:
+    """Tell whether English rules misread a text: it has letters with marks, or letters that are not Latin."""
+    return not text.isascii() and any(
+        one in _LOST or not unicodedata.name(one, "LATIN").startswith("LATIN")
+        for one in unicodedata.normalize("NFD", same_marks(text))
+        if unicodedata.category(one)[0] in "LM"
+    )
+
+
+def released(text: str) -> str:
+    """Apply Whisper's English normaliser as it is, to which only an ASCII apostrophe is one."""
+    return _in_english(text)
+
+
+def normalise(text: str) -> str:
+    """Apply Whisper's English normaliser, to which every kind of apostrophe is one, and unseen characters are none."""
+    return _in_english(same_marks(text).translate(_SIGNS))
+
+
+def _in_english(text: str) -> str:
+    """Apply Whisper's English normaliser.
+
+    Its patterns take quadratic time on runs of spaces or open brackets, and it fails on numbers of thousands of digits.
+    So collapse white space first, which does not change the result. Normalise a text of over 20,000 characters, or one
+    that fails, in pieces of at most 2,000, cut between words if possible. Only such a cut can split a spelt-out number
+    or a bracket. The longest reply then takes seconds, not hours.
+    """
+    text = " ".join(text.split())
+    normaliser = _normaliser()
+    if len(text) <= WHOLE_CHARACTERS:
+        try:
+            return str(normaliser(text)).strip()
+        except (AssertionError, ValueError):  # int() refuses more than 4,300 digits
+            pass
+    return " ".join(" ".join(str(normaliser(piece)) for piece in _pieces(text)).split())
+
+
+@cache
+def _normaliser() -> EnglishTextNormalizer:
+    from whisper_normalizer.english import EnglishTextNormalizer
+
+    return EnglishTextNormalizer()
+
+
+def _pieces(text: str) -> Iterator[str]:
+    piece = ""
+    for long_word in text.split(" "):
+        for start in range(0, len(long_word), PIECE_CHARACTERS):
+            word = long_word[start : start + PIECE_CHARACTERS]
+            if len(piece) + 1 + len(word) > PIECE_CHARACTERS:
+                yield piece
+                piece = word
+            else:
+                piece = f"{piece} {word}"
+    yield piece
