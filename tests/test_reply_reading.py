@@ -17,6 +17,7 @@ PLACES = ["Metro", "Metro station", "Park", "Street, traffic"]
 TRUTH = ["Real", "Fake"]
 
 # The first line names sets of options; each further one is a kind of reply, and the letter that it chooses, or null.
+BLIND = Path(__file__).parent / "data" / "blind_replies.jsonl"
 SETS, *KINDS = map(json.loads, (Path(__file__).parent / "data" / "replies.jsonl").read_text("utf-8").splitlines())
 
 
@@ -25,6 +26,17 @@ def test_replies_are_read_as_the_table_says(kind: dict[str, Any]) -> None:
     options, letter = SETS["options"][kind["options"]], kind["letter"]
     read = {reply: read_reply(reply, options).letter for reply in kind["replies"]}
     assert {reply: found for reply, found in read.items() if found != letter} == {}
+
+
+def test_replies_labelled_by_people_who_did_not_know_the_rules() -> None:
+    """1,320 replies, most of them tricky: a wrong letter is rare, a missed one is not."""
+    (sets, *rows) = map(json.loads, BLIND.read_text("utf-8").splitlines())
+    clear = [(read_reply(reply, sets["options"][of]).letter, letter) for of, reply, letter, sure in rows if sure]
+    wrong = sum(read not in (None, letter) for read, letter in clear)
+    missed = sum(read is None and letter is not None for read, letter in clear)
+    assert len(clear) > 1200
+    assert wrong / len(clear) < 0.01
+    assert missed / sum(letter is not None for _, letter in clear) < 0.13
 
 
 @pytest.mark.parametrize(

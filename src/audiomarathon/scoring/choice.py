@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from audiomarathon.metrics.statistics import Sums
 
+#: The modules that read a reply.
+READING = tuple(f"audiomarathon.scoring.{name}" for name in ("choice_reading", "mentions", "visible"))
 _MOST_CLASSES = 20  # rows of the table of recalls
 
 
@@ -28,7 +30,7 @@ class Choice(Scorer):
     key = "choice"
     figure = Figure("macro_f1", "macro-F1")
     needs = ("answer", "options", "labels")
-    modules = ("audiomarathon.scoring.choice_reading", "audiomarathon.metrics.classification")
+    modules = (*READING, "audiomarathon.metrics.classification")
 
     def judge(self, record: Record) -> dict[str, Any]:
         """Read the option that the reply chooses, and compare its letter with the answer."""

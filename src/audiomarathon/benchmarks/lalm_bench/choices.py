@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from audiomarathon.benchmarks.rows import words_of
 from audiomarathon.records import LETTERS
-from audiomarathon.scoring.choice_reading import read_reply, visible
+from audiomarathon.scoring.choice_reading import read_reply
+from audiomarathon.scoring.visible import visible
 
 _NUMBER = re.compile(r"(?<![\w.,:/-])(\d{1,2})([).:])(?=\s|\*|$)[\s*]*")
 _ALONE = re.compile(r"[\s*_(\[]*(?:option|choice|answer)?[\s:*_(\[]*(\d{1,2})[\s).:\]*_]*", re.IGNORECASE)

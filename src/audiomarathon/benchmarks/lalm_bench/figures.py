@@ -15,6 +15,7 @@ from audiomarathon.judges.judgements import reading_of
 from audiomarathon.metrics.statistics import Floats, Resampler, Sums, mean_of, ratio
 from audiomarathon.records import LETTERS, Figure, Record, Verdict
 from audiomarathon.scoring.caption_models import text_encoder
+from audiomarathon.scoring.choice import READING
 from audiomarathon.scoring.judged import Judged, judges_of
 from audiomarathon.scoring.scorer import cells, means, sums_of
 from audiomarathon.text import counted
@@ -52,7 +53,7 @@ class QuestionTypes(Judged):
     modules: ClassVar[tuple[str, ...]] = (
         *Judged.modules,
         *(f"audiomarathon.benchmarks.lalm_bench.{name}" for name in ("choices", "instructions", "open_ended")),
-        "audiomarathon.scoring.choice_reading",
+        *READING,
     )
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:

@@ -45,7 +45,7 @@ class Questions(Choice):
 
     key = "questions"
     figure = Figure("accuracy", "accuracy")
-    modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.lalm_bench.choices")  # type: ignore[assignment]
+    modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.lalm_bench.choices")
 
     def judge(self, record: Record) -> dict[str, Any]:
         """Return the option that the reply chooses, and whether it is right: by our rules and by the published rule."""
