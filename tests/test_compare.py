@@ -32,9 +32,10 @@ from audiomarathon.metrics.paired import Pair, PairedResult
 from audiomarathon.report.comparison_text import answer, notes, ranked
 from audiomarathon.report.render import for_width, rich_table
 from audiomarathon.report.tables import comparison, comparison_row
+from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.best import Ranking, ranking_of
 from audiomarathon.results.compare import Compared, Comparison, compare, is_clear, lines_by_reason
-from audiomarathon.results.pairs import ACROSS, Pairs, speed_up
+from audiomarathon.results.pairs import Pairs, speed_up
 from audiomarathon.results.savings import savings
 from audiomarathon.results.status import read_status
 from audiomarathon.results.systems import control_of, find_reference, missing_controls, read_systems

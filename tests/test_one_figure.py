@@ -9,10 +9,10 @@ import shutil
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from builders import a_run, finished
+from builders import a_run, a_session, changed, changed_records, finished, with_identity
 from typer.testing import CliRunner
 
 from audiomarathon.benchmarks import registry
@@ -28,7 +28,9 @@ from audiomarathon.report.page_data import PageData, scores_table
 from audiomarathon.report.paper import write_paper
 from audiomarathon.report.render import Table, cells, html, latex, markdown, rich_table
 from audiomarathon.report.render import csv as as_csv
+from audiomarathon.report.sections import sections
 from audiomarathon.report.sweep_report import write_outcome
+from audiomarathon.results.best import ranking_of
 from audiomarathon.results.compare import compare
 from audiomarathon.results.reproduce import reproduced
 from audiomarathon.results.status import read_status
@@ -273,6 +275,99 @@ def test_the_page_shows_what_its_tables_hold(results: Path) -> None:
     text = page(data, PageOptions(spectrograms=False)).partition('<script type="application/json"')[0]
     for table in (scores_table(data, narrow=True), scores_table(data, "difference", narrow=True)):
         assert html(table) in text
+
+
+class TestWhichRunIsTheBase:
+    """One run differs from base in one fact: every view says alike whether scores and times may be compared."""
+
+    @pytest.fixture
+    def pruned(self, tmp_path: Path) -> Path:
+        """A run that is twice as fast as base and gives the same replies; `frame` stands beside it."""
+        for label, prefill in (("base-0", 1.0), ("frame-0.5-layer2", 0.5), ("dart-0.5-layer2", 0.5)):
+            folder = a_run(tmp_path, label, [True] * 7 + [False], prefill=prefill, **self.SAME)
+            changed(finished(folder), sessions=[a_session("s")])
+        return folder
+
+    SAME: ClassVar = {"checkpoint": "c", "dtype": "bfloat16", "attention": "sdpa", "seed": 42, "version": "1"}
+
+    def views(self, root: Path) -> dict[str, tuple[bool, bool]]:
+        """By view, whether the score of `dart` is compared with base's, and whether its times are."""
+        systems = read_systems([root])
+        (place,) = [at for at, one in enumerate(systems) if one.method.startswith("dart")]
+        rows = {row.side.split()[0]: row for row in compare(systems, find_reference(systems, None)).rows}
+        data = PageData(systems)
+        own = data.figures["tau", place]
+        ranked = {one.name.split()[0] for one in ranking_of(compare(systems, find_reference(systems, None))).candidates}
+        (group,) = read_outcome(root, seed=42).groups.values()
+        (swept,) = [one for one in group if one.result.method.startswith("dart")]
+        (panel,) = read_panels([root])
+        (drawn,) = [one for one in panel.settings if one.label.startswith("dart")]
+        row = rows.get("dart-0.5-layer2")
+        return {
+            "compare": (row is not None, row is not None and row.speed_ups["first_token"] is not None),
+            "ranking": (row is not None, "dart-0.5-layer2" in ranked),
+            "sweep": (swept.against_base is not None, swept.savings["first_token"]["measured"] is not None),
+            "page": (own.get("difference") is not None, own.get("first_token_speedup") is not None),
+            "plot": (drawn.pairs is not None, "prefill_ms" in drawn.figures),
+        }
+
+    def test_if_nothing_differs(self, pruned: Path) -> None:
+        assert set(self.views(pruned.parents[2]).values()) == {(True, True)}
+
+    @pytest.mark.parametrize(
+        "identity",
+        [{name: "other"} for name in ("prompts", "data", "max_new_tokens", "version", "origin", "corpus")],
+        ids=lambda identity: next(iter(identity)),
+    )
+    def test_if_the_question_differs(self, pruned: Path, identity: dict[str, Any]) -> None:
+        with_identity(pruned, **identity)
+        assert set(self.views(pruned.parents[2]).values()) == {(False, False)}
+
+    @pytest.mark.parametrize(
+        ("identity", "said"),
+        [({"dtype": "float32"}, "float32"), ({"attention": "eager"}, "eager"), ({"seed": 7}, "seed 7")],
+    )
+    def test_if_the_conditions_differ(self, pruned: Path, identity: dict[str, Any], said: str) -> None:
+        """Only a comparison that was asked for sets it beside base, under a name that says so."""
+        with_identity(pruned, **identity)
+        found = self.views(pruned.parents[2])
+        assert {name: each for name, each in found.items() if name not in ("compare", "ranking")} == dict.fromkeys(
+            ("sweep", "page", "plot"), (False, False)
+        )
+        systems = read_systems([pruned.parents[2]])
+        assert f"dart-0.5-layer2 {said}" in {one.name(with_checkpoint=False) for one in systems}
+
+    @pytest.mark.parametrize("device", ["other gpu", None])
+    def test_if_the_device_differs(self, pruned: Path, device: str | None) -> None:
+        with_identity(pruned, device=device)
+        assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
+
+    @pytest.mark.parametrize(
+        "session",
+        [a_session("t", cpu="other cpu"), a_session("t", threads=4), a_session("t", busy=3.0), {"started": "t"}],
+        ids=["cpu", "threads", "busy", "unknown"],
+    )
+    def test_if_another_session_is_not_known_to_be_alike(self, pruned: Path, session: dict[str, Any]) -> None:
+        changed(changed_records(pruned, session="t"), sessions=[session])
+        assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
+
+    def test_if_workers_shared_the_machine(self, pruned: Path) -> None:
+        changed(pruned, sessions=[a_session("s") | {"workers_sharing": 2}])
+        assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
+
+    def test_if_a_quiet_session_on_the_same_machine_is_another(self, pruned: Path) -> None:
+        """Tables compare its times with a note; no picture draws them, and nothing is recommended from them."""
+        changed(changed_records(pruned, session="t"), sessions=[a_session("t")])
+        finished(pruned)
+        found = self.views(pruned.parents[2])
+        assert found.pop("plot") == (True, False)
+        assert set(found.values()) == {(True, True)}
+        data = PageData(read_systems([pruned.parents[2]]))
+        specs = [
+            json.dumps(chart.vega_lite()) for one in sections(data) for own in one.charts.values() for chart in own
+        ]
+        assert any("dart" in spec for spec in specs)
+        assert not any("dart" in spec for spec in specs if " ms" in spec or "ms," in spec or "×" in spec)
 
 
 class TestWhichRuns:

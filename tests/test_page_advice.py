@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import a_run, as_control, changed, changed_records, finished
+from builders import a_run, a_session, as_control, changed, changed_records, finished, timed_as
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
@@ -20,7 +21,10 @@ from audiomarathon.report.sections import advice, sections
 from audiomarathon.report.tables import comparison_row
 from audiomarathon.results.compare import compare
 from audiomarathon.results.systems import read_systems
+from audiomarathon.runs.folder import read_run
 from audiomarathon.scoring.choice import Choice
+
+MOST = [True] * 7 + [False]  # if all were right, the interval of a difference would allow a loss
 
 
 def data_of(folder: Path) -> PageData:
@@ -36,15 +40,13 @@ def first_table(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def a_pruned(
-    root: Path, label: str = "dart-0.5-layer2", rights: Any = (True,) * 8, prefill: float = 0.5, **more: Any
-) -> Path:
+def a_pruned(root: Path, label: str = "dart-0.5-layer2", rights: Any = MOST, prefill: float = 0.5, **more: Any) -> Path:
     return finished(a_run(root, label, list(rights), prefill=prefill, **more))
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    finished(a_run(tmp_path, "base-0", [True] * 8))
+    finished(a_run(tmp_path, "base-0", MOST))
     return tmp_path
 
 
@@ -88,10 +90,45 @@ def test_a_speed_up_that_does_not_show_is_none(root: Path) -> None:
     assert "no setting keeps the score within 1 point of base's and is faster" in said(root)[0]
 
 
-def test_without_an_interval_it_says_so(tmp_path: Path) -> None:
+def losing_one(root: Path) -> Path:
+    """A setting with the score of base, whose interval allows a loss."""
+    return a_pruned(root, rights=[False] + [True] * 7)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (losing_one, "the score's interval allows a larger loss"),
+        (lambda root: timed_as(a_pruned(root), [0.1] * 4 + [1.2] * 4), "the speed-up's interval includes 1"),
+        (lambda root: changed(a_pruned(root), sessions=[a_session("s", busy=3.0)]), "the machine was busy"),
+        (
+            lambda root: changed(changed_records(a_pruned(root), session="t"), sessions=[a_session("t")]),
+            "its times come from another session than base's",
+        ),
+    ],
+    ids=["loss", "slow", "busy", "session"],
+)
+def test_nothing_is_recommended_from_noise(root: Path, make: Callable[[Path], Path], why: str) -> None:
+    changed(root / "tau" / "M" / "base-0", sessions=[a_session("s")])
+    own = make(root)
+    finished(own if read_run(own).get("sessions") else changed(own, sessions=[a_session("s")]))
+    (line,) = said(root)
+    assert "no recommendation, because dart-0.5-layer2 was" in line
+    assert why in line
+    assert "more samples" in line
+    assert all(row["setting_said"] != "recommended" for row in first_table(root))
+
+
+def test_what_is_settled_is_recommended_though_something_faster_is_not(root: Path) -> None:
+    a_pruned(root)
+    a_pruned(root, "fast_v-0.9-layer2", rights=[False] + [True] * 7, prefill=0.2)
+    assert "M: dart-0.5-layer2 keeps the score" in said(root)[0]
+
+
+def test_without_an_interval_nothing_is_recommended(tmp_path: Path) -> None:
     finished(a_run(tmp_path, "base-0", [True]))
     a_pruned(tmp_path, rights=[True])
-    assert "without an interval" in said(tmp_path)[0]
+    assert "the speed-up has no interval, the score has no interval" in said(tmp_path)[0]
 
 
 def test_random_is_called_the_control(root: Path) -> None:
@@ -163,7 +200,7 @@ class TestOddRuns:
 
 def test_a_run_that_is_still_written_takes_no_mean_away(root: Path) -> None:
     """Of a sweep that is still running: the last task has records, and no summary yet."""
-    finished(a_run(root, "base-0", [True] * 8, task="gtzan"))
+    finished(a_run(root, "base-0", MOST, task="gtzan"))
     a_run(root, "base-0", [True] * 3, task="desed")
     a_pruned(root)
     a_pruned(root, task="gtzan")
@@ -178,7 +215,7 @@ def test_a_point_is_a_hundredth_of_the_scores_range(root: Path, monkeypatch: pyt
     """Scores of 0 to 2 have points of 0.02."""
     assert data_of(root).point == 0.01
     monkeypatch.setattr(Choice, "figure", Figure("macro_f1", "macro-F1", 0.0, 2.0))
-    a_pruned(root, rights=[True] * 7 + [False])
+    a_pruned(root, rights=[True] * 6 + [False] * 2)
     data = data_of(root)
     assert data.point == 0.02
     lost = data.figures["tau", 1]["difference"]

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from audiomarathon.metrics.paired import PairedResult
+from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.best import Ranked, Ranking
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, is_clear, lines_by_reason
-from audiomarathon.results.pairs import ACROSS, AS_BASE, Pairs
+from audiomarathon.results.pairs import AS_BASE, Pairs
 from audiomarathon.text import counted
 
 FEW_CLUSTERS = 10  # with fewer, accuracy's 95 % intervals covered 91 to 94 % in simulation (docs/report.md)
@@ -108,6 +109,8 @@ def answer(ranking: Ranking, *, latency: float | None = None, score: float | Non
         text = _shown(best, row)
         if best.is_random:
             text += f"; that is the control; the best other setting is {method.name if method else 'none'}"
+        if doubts := ranking.doubts(best):
+            text += f"; more samples would have to settle it: {', '.join(doubts)}"
     else:
         text = "no setting" if ranking.candidates else f"no setting's times can be compared with {ranking.reference}'s"
     return {

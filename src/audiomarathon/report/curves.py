@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,8 +11,9 @@ import numpy as np
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
-from audiomarathon.report.series import conditions, line_of, method_and_ratio
-from audiomarathon.results.pairs import ACROSS, Pairs, ideal_of, speed_up
+from audiomarathon.report.series import line_of, method_and_ratio
+from audiomarathon.results.beside import ACROSS, apart, base_among, is_base, timed_sessions
+from audiomarathon.results.pairs import Pairs, ideal_of, speed_up
 from audiomarathon.results.savings import kv_bytes
 from audiomarathon.results.scopes import OVERALL, scopes_of
 from audiomarathon.results.systems import twice
@@ -129,27 +130,21 @@ def panels_of(runs: Sequence[Run]) -> list[Panel]:
     return panels
 
 
-def _is_base(run: Run) -> bool:
-    return method_and_ratio(run.identity)[0] == "base"
-
-
 def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     # The conditions of most runs are the usual ones; runs with other conditions are marked.
-    bases = [run for run in runs if _is_base(run)]
-    first = max(bases or runs, key=lambda one: sum(not conditions(run.identity, one.identity) for run in runs))
+    bases = [run for run in runs if is_base(run)]
+    first = max(bases or runs, key=lambda one: sum(not apart(run, one) for run in runs))
     seen: dict[tuple[str, str], Run] = {}
-    base_under: dict[str, Run] = {}
     for run in runs:
-        under = conditions(run.identity, first.identity)
-        if (known := seen.setdefault((run.method, under), run)) is not run:
+        if (known := seen.setdefault((run.method, apart(run, first)), run)) is not run:
             raise twice(run, known)
-        if _is_base(run):
-            base_under[under] = run
     identities = [run.identity for run in runs]
-    settings = [
-        _setting(run, under, line_of(run.identity, identities), base_under.get(under))
-        for (_, under), run in seen.items()
-    ]
+    sessions = timed_sessions([first] if bases else runs)
+    drawn = sessions if bases or len(sessions) == 1 else set()
+    settings = []
+    for (_, under), run in seen.items():
+        base, line = base_among(run, bases), line_of(run.identity, identities)
+        settings.append(_setting(run, under, line, base, drawn if base or not bases else ()))
     summaries = [run.summary or {} for run in runs]
     counts = sorted({summary["n"] for summary in summaries})
     samples = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))  # sweeps of different limits share a folder
@@ -158,7 +153,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     notes = dict.fromkeys(note for summary in summaries for note in summary.get("notes") or ())
     flags = {run.method: flags_of(summary) for run, summary in zip(runs, summaries, strict=True)}
     lines = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
-    lines += [f"{one.label}: {ACROSS}" for one in settings if one.pairs and one.pairs.across]
+    lines += [f"{one.label}: no time is drawn: {ACROSS}" for one in settings if one.pairs and one.pairs.across]
     lines += [f"{one.label}: no speed-up: {one.pairs.untimed}" for one in settings if one.pairs and one.pairs.untimed]
     return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *lines))
 
@@ -181,7 +176,7 @@ def _heading(run: Run) -> str:
     return str((summary.get("figure") or {}).get("title") or summary.get("headline", "score"))
 
 
-def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
+def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collection[str]) -> Setting:
     """Return one run as a :class:`Setting`, with its figures computed.
 
     Parameters
@@ -192,6 +187,8 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
         Name of its line without the conditions.
     base
         Run of base with the same conditions; None if there is none.
+    sessions
+        The sessions whose times the picture shows: those of base, or without base the only one of all runs.
     """
     records = list(run.records.values())
     summary = run.summary or {}
@@ -200,14 +197,16 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
     if summary.get("score") is not None:
         estimate = run.headline if run.task else Estimate(summary["score"], None)
         figures["score"] = replace(estimate, value=summary["score"], interval=tuple(ends) if ends else None)
-    if timed := [(1000 * record.time["llm_prefill"], record.cluster) for record in records if record.time]:
-        figures["prefill_ms"] = Resampler(_SEED).median([ms for ms, _ in timed], [cluster for _, cluster in timed])
     try:
         pairs = Pairs.of(run, base) if base else None
     except (RecordError, SettingsError):
         pairs = None
-    if pairs and (saved := speed_up([pairs], "llm_prefill", _SEED)):
-        figures["speed_up"] = saved
+    timed = [(1000 * record.time["llm_prefill"], record.cluster) for record in records if record.time]
+    beside = base is None or (pairs is not None and not pairs.untimed and not pairs.across)
+    if timed and beside and timed_sessions([run]) & {*sessions}:
+        figures["prefill_ms"] = Resampler(_SEED).median([ms for ms, _ in timed], [cluster for _, cluster in timed])
+        if pairs and (saved := speed_up([pairs], "llm_prefill", _SEED)):
+            figures["speed_up"] = saved
     if cache := kv_bytes(run, _SEED):
         figures["kv_mb"] = cache.scaled(1e-6)
     ideal = ideal_of(run, [own for _, own in pairs.timed] if pairs and pairs.timed else records)

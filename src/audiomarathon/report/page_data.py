@@ -17,6 +17,7 @@ from audiomarathon.report.charts import STAGES
 from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.report.series import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
+from audiomarathon.results.beside import NO_BASE
 from audiomarathon.results.best import Ranked, ranking_of
 from audiomarathon.results.compare import Compared, Comparison, compare, lines_by_reason
 from audiomarathon.results.pairs import AS_BASE, speed_up_alone
@@ -66,8 +67,9 @@ class Advice:
     Attributes
     ----------
     best
-        The fastest system that loses at most one point (:attr:`PageData.point`) against base; base if none is faster.
-        None if nothing can be ranked; `why` gives the reason.
+        The fastest system that surely loses at most one point (:attr:`PageData.point`) against base and surely is
+        faster (:meth:`Ranking.doubts`); base if none is faster. None if nothing can be ranked, or if the samples do not
+        settle it; `why` gives the reason.
     row
         `best` compared with base; None if it is base.
     other
@@ -267,7 +269,7 @@ class PageData:
             members = self.members(scope)
             reasons = "; ".join(f"{task}: {why[task, place]}" for task in members if (task, place) in why)
             if setting.base is None:
-                return {"why": reasons or "base was not run under the same conditions", "alone": True}
+                return {"why": reasons or NO_BASE, "alone": True}
             return {"why": reasons or f"not all of {', '.join(members)} can be compared with base", "alone": False}
         shown = ("difference", "p", "llm_", "first_", "decode_per")
         kept = {name: value for name, value in comparison_row(row).items() if name.startswith(shown)}
@@ -315,13 +317,21 @@ class PageData:
             for scope, place in self.figures
             if scope == self.widest and self.settings[place].base == base
         }
-        best = ranking.best(points=self.point, among=shown)
         left_out = lines_by_reason(ranking.left_out)
-        if best is None:
+        if not ranking.candidates:
             return Advice(name, None, why="no setting's times can be compared with base", left_out=left_out)
-        if round(best.speed, 2) <= 1:  # rounded as it is printed
-            best = ranking.candidates[0]
-        other = ranking.best(points=self.point, random=False, among=shown) if best.is_random else None
+        faster = [one for one in ranking.faster(self.point) if one.name in shown]
+        doubts = {one.name: ranking.doubts(one, self.point) for one in faster}
+        settled = [one for one in faster if not doubts[one.name]]
+        if faster and not settled:
+            first = faster[0]
+            why = (
+                f"{first.name} was {first.speed:.2f}× as fast within 1 point, but {', '.join(doubts[first.name])}; "
+                "more samples, timed beside base on a quiet machine, would settle it"
+            )
+            return Advice(name, None, why=why, left_out=left_out)
+        best = settled[0] if settled else ranking.candidates[0]
+        other = next((one for one in settled if not one.is_random), None) if best.is_random else None
         return Advice(
             name, best, ranking.row(best), other, ranking.samples, list(ranking.ids), "", left_out, shown.get(best.name)
         )

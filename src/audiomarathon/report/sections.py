@@ -15,9 +15,9 @@ from audiomarathon.report import charts, encoder_sections, series, survival, tab
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.page_data import Advice, PageData, Setting, by_duration, scores_table
 from audiomarathon.report.render import Kind, Table
+from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.compare import LeftOut, lines_by_reason
 from audiomarathon.results.encoders import task_scores
-from audiomarathon.results.pairs import ACROSS
 from audiomarathon.results.survival import survivals
 from audiomarathon.results.towers import fourfolds, standings
 from audiomarathon.runs.read import Run
@@ -164,17 +164,13 @@ def _advised(one: Advice, point: float) -> str:
         return f"{one.checkpoint}: no setting keeps the score within 1 point of base's and is faster ({on})."
     verdict = one.row.verdict
     unit = "1 point" if math.isclose(point, 0.01) else f"1 point ({point:g})"
-    between = ", without an interval"
-    if verdict.interval:
-        low, high = (end / point for end in verdict.interval)
-        between = f", 95 % interval {low:+.1f} to {high:+.1f}"
-        if low < -1:
-            between += ": these samples do not rule out a larger loss"
+    low, high = (end / point for end in verdict.interval or ())
     speed = (one.row.speed_ups["first_token"] or {}).get("interval")
     span = f" [{speed[0]:.2f}, {speed[1]:.2f}]" if speed else ""
     text = (
         f"{one.checkpoint}: {one.best.name} keeps the score within {unit} at {one.best.speed:.2f}×{span} base's speed "
-        f"to the first token ({(verdict.difference or 0.0) / point:+.1f} points{between}; {on})."
+        f"to the first token ({(verdict.difference or 0.0) / point:+.1f} points, "
+        f"95 % interval {low:+.1f} to {high:+.1f}; {on})."
     )
     if one.best.is_random:
         method = f"{one.other.name} ({one.other.speed:.2f}×)" if one.other and one.other.speed > 1 else "none"
@@ -351,7 +347,7 @@ def _by_line(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def _speed_up(row: Mapping[str, Any]) -> float | None:
-    return 1.0 if row.get("is_base") else row.get("first_token_speedup")
+    return 1.0 if row.get("is_base") else row.get("first_token_speedup") if _comparable(row) else None
 
 
 def _hollow(lines: Sequence[Line]) -> list[str]:
@@ -407,9 +403,9 @@ def _paired(data: PageData, scope: str) -> list[str]:
 
 
 def _comparable(row: Mapping[str, Any]) -> bool:
-    """Tell whether a setting has times that may be drawn: it is base, can be compared with base, or has no base."""
-    beside = row.get("is_base") or row.get("alone") or row.get("first_token_speedup") is not None
-    return bool(beside) and row["prefill_s"] is not None
+    """Tell whether a setting has times that may be drawn: those of base, or of the same session as base's."""
+    beside = row.get("first_token_speedup") is not None and not row.get("across")
+    return bool(row.get("is_base") or beside) and row["prefill_s"] is not None
 
 
 def _milliseconds(row: Mapping[str, Any], *, name: str) -> float | None:
@@ -423,7 +419,7 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     stages = [
         {"name": one.name, "part": stage.replace("llm_prefill", "LLM prefill"), "value": 1e3 * row[f"{stage}_s"],
          "colour": charts.STAGES[stage], "busy": row["busy"]}
-        for one, row in rows for stage in charts.STAGES if row[f"{stage}_s"] is not None
+        for one, row in rows for stage in charts.STAGES if row[f"{stage}_s"] is not None and _comparable(row)
     ]  # fmt: skip
     if len({row["name"] for row in stages}) > 1:
         found.append(charts.bar_chart(stages, "ms, medians").with_title("Time by stage"))

@@ -8,13 +8,7 @@ from functools import cache
 from itertools import cycle, islice
 from typing import Any
 
-from audiomarathon.fingerprint import same
-
 Identity = Mapping[str, Any]
-
-_HASHES = ("checkpoint", "prompts", "data")
-#: Identity fields, other than the method, that decide a score or a time.
-_CONDITIONS = (*_HASHES, "max_new_tokens", "seed", "dtype", "attention", "device")
 
 # Okabe and Ito's palette (2008), which readers with any kind of colour blindness can tell apart; without its yellow,
 # which is too pale for lines, and its black, which is base's.
@@ -61,18 +55,6 @@ def line_of(identity: Identity, others: Sequence[Identity]) -> str:
     differing = [name for name in ("layer", "at", "scope") if len({_parameter(one, name) for one in of_method}) > 1]
     values = ((name, _parameter(identity, name)) for name in differing)
     return " ".join([method, *(f"{name} {value}" for name, value in values if value)])
-
-
-def conditions(identity: Identity, reference: Identity) -> str:
-    """Name the conditions, except the method, in which a run differs from a reference, such as `seed 7`; "" if none.
-
-    Fields that are hashes are shown without their value, as in `other prompts`. Devices are compared only if both runs
-    have times.
-    """
-    differing = [name for name in _CONDITIONS if not same(identity.get(name), reference.get(name))]
-    if None in (identity.get("device"), reference.get("device")):
-        differing = [name for name in differing if name != "device"]
-    return ", ".join(f"other {name}" if name in _HASHES else f"{name} {identity.get(name)}" for name in differing)
 
 
 def _parts(identity: Identity) -> list[Identity]:

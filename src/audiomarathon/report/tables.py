@@ -15,8 +15,9 @@ from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models
 from audiomarathon.report.render import NONE, Kind, Table, with_interval
+from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.compare import LeftOut, is_clear, lines_by_reason
-from audiomarathon.results.pairs import ACROSS, AS_BASE
+from audiomarathon.results.pairs import AS_BASE
 from audiomarathon.text import counted, flags_of
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def _difference(beside: Finished) -> dict[str, Any]:
         row |= with_interval(f"{name}_difference", figure.get("difference"), figure.get("interval"))
     if not against:
         row["score_difference"] = "no base"
+        row["score_difference_why"] = beside.why
     elif beside.result.method == Base().label:
         row |= {name: None for name in row if "_difference" in name}
     elif against["samples"] != beside.result.summary["n"]:  # not over all answered samples

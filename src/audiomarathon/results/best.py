@@ -5,11 +5,11 @@ All systems and the reference are ranked on the same samples of the same tasks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, row_of, weighed
-from audiomarathon.results.pairs import Pairs, mean_scores, speed_up_alone
+from audiomarathon.results.pairs import AS_BASE, Pairs, mean_scores, speed_up_alone
 
 Ids = Mapping[str, frozenset[str]]
 
@@ -57,16 +57,8 @@ class Ranking:
         """The reference's name."""
         return self._compared.reference
 
-    def best(
-        self,
-        *,
-        latency: float | None = None,
-        score: float | None = None,
-        points: float | None = None,
-        random: bool = True,
-        among: Collection[str] | None = None,
-    ) -> Ranked | None:
-        """Return the best system that meets one condition (`latency`, `score` or `points`); None if no system does.
+    def best(self, *, latency: float | None = None, score: float | None = None, random: bool = True) -> Ranked | None:
+        """Return the best system that meets one condition (`latency` or `score`); None if no system does.
 
         Parameters
         ----------
@@ -74,24 +66,48 @@ class Ranking:
             Choose the highest score among systems that take at most this share of the reference's time to first token.
         score
             Choose the fastest system that reaches at least this share of the reference's score.
-        points
-            Choose the fastest system that scores at most this much below the reference; 0.01 on a scale from 0 to 1 is
-            one point.
         random
             Whether the control `random` may win.
-        among
-            Names of the systems that may win; None for all.
         """
-        allowed = [
-            one for one in self.candidates if (random or not one.is_random) and (among is None or one.name in among)
-        ]
+        allowed = [one for one in self.candidates if random or not one.is_random]
         if latency is not None:
             quick = [one for one in allowed if 1 / one.speed <= latency]
             return max(quick, key=lambda one: (one.score, one.speed), default=None)
-        assert score is not None or points is not None, "give latency, score or points"
-        least = (self.candidates[0].score if self.candidates else 0.0) * (score or 1.0) - (points or 0.0)
+        assert score is not None, "give latency or score"
+        least = (self.candidates[0].score if self.candidates else 0.0) * score
         good = [one for one in allowed if one.score >= least - 1e-12]
         return max(good, key=lambda one: (one.speed, one.score), default=None)
+
+    def faster(self, points: float) -> list[Ranked]:
+        """Return the systems that are faster than the reference and score at most `points` below it, fastest first.
+
+        On a scale from 0 to 1, 0.01 is one point.
+        """
+        least = (self.candidates[0].score if self.candidates else 0.0) - points - 1e-12
+        good = [one for one in self.candidates[1:] if one.score >= least and round(one.speed, 2) > 1]  # as printed
+        return sorted(good, key=lambda one: (-one.speed, -one.score))
+
+    def doubts(self, candidate: Ranked, points: float | None = None) -> list[str]:
+        """Return why the samples do not settle that a candidate is faster than the reference, and as good.
+
+        Parameters
+        ----------
+        points
+            The largest allowed loss of score, which the interval must rule out; None allows any loss.
+        """
+        if (row := self.row(candidate)) is None:
+            return []
+        speed, loss = (row.speed_ups["first_token"] or {}).get("interval"), row.verdict.interval
+        found = {
+            "its times come from another session than base's": row.across,
+            "the machine was busy": row.busy,
+            "the speed-up has no interval": speed is None,
+            "the speed-up's interval includes 1": speed is not None and speed[0] <= 1,
+        }
+        if points is not None and row.alike != AS_BASE:  # such a reply cannot differ from base's
+            found["the score has no interval"] = loss is None
+            found["the score's interval allows a larger loss"] = loss is not None and loss[0] < -points - 1e-12
+        return [why for why, holds in found.items() if holds]
 
     def row(self, candidate: Ranked) -> Comparison | None:
         """Compare a candidate with the reference on the ranking's samples; None for the reference itself."""

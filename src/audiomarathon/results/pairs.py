@@ -25,8 +25,9 @@ from audiomarathon.fingerprint import same
 from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict
+from audiomarathon.results.beside import other_question, timed_pairs
 from audiomarathon.runs.read import Run
-from audiomarathon.runs.summary import busy, foreign_count, note_of
+from audiomarathon.runs.summary import busy, note_of
 from audiomarathon.scoring.scorer import sums_of
 from audiomarathon.text import counted
 
@@ -37,15 +38,6 @@ STAGES: Mapping[str, Callable[[Record], float | None]] = {
     "decode_per_token": lambda record: (record.forced_decode or {}).get("per_token"),
 }
 AS_BASE = "= base"
-ACROSS = "times come from different sessions on the same machine, which was quiet in both"
-
-_SAME_QUESTION = ("origin", "corpus", "prompts", "max_new_tokens", "data")
-_SAID = {
-    "corpus": "word weights from different reference texts",
-    "origin": "the prompts of an imported run are unknown",
-}
-_SAME_MACHINE = ("cpu", "threads", "cuda")
-_SAME_PRECISION = ("dtype", "attention")
 
 
 def time_of(record: Record, stage: str) -> float | None:
@@ -79,7 +71,8 @@ class Pairs:
         Why no times can be compared, and why times of forced decode (of a fixed number of tokens) cannot be compared;
         "" if they can.
     across
-        Whether times come from different sessions (calls of a command), under the conditions of :data:`ACROSS`.
+        Whether times come from different sessions (calls of a command), under the conditions of
+        :data:`~audiomarathon.results.beside.ACROSS`.
     lost
         Number of the run's samples without a pair, by reason.
     """
@@ -99,9 +92,8 @@ class Pairs:
     def of(cls, run: Run, reference: Run) -> Pairs:
         """Pair the samples that two runs of a task answered; for the reference, earlier calls of its command count too.
 
-        Times are compared if both come from one session (one call of a command), as in a sweep. Times of different
-        sessions are compared only if machine, precision and number of workers per GPU or machine agree, and no other
-        process was busy. A control run is paired with a run on the real clips by sample id, without times.
+        Which scores and times may be compared, :mod:`~audiomarathon.results.beside` decides. A control run is paired
+        with a run on the real clips by sample id, without times.
 
         Raises
         ------
@@ -111,23 +103,14 @@ class Pairs:
             When the task belongs to a plug-in that is not installed.
         """
         base = reference.whole
-        same_audio = run.control == base.control
-        asked = _SAME_QUESTION if same_audio else _SAME_QUESTION[:-1]  # a control's data differs on purpose
-        own, other = run.identity, base.identity
-        if differing := [name for name in asked if own.get(name) != other.get(name)]:
-            plain = [_SAID[name] for name in differing if name in _SAID][:1]
-            shown = ", ".join(plain or (f"{name} {own.get(name)} and {other.get(name)}" for name in differing))
-            raise RecordError(f"the two runs were not asked the same questions ({shown})")
-        both, lost = _paired(run, base, same_clips=same_audio)
+        if why := other_question(run, base):
+            raise RecordError(why)
+        both, lost = _paired(run, base, same_clips=run.control == base.control)
         if not both:
             why = f" ({'; '.join(f'{count} {what}' for what, count in lost.items())})" if lost else ""
             raise RecordError(f"the two runs have no sample that both answered on the same clip{why}")
-        untimed = "times of different audio" if not same_audio else _other_machine(run, base)
-        timed, across = ([], False) if untimed else _timed(run, base, both)
-        if not untimed and not timed:
-            measured = any(a.record.time and b.record.time for a, b in both)
-            untimed = _not_across(run, base) if measured else "untimed runs"
-        tokens = own.get("decode_tokens"), other.get("decode_tokens")
+        timed, across, untimed = timed_pairs(run, base, [(a.record, b.record) for a, b in both])
+        tokens = run.identity.get("decode_tokens"), base.identity.get("decode_tokens")
         undecoded = "" if tokens[0] == tokens[1] else f"forced decode made {tokens[0]} and {tokens[1]} tokens"
         pairs = cls(get_task(run.key), run, base, both, timed, untimed, undecoded, across, lost)
         _ = pairs.pair  # raises if the two cannot be compared
@@ -304,49 +287,3 @@ def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdic
         else:
             found.append((theirs, own))
     return sorted(found, key=lambda pair: pair[1].record.id), dict(lost)
-
-
-def _timed(run: Run, base: Run, both: Sequence[tuple[Verdict, Verdict]]) -> tuple[list[tuple[Record, Record]], bool]:
-    """Return the record pairs with comparable times, and whether they come from different sessions."""
-    measured = [(a.record, b.record) for a, b in both if a.record.time and b.record.time]
-    together = [pair for pair in measured if pair[0].session == pair[1].session]
-    if together or not measured:
-        return together, False
-    return ([], False) if _not_across(run, base) else (measured, True)
-
-
-def _not_across(run: Run, base: Run) -> str:
-    """Return why the two runs' times, which come from different sessions, cannot be compared; "" if they can."""
-    own, other = (list(_sessions(one).values()) for one in (run, base))
-    machines = [[(one.get("environment") or {}).get(name) for name in _SAME_MACHINE] for one in (*own, *other)]
-    if not own or not other or None in machines[0][:2] or any(machine != machines[0] for machine in machines):
-        return "times of another session, on another or an unknown machine"
-    if any(run.identity.get(name) != base.identity.get(name) for name in _SAME_PRECISION):
-        return "times of another session, in another precision"
-    loads = [session.get(name) or {} for session in (*own, *other) for name in ("load_before", "load_after")]
-    if any(load.get("foreign_processes") is None for load in loads):
-        return "times of another session with unknown load of the machine"
-    if any(map(foreign_count, loads)):  # only within a session do settings take turns, which evens out load
-        return "times of another session, on a machine with other busy processes"
-    return ""
-
-
-def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return the sessions (calls of a command) that wrote the run's records, by start time."""
-    starts = {str(record.session).partition(" ")[0] for record in run.records.values() if record.session}
-    return {one["started"]: one for one in run.facts.get("sessions") or () if one.get("started") in starts}
-
-
-def _other_machine(run: Run, base: Run) -> str:
-    """Return why the times of two runs cannot be compared, even within one session; "" if they can."""
-    own, other = (one.identity.get("device") for one in (run, base))
-    if own is None or other is None:
-        return "untimed runs"
-    if own != other:
-        return f"times of other devices ({own} and {other})"
-    return "" if _sharing(run) == _sharing(base) else "times of workers that shared a GPU or cores in one run only"
-
-
-def _sharing(run: Run) -> set[int]:
-    """Return the number of Ray workers that shared a GPU or a machine's cores, as a set over the run's sessions."""
-    return {one.get("workers_sharing", 1) for one in run.facts.get("sessions", []) if one.get("samples") != 0}

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.compression.method import Base
 from audiomarathon.engine.run import Result
 from audiomarathon.engine.sweep import Swept
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.fingerprint import same
+from audiomarathon.results.beside import NO_BASE, base_among, is_base
 from audiomarathon.results.pairs import Pairs
 from audiomarathon.results.savings import savings
 from audiomarathon.runs.read import Run, read_runs
@@ -34,11 +33,14 @@ class Finished:
     against_base
         `samples`: the number of samples that both answered. For each figure by name: its `difference` from base and
         the `interval` of the difference; the headline figure is repeated as `score`. None without a comparable base.
+    why
+        Why there is no comparison; "" if there is one.
     """
 
     result: Result
     savings: Mapping[str, Any]
     against_base: Mapping[str, Any] | None = None
+    why: str = ""
 
 
 @dataclass
@@ -111,23 +113,24 @@ def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
 
 def _beside_base(runs: Sequence[Run], seed: int) -> list[Finished]:
     """Compare the finished runs of one task and checkpoint with base; return base first, then the others by name."""
-    bases = [run for run in runs if run.method == Base().label]
     whole = [run for run in runs if run.summary is not None]
-    ordered = sorted(whole, key=lambda run: (run.method != Base().label, run.method))
-    return [_finished(run, next((base for base in bases if _same_question(run, base)), None), seed) for run in ordered]
+    ordered = sorted(whole, key=lambda run: (not is_base(run), run.method))
+    return [_finished(run, base_among(run, runs), seed) for run in ordered]
 
 
 def _finished(run: Run, base: Run | None, seed: int) -> Finished:
     assert run.folder is not None
     assert run.summary is not None
     result = Result(run.folder, run.method, dict(run.summary))
-    try:
-        pairs = None if base is None else Pairs.of(run, base)
-    except (RecordError, SettingsError):  # no shared sample, or a plug-in's task that is not installed
-        pairs = None
+    pairs, why = None, NO_BASE
+    if base is not None:
+        try:
+            pairs = Pairs.of(run, base)
+        except (RecordError, SettingsError) as error:  # such as no shared sample
+            why = str(error)
     saved = savings(run, pairs, seed=seed)
     if pairs is None:
-        return Finished(result, saved)
+        return Finished(result, saved, why=why)
     figures = {
         name: {
             "difference": None if math.isnan(one.value) else one.value,
@@ -137,10 +140,3 @@ def _finished(run: Run, base: Run | None, seed: int) -> Finished:
     }
     headline = figures[pairs.task.scorer.figure.name]
     return Finished(result, saved, {"samples": len(pairs.pairs), **figures, "score": headline})
-
-
-def _same_question(run: Run, base: Run) -> bool:
-    """Tell whether two runs may be compared: they differ at most in method, forced decode and schema version."""
-    own, other = run.identity, base.identity
-    unasked = ("method", "ratio", "decode_tokens", "schema_version")
-    return all(same(own.get(name), value) for name, value in other.items() if name not in unasked)

@@ -11,11 +11,12 @@ from typing import Any
 from audiomarathon.compression.method import Base
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.fingerprint import same, short, stronger
+from audiomarathon.results.beside import CONDITIONS
 from audiomarathon.runs.read import Run, read_runs
 from audiomarathon.text import did_you_mean
 
-#: Identity fields that distinguish systems of the same checkpoint and method, and their form in names.
-_MARKS = {"dtype": "{}", "attention": "{}", "seed": "seed {}"}
+#: Conditions that distinguish systems of the same checkpoint and method, and their form in names.
+_MARKS = {name: form for name, form in CONDITIONS.items() if name != "checkpoint"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,165 @@
+"""Decide which runs stand beside which: whose scores and whose times may be compared, and which run is a run's base.
+
+Every view asks here, so that a table, a picture and a summary of one folder agree. Fields of a run's identity belong to
+
+* the question (prompts, data, …): if they differ, the runs' scores may not be compared;
+* the conditions (checkpoint, precision, seed, …): scores may be compared, but neither run is the other's base;
+* the machine: scores may be compared, and a run on another machine may be a run's base, but times may not be compared;
+* the method, which all other fields describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from audiomarathon.compression.method import Base
+from audiomarathon.fingerprint import same
+from audiomarathon.records import Record
+from audiomarathon.runs.folder import CODE
+from audiomarathon.runs.read import Run
+from audiomarathon.runs.summary import foreign_count
+
+ACROSS = "times come from different sessions on the same machine, which was quiet in both"
+
+NO_BASE = "base was not run under the same conditions"
+
+_QUESTION = ("origin", "corpus", "version", "prompts", "max_new_tokens", "data")
+_SAID = {
+    "corpus": "word weights from different reference texts",
+    "origin": "the prompts of an imported run are unknown",
+}
+#: Conditions, and their form in names of systems and lines.
+CONDITIONS: Mapping[str, str] = {"checkpoint": "other checkpoint", "dtype": "{}", "attention": "{}", "seed": "seed {}"}
+_MACHINE = ("cpu", "threads", "cuda")
+
+Timed = list[tuple[Record, Record]]
+
+
+def _of_both(run: Run, other: Run, kind: str) -> list[str]:
+    """Return the fields with hashes of third-party code, of a task or a model, that both runs have."""
+    return [name for name in run.identity if name.startswith(f"{CODE}{kind} ") and name in other.identity]
+
+
+def _differing(run: Run, other: Run, names: Iterable[str]) -> list[str]:
+    own, theirs = run.identity, other.identity
+    return [name for name in dict.fromkeys(names) if not same(own.get(name), theirs.get(name))]
+
+
+def _other_questions(run: Run, other: Run) -> list[str]:
+    """Return the differing identity fields that belong to the question. A control's data differs on purpose."""
+    asked = [name for name in _QUESTION if name != "data" or run.control == other.control]
+    return _differing(run, other, [*asked, *_of_both(run, other, "task")])
+
+
+def other_question(run: Run, other: Run) -> str:
+    """Return why the scores of two runs of a task may not be compared; "" if they may."""
+    if not (differing := _other_questions(run, other)):
+        return ""
+    plain = [_SAID[name] for name in differing if name in _SAID][:1]
+    shown = plain or (f"{name} {run.identity.get(name)} and {other.identity.get(name)}" for name in differing)
+    return f"the two runs were not asked the same questions ({', '.join(shown)})"
+
+
+def other_conditions(run: Run, other: Run) -> list[str]:
+    """Name the conditions in which a run differs from another, such as `seed 7`; fields that one lacks do not count."""
+    known = [name for name in CONDITIONS if name in run.identity and name in other.identity]
+    differing = _differing(run, other, [*known, *_of_both(run, other, "model")])
+    found = [CONDITIONS.get(name, "other model code").format(run.identity[name]) for name in differing]
+    return found + [f"[{run.control}]"] * (run.control != other.control and bool(run.control))
+
+
+def apart(run: Run, other: Run) -> str:
+    """Name the question and the conditions in which a run differs from another, for a line of a picture; "" if none."""
+    named = [
+        f"{name} {run.identity.get(name)}" if name == "max_new_tokens" else f"other {name.removeprefix(CODE)}"
+        for name in _other_questions(run, other)
+    ]
+    return ", ".join([*named, *other_conditions(run, other)])
+
+
+def is_base(run: Run) -> bool:
+    """Tell whether a run removes nothing."""
+    return run.method == Base().label
+
+
+def base_among(run: Run, runs: Sequence[Run]) -> Run | None:
+    """Return a run's base: the run of base of the same task, under the same conditions; None if there is none.
+
+    Of several, prefer one that was asked the same question, then one whose times may be compared.
+    """
+    fitting = [
+        one
+        for one in runs
+        if is_base(one) and (one.key, one.control) == (run.key, run.control) and not other_conditions(run, one)
+    ]
+    return min(fitting, key=lambda one: (bool(other_question(run, one)), bool(other_machine(run, one))), default=None)
+
+
+def other_machine(run: Run, base: Run) -> str:
+    """Return why the times of two runs may not be compared, even within one session; "" if they may."""
+    if run.control != base.control:
+        return "times of different audio"
+    own, other = (one.identity.get("device") for one in (run, base))
+    if own is None or other is None:
+        return "untimed runs"
+    if own != other:
+        return f"times of other devices ({own} and {other})"
+    return "" if _sharing(run) == _sharing(base) else "times of workers that shared a GPU or cores in one run only"
+
+
+def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, bool, str]:
+    """Return the pairs of records (base's, run's) whose times may be compared.
+
+    These are the pairs of one session (one call of a command), as in a sweep. Without any, they are all timed pairs if
+    machine and precision agree, and no other process was busy.
+
+    Returns
+    -------
+    list
+        The pairs.
+    bool
+        Whether they come from different sessions.
+    str
+        Why there are none; "" if there are some.
+    """
+    if why := other_machine(run, base):
+        return [], False, why
+    measured = [pair for pair in both if pair[0].time and pair[1].time]
+    if together := [pair for pair in measured if pair[0].session == pair[1].session]:
+        return together, False, ""
+    if why := other_session(run, base) if measured else "untimed runs":
+        return [], False, why
+    return measured, True, ""
+
+
+def other_session(run: Run, base: Run) -> str:
+    """Return why the two runs' times, which come from different sessions, may not be compared; "" if they may."""
+    own, other = (list(_sessions(one).values()) for one in (run, base))
+    machines = [[(one.get("environment") or {}).get(name) for name in _MACHINE] for one in (*own, *other)]
+    if not own or not other or None in machines[0][:2] or any(machine != machines[0] for machine in machines):
+        return "times of another session, on another or an unknown machine"
+    if _differing(run, base, ("dtype", "attention")):
+        return "times of another session, in another precision"
+    loads = [session.get(name) or {} for session in (*own, *other) for name in ("load_before", "load_after")]
+    if any(load.get("foreign_processes") is None for load in loads):
+        return "times of another session with unknown load of the machine"
+    if any(map(foreign_count, loads)):  # only within a session do settings take turns, which evens out load
+        return "times of another session, on a machine with other busy processes"
+    return ""
+
+
+def timed_sessions(runs: Iterable[Run]) -> set[str]:
+    """Return the sessions (calls of a command, and their process) of some runs' timed records."""
+    return {str(record.session) for run in runs for record in run.records.values() if record.time}
+
+
+def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
+    """Return the sessions (calls of a command) that wrote the run's records, by start time."""
+    starts = {str(record.session).partition(" ")[0] for record in run.records.values() if record.session}
+    return {one["started"]: one for one in run.facts.get("sessions") or () if one.get("started") in starts}
+
+
+def _sharing(run: Run) -> set[int]:
+    """Return the number of Ray workers that shared a GPU or a machine's cores, as a set over the run's sessions."""
+    return {one.get("workers_sharing", 1) for one in run.facts.get("sessions", []) if one.get("samples") != 0}
