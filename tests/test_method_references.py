@@ -176,6 +176,21 @@ class TestPresses:
                 assert_highest([place for place in kept if place in audio], score[head], audio, budgets[-1])
         assert sum(budgets) == 4 * k
 
+    @pytest.mark.parametrize("scope", ["audio", "all"])
+    def test_snapkv_on_a_prompt_shorter_than_two_windows(self, lm: AudioLM, eager: AudioLM, scope: str) -> None:
+        """64 positions watch, and those before them are ranked."""
+        prompt = Prompt("Which?", (noise(1.3, 5), noise(0.9, 6)), seed=3)
+        inputs = eager.prepare([prompt])
+        audio, length = inputs.audio_mask[0].nonzero().flatten().tolist(), inputs.prompt_tokens[0]
+        assert 70 < length < 128
+        watched = audio if scope == "audio" else list(range(length))
+        _, cache = run(lm, prompt, get_method("snapkv", 0.2, scope=scope))
+        for layer, cached in zip(layers_of(eager, inputs), cache.layers, strict=True):
+            score = references.snapkv(layer)
+            for head in range(2):
+                kept = [place for place in entries(cached.keys[0, head], layer, head) if place in watched]
+                assert_highest(kept, score[head], watched, kept_count(len(watched), 0.2))
+
     @pytest.mark.parametrize("name", ["tova", "expected_attention", "snapkv", "streaming_llm", "audio_kv"])
     def test_scope_all(self, either_lm: AudioLM, case: Any, name: str) -> None:
         prompt, _, layers = case

@@ -155,7 +155,8 @@ class TestByHead:
         assert pressed.kv_lengths == (text + k,) * 4
         held = [part.untyped_storage().nbytes() for one in caught[0].layers for part in (one.keys, one.values)]
         assert pressed.kv_bytes == sum(held) == base.kv_bytes * (text + k) // length
-        assert any(len(set(kept.sum(-1).tolist())) > 1 for kept in pressed.kept_entries)
+        uneven = any(len(set(kept.sum(-1).tolist())) > 1 for kept in pressed.kept_entries)
+        assert uneven or (press.key == "ada_snapkv" and k < press.window)  # all of its window must stay: a tie
         for kept, before, after in zip(pressed.kept_entries, base_cache.layers, caught[0].layers, strict=True):
             assert kept[:, ~inputs.audio_mask[0]].all()
             assert (kept[:, inputs.audio_mask[0]].sum(-1) >= int(0.2 * k)).all()
@@ -204,14 +205,25 @@ def test_heads_share_a_budget_as_a_plain_loop_does(heads: int, length: int, seed
     worth = torch.randint(0, 6, (heads, length), generator=torch.Generator().manual_seed(seed)).float()
     entries = data.draw(st.integers(0, length))
     certain = data.draw(st.integers(0, entries))
-    kept = {(head, place) for head in range(heads)
-            for place in sorted(range(length), key=lambda place: -float(worth[head, place]))[:certain]}  # fmt: skip
-    rest = sorted(
-        ((head, place) for head in range(heads) for place in range(length) if (head, place) not in kept),
-        key=lambda spot: -float(worth[spot]),
-    )
-    kept |= set(rest[: entries * heads - len(kept)])
+    own = [sorted(range(length), key=lambda place, head=head: -float(worth[head, place])) for head in range(heads)]
+    kept = {(head, place) for head in range(heads) for place in own[head][:certain]}
+    while (
+        len(kept) < entries * heads
+    ):  # give the next entry to the head that needs it most, then to the one that has least
+        offers = []
+        for head in range(heads):
+            left = [place for place in own[head] if (head, place) not in kept]
+            if left:
+                offers.append((-float(worth[head, left[0]]), length - len(left), head, left[0]))
+        kept.add(min(offers)[2:])
     assert {tuple(spot) for spot in across_heads(worth, entries, certain).nonzero().tolist()} == kept
+
+
+def test_heads_whose_entries_all_must_stay_share_the_budget_evenly() -> None:
+    """`ada_snapkv` with k below its window gave the first head everything."""
+    kept = across_heads(torch.full((4, 64), torch.inf), 10, 2)
+    assert kept.sum(-1).tolist() == [10] * 4
+    assert kept[:, :10].all()
 
 
 class TestComposed:
@@ -276,6 +288,17 @@ class TestJoinedEdges:
         below, above = length - total + kept_count(total, 0.5), length - total + 1
         assert result.kv_lengths == (below, below, above, above)
 
-    def test_pyramidkv_is_not_joined(self) -> None:
+    def test_pyramidkv_is_joined_only_where_all_layers_hold_equally_many(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
         with pytest.raises(SettingsError, match="ratio on average"):
             get_method("random:0.3+pyramidkv:0.5")
+        inputs = lm.prepare(prompts[:1])
+        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+        left, layers = kept_count(total, 0.5), len(lm.decoder_layers)
+        for place in ({"at": "input"}, {"layer": 0}):
+            joined = get_method("merge_frame:0.5+pyramidkv:0.4", **place)
+            lengths = generate(lm, prompts[0], joined, 2).kv_lengths
+            assert sum(lengths) == layers * (length - total + kept_count(left, 0.4))
+            assert list(lengths) == sorted(lengths, reverse=True)
+            assert len(set(lengths)) > 1

@@ -27,7 +27,7 @@ from audiomarathon.costs.flops import active_parameters, count_cost, drops_of
 from audiomarathon.costs.prefill_flops import Cost, Drops, ideal_speed_up
 from audiomarathon.models.audio_lm import AudioLM, Prompt
 from audiomarathon.report.tables import lengths_text
-from audiomarathon.results.pairs import Pairs
+from audiomarathon.results.pairs import Pairs, median_ratio
 from audiomarathon.results.savings import savings
 from audiomarathon.runs.read import Run
 
@@ -37,6 +37,21 @@ HEAD = 266 * 32
 TINY = Cost((2.0 * LAYER,) * 4, (2.0 * 4 * 8,) * 4, 2.0 * HEAD, 4_070_400.0)
 SIZES = {"prompt_tokens": 100, "audio_tokens": 60, "clip_seconds": 2.4}
 RECORD = typed(a_record(**SIZES))
+
+
+def test_a_median_of_ratios_leaves_out_what_was_not_measured_and_nothing_else() -> None:
+    """Ratios of a thousandth and of a thousand count like all others."""
+    rows = [
+        (1.0, 1000.0, "a"),
+        (2.0, 1.0, "b"),
+        (1000.0, 1.0, "c"),
+        (None, 1.0, "d"),
+        (1.0, None, "e"),
+        (1.0, 0.0, "f"),
+    ]
+    assert median_ratio(rows, seed=0).value == 2.0
+    assert median_ratio([(1.0, 1000.0, "a"), (1.0, 500.0, "b"), (3.0, 1.0, "c")], seed=0).value == 0.002
+    assert median_ratio(rows[3:], seed=0) is None
 
 
 class TestCounting:

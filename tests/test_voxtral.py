@@ -218,6 +218,10 @@ class TestFacts:
         base = Base().generate(voxtral, inputs, max_new_tokens=1)
         assert told.kv_bytes * inputs.prompt_tokens[0] == base.kv_bytes
 
+    def test_attention_costs_its_heads_width_not_the_hidden_size(self, folder: Path, voxtral: Voxtral) -> None:
+        for cost in (model_facts(folder, 4).cost, count_cost(voxtral)):
+            assert cost.attention_flops_coefficient == (2.0 * 4 * 16,) * 4
+
     def test_the_tower_costs_what_a_count_by_hand_says(self, voxtral: Voxtral) -> None:
         """One window of 30 s: two convolutions, one layer of width 8 with one head over 1500 frames."""
         convolutions = 3000 * 128 * 3 * 8 + 1500 * 8 * 3 * 8

@@ -49,7 +49,10 @@ def tekken() -> dict[str, Any]:
 
 
 def config(*, layers: int = 4) -> VoxtralConfig:
-    """A Voxtral of under 0.1 M parameters; windows and audio tokens a second are those of the published ones."""
+    """A Voxtral of under 0.1 M parameters; windows and audio tokens a second are those of the published ones.
+
+    As in the published ones, heads × head_dim (64) is not the hidden size (32).
+    """
     return VoxtralConfig(
         audio_config={
             "hidden_size": 8, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1,
@@ -57,8 +60,8 @@ def config(*, layers: int = 4) -> VoxtralConfig:
         },
         text_config={
             "model_type": "llama", "vocab_size": _FILLED + _WORDS, "hidden_size": 32, "intermediate_size": 64,
-            "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-            "max_position_embeddings": 32768,
+            "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 16, "max_position_embeddings": 32768,
         },
         audio_token_id=AUDIO_TOKEN,
     )  # fmt: skip

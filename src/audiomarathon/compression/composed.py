@@ -37,10 +37,11 @@ class Composed(Method):
 
     def __post_init__(self) -> None:
         """Refuse methods that cannot be joined."""
-        if isinstance(self.second, PyramidKV):
+        if isinstance(self.second, PyramidKV) and isinstance(self.first, TokenPruner) and self.first.first_layer > 0:
             raise SettingsError(
-                f"{self.first.key}+{self.second.key}: after pruning, layers hold different numbers of tokens, so "
-                f"{self.second.key} cannot hold its ratio on average over layers; join another press"
+                f"{self.first.key}+{self.second.key}: from layer {self.first.layer} on, layers hold fewer tokens, so "
+                f"{self.second.key} cannot hold its ratio on average over layers; join another press, or drop before "
+                "the first layer (PRUNE_AT=input, --at input)"
             )
         if not isinstance(self.first, TokenPruner) or not isinstance(self.second, KVPress):
             raise SettingsError(

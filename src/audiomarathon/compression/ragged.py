@@ -69,7 +69,9 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tensor:
     """Choose the entries to keep when a layer's heads share one budget: boolean, shape (Hkv, S), True if kept.
 
-    The entries of all heads are ranked together. Ties go to the earlier head, then to the earlier position.
+    The entries of all heads are ranked together. A tie goes to the head that has kept fewer entries so far, then to the
+    earlier head; within a head, to the earlier position. So heads whose entries all must stay, such as a window longer
+    than the budget, share it evenly; NVIDIA's kvpress leaves the order of ties to `topk`.
 
     Parameters
     ----------
@@ -82,5 +84,7 @@ def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tenso
     """
     best = worth.sort(dim=-1, descending=True, stable=True).indices[:, :certain]
     worth = worth.scatter(1, best, torch.inf)
-    ranked = worth.flatten().sort(descending=True, stable=True).indices[: entries * len(worth)]
-    return torch.zeros_like(worth, dtype=torch.bool).flatten().index_fill(0, ranked, value=True).view_as(worth)
+    heads, own = len(worth), worth.sort(dim=-1, descending=True, stable=True)
+    ranked = own.values.T.flatten().sort(descending=True, stable=True).indices[: entries * heads]
+    head, place = ranked % heads, own.indices[ranked % heads, ranked // heads]
+    return torch.zeros_like(worth, dtype=torch.bool).index_put((head, place), torch.ones_like(place, dtype=torch.bool))
