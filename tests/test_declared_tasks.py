@@ -462,6 +462,39 @@ def test_a_caption_that_is_null_makes_a_bad_row(tmp_path: Path) -> None:
     assert [(bad.row, bad.reason) for bad in data.bad_rows] == [(n, "field 'says' is missing") for n in (2, 4)]
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["s-00000-of-00002"], "only 1 of 2 shards would be read; absent: s-00001-of-00002.json"),
+        (["s-00001-of-00002"], "absent: s-00000-of-00002.json"),
+        (["s-01-of-03", "s-03-of-03"], "absent: s-02-of-03.json"),  # counted from 1
+        (["s_1_of_12"], "absent: s_0_of_12.json, s_2_of_12.json.* and 6 more"),
+        (["s-00000-of-00002-1a2b3c"], r"absent: s-00001-of-00002\*.json"),
+        (["s-0-of-1", "s-other-0-of-2"], "absent: s-other-1-of-2.json"),  # two splits
+        (["s-0-of-1", "s-0-of-2", "s-1-of-2"], "s-0-of-1.json and s-0-of-2.json state different totals"),
+        (["s-0-of-2", "s-0-of-2-1a2b3c", "s-1-of-2"], "are the same shard"),
+        (["s-0-of-2", "s-1-of-2", "s-3-of-2"], "s-3-of-2.json is not one of 2 shards"),
+    ],
+)
+def test_missing_shards_are_named(names: list[str], told: str, tmp_path: Path) -> None:
+    task = declared(tmp_path, rows="s*.json")
+    (tmp_path / "data" / "s*.json").unlink()
+    for name in names:
+        write_json(tmp_path / "data" / f"{name}.json", [{**ROWS[0], "id": name}])
+    with pytest.raises(DataError, match=told):
+        loaded(task)
+
+
+def test_whole_shards_are_read_and_one_alone_is_not(tmp_path: Path) -> None:
+    task = declared(tmp_path, rows="s-*.parquet")
+    (file := tmp_path / "data" / "s-0.parquet").rename(file.with_name("s-00000-of-00002.parquet"))
+    more = pyarrow.Table.from_pylist([{**row, "id": f"more {row['id']}"} for row in ROWS])
+    parquet.write_table(more, file.with_name("s-00001-of-00002.parquet"))
+    assert len(loaded(task)[1].samples) == 8
+    with pytest.raises(DataError, match=r"there, but not read: s-00001-of-00002\.parquet"):
+        loaded(toml(task, FACTS, rows="s-00000-of-00002.parquet"))
+
+
 def test_a_line_that_is_not_json_is_a_bad_row(tmp_path: Path) -> None:
     file = declared(tmp_path, rows="sounds.jsonl")
     with (tmp_path / "data" / "sounds.jsonl").open("a") as stream:

@@ -10,6 +10,7 @@ from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks.jasco.figures import PROMPTS, gate
 from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS
 from audiomarathon.benchmarks.rows import as_csv, listed_faults, natural, read_csv
+from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import DataError
 from audiomarathon.records import Record, Verdict
@@ -55,6 +56,7 @@ def read_replies(file: Path) -> list[tuple[Row, Record]]:
     """
     seen = Counter[str]()
     found = []
+    check_shards([file])
     for line, row in read_csv(file, NEEDED):
         seen[row["id"]] += 1
         if seen[row["id"]] > PROMPTS:
@@ -82,6 +84,7 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
     numbers = {_plain(text): number for number, text in enumerate(INSTRUCTIONS, 1)}
     clips: dict[str, dict[int, Record]] = defaultdict(dict)
     faults: list[tuple[str, str]] = []
+    check_shards([file])
     for line, row in read_csv(file, NEEDED):
         id_, reply = row["id"], row[REPLY].strip()
         number = numbers.get(_plain(row["prompt"]), 0)

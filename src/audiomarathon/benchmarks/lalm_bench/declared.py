@@ -26,6 +26,7 @@ from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.multiple_choice import lettered, option_lines
 from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, Row, RowError, collect, one_line_each, read_table, shown
 from audiomarathon.benchmarks.rows import read_text as text_of
+from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import json_object, write_bytes, write_lines
@@ -133,6 +134,7 @@ class Declared(Task):
         there = sorted(file for file in folder.iterdir() if self._is_table(file.name))
         if not (files := [file for file in there if fnmatch(file.name, self._rows)] or there):
             raise DataError(f"{self.key}: no {self._rows} in {folder}")
+        check_shards(files)
         rows, embedded = list[Any](), set[str]()
         for file in files:
             for row in read_table(file, sorted({name.partition(".")[0] for name in self._fields})):

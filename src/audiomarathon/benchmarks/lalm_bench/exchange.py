@@ -15,6 +15,7 @@ from audiomarathon.benchmarks.lalm_bench.captions import ALL, Clotho
 from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES, METADATA, MmauPro, read_questions, schema
 from audiomarathon.benchmarks.lalm_bench.open_ended import CRITERIA, OpenEndedAsPublished
 from audiomarathon.benchmarks.rows import RowError, clean, listed_faults, read_parquet, read_rows, shown
+from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import Sample, storable
 from audiomarathon.errors import DataError, told
 from audiomarathon.judges.judgements import reading_of
@@ -70,6 +71,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
         reference = {"references": [clean(one, "a reference") for one in texts]}
         records[id_] = _with_reply(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
 
+    check_shards([file])
     _each(file, "entry", read_rows(file), add)
     return list(records.values())
 
@@ -89,6 +91,7 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
     DataError
         A column is missing, or a row is not a question or has no text as reply.
     """
+    check_shards([file])
     questions, bad = read_questions(file, column)
     if bad:
         raise DataError(listed_faults(list(map(str, bad)), _SHOWN_FAULTS))
