@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pytest
 from builders import lines_of, records_in
@@ -28,6 +29,7 @@ from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task
 from audiomarathon.benchmarks.lalm_bench.declared import _KEYS, Declared
 from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
 from audiomarathon.benchmarks.lalm_bench.questions import Questions, right_by_words
+from audiomarathon.benchmarks.rows import RowError, list_in
 from audiomarathon.errors import AudioMarathonError, DataError, SettingsError
 from audiomarathon.records import LETTERS, Record
 from audiomarathon.scoring.scorer import figures_of
@@ -106,6 +108,13 @@ SHAPES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "JSON lines": (ROWS, {"rows": "sounds.jsonl"}),
     "columns of a CSV": (COLUMNS, {"rows": "sounds.csv", "options": [f"choice_{n}" for n in range(4)]}),
     "JSON in a CSV": (with_rows(options=as_json), {"rows": "sounds.csv"}),
+    "what pandas writes of lists": (
+        with_rows(options=lambda row: str(row["options"]), audio=lambda row: f"('{row['audio']}',)"),
+        {"rows": "sounds.csv"},
+    ),
+    "what pandas writes of arrays": (
+        with_rows(options=lambda row: str(np.array(row["options"]))), {"rows": "sounds.csv"}
+    ),
     "a parquet table": (ROWS, {"rows": "sounds.parquet"}),
     "parquet tables": (ROWS, {"rows": "sounds-*.parquet"}),
     "letters": (with_rows(answer=lambda row: f"({'abcd'[place(row)]})"), {"answer_is": "letter"}),
@@ -428,6 +437,8 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"options": ["a dog", "a dog"], "answer": "a dog"}, "two of the options .* are the same"),
         ({"options": ["(A) a dog", "(B) a dog"], "answer": "(A) a dog"}, "two of the options .* are the same"),
         ({"options": "[broken"}, "has 1 options"),
+        ({"options": "['a dog', 'a bell', ...]"}, "looks like a Python list"),
+        ({"options": "{'a dog', 'a bell'}"}, "looks like a Python list"),
         ({"audio": "../../x.wav"}, "leaves the task's folder"),
         ({"audio": "clips/9.wav"}, "is missing under"),
         ({"audio": None}, "field 'audio' is missing"),
@@ -453,6 +464,42 @@ def test_a_bad_row_is_reported_with_its_reason(row: dict[str, Any], reason: str,
 def test_an_answer_beyond_the_options_is_a_bad_row(how: str, answer: object, tmp_path: Path) -> None:
     _task, data = loaded(declared(tmp_path, [{**ROWS[1], "answer": answer}], answer_is=how))
     assert f"answer {str(answer)!r} is not one of" in data.bad_rows[0].reason
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("""['it\\'s', "b", 'é\\n']""", ["it's", "b", "é\n"]),
+        ("['a',]", ["a"]),
+        ("['a'\n 'b']", ["a", "b"]),
+        ("array(['a', 'b'], dtype=object)", ["a", "b"]),
+        ("[np.str_('a'), np.str_('b')]", ["a", "b"]),
+        ("['a', nan, None]", ["a", None, None]),
+        ("[1. 2.5]", [1.0, 2.5]),
+        ("[]", []),
+        ("[music] a dog", None),
+        ("(A dog barks)", None),
+        ("(1, 2)", None),
+    ],
+)
+def test_lists_are_read_as_python_prints_them(text: str, found: list[Any] | None) -> None:
+    assert list_in(text) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["['a''b']", "['a' 'b', 'c']", "[['a'], ['b']]", "['a', b'b']", "['a", "['" + "\\" * 99_999]
+)
+def test_other_notations_of_lists_are_refused(text: str) -> None:
+    with pytest.raises(RowError, match="looks like a Python list"):
+        list_in(text)
+
+
+@pytest.mark.parametrize(("name", "text"), [("transcript", "['go', 'on']"), ("references", ["['a dog', 'a bell']"])])
+def test_one_text_that_spells_a_list_makes_a_bad_row(name: str, text: object, tmp_path: Path) -> None:
+    task = declared(
+        tmp_path, with_rows(says=lambda _row: text), options=None, answer=None, question=None, **{name: "says"}
+    )
+    assert "looks like a list" in loaded(task)[1].bad_rows[0].reason
 
 
 def test_a_caption_that_is_null_makes_a_bad_row(tmp_path: Path) -> None:

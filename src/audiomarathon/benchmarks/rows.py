@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import csv
 import io
@@ -35,6 +36,15 @@ AUDIO_SUFFIXES = (
 _KINDS = ", ".join(AUDIO_SUFFIXES)
 _REMEMBERED = 256  # cached texts: rows repeat their options and answers
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+# A list as Python or numpy prints it, one item with the gap after it, and the beginning of any such list, set or dict.
+_ARRAY = re.compile(r"(?:np\.|numpy\.)?array\(\s*(.*?)\s*(?:,\s*dtype=[^\])]*)?\)", re.DOTALL)
+_TEXT = r"""[uU]?'(?:[^'\\]|\\.)*'|[uU]?"(?:[^"\\]|\\.)*\""""
+_WRAP = r"(?:np\.|numpy\.)?str_\("
+_ITEM = re.compile(
+    rf"({_WRAP})?(?P<value>{_TEXT}|None|nan|[-+]?[0-9.][0-9.eE+-]*)(?(1)\))(?P<gap>\s*,\s*|\s+|$)", re.DOTALL
+)
+_LIKE_A_LIST = re.compile(rf"\s*(?:(?:np\.|numpy\.)?array\(\s*)?[\[{{][\[{{(\s]*(?:{_WRAP})?[uUbBrR]?['\"]")
 
 
 class RowError(ValueError):
@@ -75,7 +85,7 @@ class Row:
         return tuple(self.text(name) for name in present)
 
     def listed(self, names: Sequence[str], *, may_end: bool = False) -> list[str]:
-        """Return a list of texts: the list in one field (which may be JSON text), or the texts of several fields.
+        """Return a list of texts: the list in one field (which may be written as text), or the texts of several fields.
 
         Parameters
         ----------
@@ -83,9 +93,8 @@ class Row:
             Allow missing fields at the end, since rows have different numbers of options.
         """
         values = [self.fields.get(name) for name in names]
-        if len(names) == 1 and isinstance(value := values[0], str) and value.startswith("["):
-            with contextlib.suppress(ValueError, RecursionError):
-                values = [json.loads(value)]
+        if len(names) == 1 and isinstance(value := values[0], str) and (found := list_in(value)) is not None:
+            values = [found]
         if len(names) == 1 and isinstance(values[0], list):
             values = values[0] or [None]
             names = [*names] * len(values)
@@ -409,6 +418,58 @@ def clean(text: str, what: str) -> str:
     if all(unicodedata.category(character)[0] in "CZ" for character in text):  # includes zero-width characters
         raise RowError(f"{what} is empty")
     return text
+
+
+def list_in(text: str) -> list[Any] | None:
+    """Return the list that a cell's text spells, as JSON or as Python prints it; None for any other text.
+
+    pandas writes lists, tuples and numpy arrays into a CSV file as Python prints them: `['a', "b's"]`, `('a', 'b')`,
+    `['a' 'b']`.
+
+    Raises
+    ------
+    RowError
+        The text begins like a list, a set or a dict of texts in Python, but cannot be read as a list.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        with contextlib.suppress(ValueError, RecursionError):
+            found: list[Any] = json.loads(text)
+            return found
+    array = _ARRAY.fullmatch(text)
+    body = array[1] if array else text
+    if body[:1] + body[-1:] in ("[]", "()"):
+        inside = body[1:-1].strip()
+        items, end = list[re.Match[str]](), 0
+        while end < len(inside) and (item := _ITEM.match(inside, end)):
+            items.append(item)
+            end = item.end()
+        apart = {"," in item["gap"] for item in items[:-1]}  # numpy writes no commas
+        is_list = apart == {True} or (body[0] == "[" and len(apart) < 2) or "," in inside[-1:] or not inside
+        if is_list and end == len(inside):
+            with contextlib.suppress(SyntaxError, ValueError):
+                values = [_value_of(item["value"]) for item in items]
+                if body[0] == "[" or not values or any(isinstance(value, str) for value in values):
+                    return values
+    if _LIKE_A_LIST.match(text):
+        raise RowError(f'{shown(text)} looks like a Python list that cannot be read; write it as JSON, ["a", "b"]')
+    return None
+
+
+def one_text(text: str, what: str) -> str:
+    """Return a text unchanged; raise :class:`RowError` if it spells a list of texts. `what` names it in the message."""
+    if _LIKE_A_LIST.match(text) or any(isinstance(one, str) for one in list_in(text) or ()):
+        raise RowError(f"{what} {shown(text)} looks like a list; expected one text")
+    return text
+
+
+def _value_of(written: str) -> Any:
+    """Return the value of a text, a number or a gap (None, nan) that Python printed."""
+    if written in ("None", "nan"):
+        return None
+    if written[-1] in "'\"":
+        return ast.literal_eval(written)
+    return int(written) if written.lstrip("+-").isdecimal() else float(written)
 
 
 def one_line_each(options: Iterable[str]) -> None:

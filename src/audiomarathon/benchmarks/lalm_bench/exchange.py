@@ -14,7 +14,7 @@ import numpy as np
 from audiomarathon.benchmarks.lalm_bench.captions import ALL, Clotho
 from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES, METADATA, MmauPro, read_questions, schema
 from audiomarathon.benchmarks.lalm_bench.open_ended import CRITERIA, OpenEndedAsPublished
-from audiomarathon.benchmarks.rows import RowError, clean, listed_faults, read_parquet, read_rows, shown
+from audiomarathon.benchmarks.rows import RowError, clean, listed_faults, one_text, read_parquet, read_rows, shown
 from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import Sample, storable
 from audiomarathon.errors import DataError, told
@@ -68,7 +68,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
         id_ = storable(clean(id_, "audio_id"))
         if id_ in records:
             raise RowError(f"second entry of {shown(id_)}")
-        reference = {"references": [clean(one, "a reference") for one in texts]}
+        reference = {"references": [one_text(clean(one, "a reference"), "reference") for one in texts]}
         records[id_] = _with_reply(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
 
     check_shards([file])

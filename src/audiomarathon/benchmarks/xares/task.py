@@ -238,7 +238,7 @@ class EncoderTask(Task):
         Raises
         ------
         DataError
-            Tars are missing (also shards that the names of others promise), a part has no usable clip, or the number of classes is wrong.
+            Tars or shards of a series are missing, a part has no usable clip, or the number of classes is wrong.
         """
         if limit < 0:
             raise SettingsError(f"limit {limit}: must be 0 (all) or more")
