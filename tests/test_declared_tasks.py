@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -188,6 +189,24 @@ def test_audio_in_a_table_is_written_once_into_the_cache(tmp_path: Path, monkeyp
     assert len(there) == 4
     task.load(task.find(tmp_path / "2"))
     assert {file: file.stat().st_mtime_ns for file in data.folder.iterdir()} == there
+
+
+def test_clips_are_found_by_names_with_any_white_space_and_form_of_accents(tmp_path: Path) -> None:
+    names = [" in front.wav", "a  b.wav", "no\u00a0break.wav", "cafe\u0301.wav", "caf\u00e8.wav"]
+    rows = [{**ROWS[0], "id": None, "audio": f"odd/{name}"} for name in names]
+    rows[3]["audio"], rows[4]["audio"] = "odd/caf\u00e9.wav", "odd/cafe\u0300.wav"  # in the other form
+    task = declared(tmp_path, rows, id=None)
+    for name in names:
+        write_clip(tmp_path / "data" / "odd" / name, seconds=0.3)
+    data = loaded(task)[1]
+    assert not data.bad_rows
+    assert {sample.id for sample in data.samples} == {unicodedata.normalize("NFC", f"odd/{name}") for name in names}
+
+
+def test_a_clip_may_be_the_whole_cell(tmp_path: Path) -> None:
+    task = declared(tmp_path, [{**ROWS[0], "audio": " in front.wav"}])
+    clip = write_clip(tmp_path / "data" / " in front.wav", seconds=0.3)
+    assert loaded(task)[1].samples[0].clips == (clip,)
 
 
 def test_a_table_may_hold_paths_but_not_audio_in_some_rows_only(

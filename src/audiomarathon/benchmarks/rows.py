@@ -6,6 +6,7 @@ import ast
 import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.benchmarks.task import BadRow, Sample
+from audiomarathon.benchmarks.task import BadRow, Sample, name_id
 from audiomarathon.errors import DataError, SettingsError, told
 from audiomarathon.files import json_object, write_text
 from audiomarathon.records import LETTERS
@@ -92,34 +93,44 @@ class Row:
         may_end
             Allow missing fields at the end, since rows have different numbers of options.
         """
+        values = self._values(names)
+        while may_end and len(values) > 1 and (values[-1][1] == "" or is_absent(values[-1][1])):
+            values = values[:-1]
+        return [replace(self, fields=dict([value])).text(value[0]) for value in values]
+
+    def clips(self, names: Sequence[str]) -> tuple[Path, ...]:
+        """Return the clips named by a list in one field, or by several fields; see :meth:`clip`."""
+        return tuple(replace(self, fields=dict([value])).clip(value[0]) for value in self._values(names))
+
+    def _values(self, names: Sequence[str]) -> list[tuple[str, Any]]:
+        """Return the values in a list of fields, each with its field's name; a list in one field is taken apart."""
         values = [self.fields.get(name) for name in names]
         if len(names) == 1 and isinstance(value := values[0], str) and (found := list_in(value)) is not None:
             values = [found]
         if len(names) == 1 and isinstance(values[0], list):
             values = values[0] or [None]
             names = [*names] * len(values)
-        while may_end and len(values) > 1 and (values[-1] == "" or is_absent(values[-1])):
-            values = values[:-1]
-        return [replace(self, fields={name: one}).text(name) for name, one in zip(names, values, strict=False)]
+        return [*zip(names, values, strict=False)]
 
     def id(self, name: str) -> str:
         """Return a field's text as an id: one line of limited length."""
         text = self.text(name)
         if len(text) > MAX_ID_LENGTH or not text.isprintable():
             raise RowError(f"id {shown(text)} is not one line of at most {MAX_ID_LENGTH} characters")
-        return text
+        return name_id(text)
 
     def clip(self, name: str, *subfolders: str) -> Path:
         """Return the clip named by a field, in the task's folder or one of its subfolders.
 
         A path that leaves the task's folder is refused. The check uses the written path, not the target of links: the
-        hub's cache stores every clip as a link to another folder.
+        hub's cache stores every clip as a link to another folder. A name may begin or end with white space, and is
+        found in both of Unicode's forms of accents, since archives of one system are unpacked on another.
         """
         written = self.text(name)
         relative = written.replace("\\", "/")
         top, bases = _bases(self.folder, subfolders)
-        for base in bases:
-            path = os.path.normpath(os.path.join(base, relative))  # noqa: PTH118  # see _bases
+        for spelling, base in itertools.product(_spellings(str(self.fields[name]).replace("\\", "/")), bases):
+            path = os.path.normpath(os.path.join(base, spelling))  # noqa: PTH118  # see _bases
             if path.startswith(top) and os.path.isfile(path):  # noqa: PTH113
                 if not path.lower().endswith(AUDIO_SUFFIXES) or f"{os.sep}." in path[len(top) - 1 :]:
                     raise RowError(f"{name} {shown(written)} is not an audio file; allowed: {_KINDS}; no hidden files")
@@ -137,7 +148,7 @@ class Row:
 
     def relative(self, clip: Path) -> str:
         """Return a clip's path within the task's folder, the same on every machine."""
-        return clip.relative_to(self.folder).as_posix()
+        return name_id(clip.relative_to(self.folder).as_posix())
 
     def extras(self, *names: str) -> dict[str, Any]:
         """Return the fields with these names, but only those that hold a text, a number, or a short list of both."""
@@ -493,6 +504,17 @@ def shortened(text: str) -> str:
     """Shorten a text to 120 characters by cutting its middle, since the end of a path matters."""
     half = MAX_SHOWN // 2
     return text if len(text) <= MAX_SHOWN else f"{text[:half]}…{text[1 - half :]}"
+
+
+def _spellings(path: str) -> Iterator[str]:
+    """Yield a path as written, then without white space around it, then with its accents composed or decomposed."""
+    seen = set[str]()
+    for form in ("", "NFC", "NFD"):
+        for text in (path, path.strip()):
+            spelling = unicodedata.normalize(form, text) if form else text  # type: ignore[arg-type]
+            if spelling not in seen:
+                seen.add(spelling)
+                yield spelling
 
 
 @lru_cache(_REMEMBERED)

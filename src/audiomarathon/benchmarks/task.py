@@ -6,6 +6,7 @@ can be scored again years later on a laptop.
 
 from __future__ import annotations
 
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,15 @@ _SEED = 42  # for the intervals of groups
 def storable(text: str) -> str:
     """Make a text storable in UTF-8: lone surrogates, from file names that are not UTF-8, become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def name_id(name: str) -> str:
+    """Return the id of a file or row with this name, the same for a run and an import.
+
+    White space stays as it is, since it tells names apart (Clotho has names that begin with a space). Accents are
+    composed (NFC), since file systems and tables write the same name in two forms.
+    """
+    return storable(unicodedata.normalize("NFC", name))
 
 
 @dataclass(frozen=True)

@@ -237,11 +237,10 @@ class Declared(Task):
         return found
 
     def _sample(self, row: Row, template: str, embedded: Collection[str]) -> Sample:
-        toml, first = self.toml, self.toml["clips"][0]
-        paths = row.listed(toml["clips"])
+        toml, paths = self.toml, row.listed(self.toml["clips"])
         if embedded and (bare := [path for path in paths if path not in embedded]):
             raise RowError(f"clip {shown(bare[0])} has no audio in the table, but other clips do")
-        clips = tuple(replace(row, fields={first: path}).clip(first) for path in paths)
+        clips = row.clips(toml["clips"])
         options, answer = self._options(row) if "options" in toml else ((), "")
         references = [one_text(text, "reference") for text in row.listed(toml.get("references", ()))]
         letters = tuple(LETTERS[options.index(option)] for option in options)  # options of the same text are one option
