@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from conftest import call
 from lalm_folders import ROWS, edit_table, mmau_pro_folder
 from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_clip, write_json
@@ -53,6 +54,12 @@ def cut_short(root: Path) -> None:
     clip.write_bytes(clip.read_bytes()[:1000])
 
 
+def unscaled(root: Path) -> None:
+    clip = root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav"
+    samples, rate = soundfile.read(clip, dtype="int16")
+    soundfile.write(clip, samples.astype(np.float32), rate, subtype="FLOAT")
+
+
 def too_long(root: Path) -> None:
     write_clip(root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav", seconds=2.6)
 
@@ -67,6 +74,7 @@ def edited(edit: Callable[[list], object]) -> Callable[[Path], None]:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "cut": (cut_short, "clip", "bus-lisbon-1000-0-a.wav: truncated"),
+    "unscaled": (unscaled, "clip", "bus-lisbon-1000-0-a.wav: holds samples far outside"),
     "long": (too_long, "duration", "2.60 s, expected 1 to 1 s"),
     "short": (too_short, "duration", "1.00 s, expected 2.5 to 3 s"),
     "gone": (lambda root: next((root / "TAU").rglob("tram*.wav")).unlink(), "row", "tram-lisbon.* is missing"),

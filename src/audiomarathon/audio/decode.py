@@ -20,7 +20,7 @@ import soxr
 
 from audiomarathon.audio.containers import promised_length
 from audiomarathon.audio.member import Clip, Member
-from audiomarathon.errors import AudioError, RecordError
+from audiomarathon.errors import AudioError, RecordError, warn
 from audiomarathon.files import writing
 
 Samples = npt.NDArray[np.float32]
@@ -28,6 +28,11 @@ Pcm = npt.NDArray[np.int16]
 
 BLOCK_FRAMES = 1 << 16
 MOST_SECONDS = 3600.0  # the longest clip in memory, 230 MB at 16 kHz; the tasks' clips have 90 to 300 s
+# Float mixes have peaks up to 4, and ten stems in full scale add up to 10. Integers written as floats without scaling
+# pass 16 unless they are quieter than −66 dB.
+HIGHEST_PEAK = 16.0
+LOWEST_PEAK = 2.0**-15
+_FLOATS = ("FLOAT", "DOUBLE")
 RATES_HZ = (1_000, 768_000)  # rates of real converters; a header outside this range is damaged
 
 
@@ -88,6 +93,12 @@ def probe(path: str | Clip) -> ClipInfo:
         return ClipInfo(frames / clip.samplerate, clip.samplerate, clip.channels, frames, clip.format)
 
 
+def holds_floats(path: Clip) -> bool:
+    """Tell whether a clip stores floating-point samples, which no format keeps within −1…1."""
+    with _open(path) as clip:
+        return clip.subtype in _FLOATS
+
+
 def decode(path: str | Clip, sampling_rate: int) -> Samples:
     """Return the whole clip as mono float32.
 
@@ -101,14 +112,15 @@ def decode(path: str | Clip, sampling_rate: int) -> Samples:
     Returns
     -------
     ndarray of float32, shape (ceil(frames x sampling_rate / native rate),)
-        Nominally in −1…1; silence is a valid clip. Peak memory is about twice this array, whatever the source.
+        Nominally in −1…1; no source sample is beyond `HIGHEST_PEAK`. Silence is a valid clip. Peak memory is about
+        twice this array, whatever the source.
 
     Raises
     ------
     AudioError
         As :func:`probe`; or the clip is longer than `MOST_SECONDS`, or decoding fails, ends before the header's frame
-        count, or yields NaN or infinity. An MP3 without a Xing/Info header promises no count, so a cut between two of
-        its frames is not found.
+        count, or yields NaN, infinity or samples beyond `HIGHEST_PEAK`. An MP3 without a Xing/Info header promises no
+        count, so a cut between two of its frames is not found.
     """
     return np.concatenate(list(blocks(path, sampling_rate, MOST_SECONDS)))
 
@@ -201,17 +213,34 @@ def _check_length(path: Clip, clip: soundfile.SoundFile, frames: int, promised: 
 
 
 def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
-    """Yield the clip in blocks from front to back, averaged over channels; refuse NaN and infinity."""
-    position = 0
+    """Yield the clip in blocks from front to back, averaged over channels.
+
+    Refuse NaN, infinity and samples far outside −1…1; warn of a clip so quiet that it was probably scaled twice.
+    """
+    position, peak = 0, 0.0
     while len(block := _read(path, clip, position, "float32")):
+        low, high = float(block.min()), float(block.max())
+        if not (low >= -HIGHEST_PEAK and high <= HIGHEST_PEAK):  # also true of NaN
+            _refuse(path, block, position / clip.samplerate, clip.samplerate)
+        peak = max(peak, high, -low)
         # Equal to np.mean for two channels, in a tenth of its time.
         mono = (block[:, 0] + block[:, 1]) / 2 if clip.channels == 2 else block.mean(axis=1)
-        finite = np.isfinite(mono)
-        if not finite.all():
-            where = (position + int(np.argmin(finite))) / clip.samplerate
-            raise AudioError(path, f"holds NaN or infinite samples, the first at {where:.3f} s")
         position += len(block)
         yield mono
+    if 0 < peak < LOWEST_PEAK and clip.subtype in _FLOATS:
+        warn(f"{path}: its loudest sample is {peak:.1e}, below the smallest step of 16-bit audio; was it scaled twice?")
+
+
+def _refuse(path: Clip, block: npt.NDArray[np.float32], begin: float, rate: int) -> None:
+    finite = np.isfinite(block)
+    if not finite.all():
+        first = int(np.argmin(finite.all(axis=1)))
+        raise AudioError(path, f"holds NaN or infinite samples, the first at {begin + first / rate:.3f} s")
+    loudest = np.abs(block).max(axis=1)
+    first = int(np.argmax(loudest > HIGHEST_PEAK))
+    found = f"holds samples far outside −1…1, the first is {loudest[first]:,.6g} at {begin + first / rate:.3f} s"
+    advice = "if integers were written as floats, divide 16-bit samples by 32,768"
+    raise AudioError(path, f"{found} (allowed: up to {HIGHEST_PEAK:g}); {advice}")
 
 
 def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:
