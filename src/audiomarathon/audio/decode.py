@@ -7,6 +7,7 @@ that libsndfile does not report: a clip is never shorter than its header promise
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import soundfile
 import soxr
 
-from audiomarathon.audio.containers import promised_length
+from audiomarathon.audio.containers import promised_length, without_tags
 from audiomarathon.audio.member import Clip, Member
 from audiomarathon.errors import AudioError, RecordError, warn
 from audiomarathon.files import writing
@@ -85,7 +86,7 @@ def probe(path: str | Clip) -> ClipInfo:
         The clip is missing, unreadable, empty, not audio, visibly damaged, in a format whose length cannot be checked
         (containers.py), or has an absurd sampling rate.
     """
-    path = Path(path) if isinstance(path, str) else path
+    path = _source(path)
     with _open(path) as clip:
         frames, _ = promised_length(path, clip)
         if frames == 0:
@@ -95,7 +96,7 @@ def probe(path: str | Clip) -> ClipInfo:
 
 def holds_floats(path: Clip) -> bool:
     """Tell whether a clip stores floating-point samples, which no format keeps within −1…1."""
-    with _open(path) as clip:
+    with _open(_source(path)) as clip:
         return clip.subtype in _FLOATS
 
 
@@ -132,7 +133,7 @@ def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf)
     """
     if sampling_rate <= 0:
         raise ValueError(f"sampling_rate must be positive, got {sampling_rate}")
-    path = Path(path) if isinstance(path, str) else path
+    path = _source(path)
     with _open(path) as clip:
         yield from _resampled(path, clip, sampling_rate, most_seconds)
 
@@ -142,7 +143,7 @@ def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
 
     Mono 16-bit audio at `sampling_rate` passes through unchanged.
     """
-    path = Path(path) if isinstance(path, str) else path
+    path = _source(path)
     with _open(path) as clip:
         if (clip.samplerate, clip.channels, clip.subtype) == (sampling_rate, 1, "PCM_16"):
             promised, position = promised_length(path, clip)[0], 0
@@ -252,6 +253,14 @@ def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> A
         raise AudioError(
             path, f"damaged or truncated: {clip.format} decoding stops after {where:.2f} s ({_why(error)})"
         ) from error
+
+
+def _source(path: str | Clip) -> Clip:
+    """Return what to decode of a clip: the file without its tags. A file that cannot be read is returned unchanged."""
+    path = Path(path) if isinstance(path, str) else path
+    with contextlib.suppress(OSError, ValueError):  # _open names the cause
+        return without_tags(path)
+    return path
 
 
 def _open(path: Clip) -> soundfile.SoundFile:
