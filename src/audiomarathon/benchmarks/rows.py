@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from audiomarathon.benchmarks.task import BadRow, Sample, name_id
@@ -50,6 +50,14 @@ _LIKE_A_LIST = re.compile(rf"\s*(?:(?:np\.|numpy\.)?array\(\s*)?[\[{{][\[{{(\s]*
 
 class RowError(ValueError):
     """The reason why a row cannot become a sample; loading turns it into a :class:`BadRow`."""
+
+
+class MissingClipError(RowError):
+    """The clip that a row names is not there; `name` is its file name without folders and suffix."""
+
+    def __init__(self, reason: str, name: str) -> None:
+        super().__init__(reason)
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,7 @@ class Row:
                 return Path(path)
         if not os.path.normpath(self.folder / relative).startswith(top):
             raise RowError(f"{name} {shown(written)} leaves the task's folder {self.folder}")
-        raise RowError(f"clip {shown(written)} is missing under {self.folder}")
+        raise MissingClipError(f"clip {shown(written)} is missing under {self.folder}", PurePosixPath(relative).stem)
 
     def identifier(self, clip: Path) -> str:
         """Return the row's `uniq_id` if it is a valid id (:meth:`id`), else the clip's path within the folder."""
@@ -363,16 +371,20 @@ def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def collect(
-    file: Path, folder: Path, rows: Iterable[Any], to_sample: Callable[[Row], Sample]
+    file: Path, folder: Path, rows: Iterable[Any], to_sample: Callable[[Row], Sample | None]
 ) -> tuple[list[Sample], list[BadRow]]:
-    """Return the samples made from rows, sorted by id, and the bad rows with their number (from 1) and reason."""
+    """Return the samples made from rows, sorted by id, and the bad rows with their number (from 1) and reason.
+
+    A row for which `to_sample` returns None is left out.
+    """
     samples: dict[str, tuple[int, Sample]] = {}
     bad: list[BadRow] = []
     for number, fields in enumerate(rows, start=1):
         try:
             if not isinstance(fields, dict):
                 raise fields if isinstance(fields, RowError) else RowError(f"expected an object, found {_kind(fields)}")
-            sample = to_sample(Row(folder, fields))
+            if (sample := to_sample(Row(folder, fields))) is None:
+                continue
             if sample.id in samples:
                 raise RowError(f"duplicate id {shown(sample.id)}, first used in row {samples[sample.id][0]}")
             samples[sample.id] = number, sample

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from audiomarathon.audio.decode import Samples
 
+#: Reason in :attr:`Loaded.left_out` for samples whose clip the published data is known to lack.
+KNOWN_GAPS = "known gaps of the published data"
 _SEED = 42  # for the intervals of groups
 
 
@@ -121,9 +123,11 @@ class Loaded:
     folder
         The task's own folder, found under the data root.
     left_out
-        Number of samples removed by each setting (`SKIP_PERSONS`, `BALANCE`).
+        Number of samples removed by each setting (`SKIP_PERSONS`, `BALANCE`), and because their clip is a known gap.
     defects
         Number of samples with each known defect of the data; these samples are used all the same.
+    gaps
+        Names of the clips that the published data is known to lack; `left_out` counts their samples.
     """
 
     folder: Path
@@ -131,6 +135,7 @@ class Loaded:
     bad_rows: tuple[BadRow, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     defects: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    gaps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
