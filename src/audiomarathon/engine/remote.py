@@ -20,7 +20,7 @@ from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.evaluate import Labelled, asked, error_record
 from audiomarathon.engine.setup import Hardware, Setup
-from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError, told
+from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError, told, warn
 from audiomarathon.models.checkpoint import Checkpoint
 from audiomarathon.models.prompt import Prompt, Waveform
 from audiomarathon.models.registry import get_model
@@ -82,6 +82,9 @@ class EndpointEngine(Engine):
             answer = self.endpoint.chat(messages_of(prompt), max_new_tokens=plan.max_new_tokens, seed=plan.seed)
         except (AudioError, EndpointError) as error:
             return error_record(plan, sample, told(error))
+        if answer.finish == "length" and not answer.text.strip():
+            why = "before their text began; raise MAX_NEW_TOKENS, or turn off thinking"
+            warn(f"{self.endpoint.host}: the token limit ({plan.max_new_tokens}) cut replies {why}")
         return replace(
             asked(plan, sample),
             reply=answer.text,

@@ -48,6 +48,7 @@ def summarise(
         **unscored,
         "truncated": sum(bool(record.truncated) for record in answered),
         "cut_by_token_limit": sum(record.finish == "length" for record in answered),
+        **{name: count for name, count in _oddities(answered).items() if count},
         **metrics,
         "audio_seconds": round(sum(record.clip_seconds for record in answered), 3),
         "audio_tokens": mean_of([r.audio_tokens for r in answered]),
@@ -62,6 +63,16 @@ def summarise(
         "control": facts.get("control"),
         "bad_rows": len(facts.get("bad_rows", ())),
         **{name: facts.get(name) for name in ("data_samples", "data_expected", "left_out")},
+    }
+
+
+def _oddities(answered: Sequence[Record]) -> dict[str, int]:
+    """Return how many replies are empty, and of an endpoint's how many are refusals, filtered, or masked."""
+    return {
+        "empty": sum(bool(record.finish) and not record.text.strip() for record in answered),
+        "refused": sum(record.finish == "refusal" for record in answered),
+        "filtered": sum(record.finish == "content_filter" for record in answered),
+        "key_masked": sum(bool(record.key_masked) for record in answered),
     }
 
 
