@@ -506,7 +506,18 @@ def test_lists_are_read_as_python_prints_them(text: str, found: list[Any] | None
 
 
 @pytest.mark.parametrize(
-    "text", ["['a''b']", "['a' 'b', 'c']", "[['a'], ['b']]", "['a', b'b']", "['a", "['" + "\\" * 99_999]
+    "text",
+    [
+        "['a''b']",
+        "['a' 'b', 'c']",
+        "[['a'], ['b']]",
+        "['a', b'b']",
+        "[‘a’, ‘b’]",
+        "\"['a']\"",
+        r'"[\"a\"]"',
+        "['a",
+        "['" + "\\" * 99_999,
+    ],
 )
 def test_other_notations_of_lists_are_refused(text: str) -> None:
     with pytest.raises(RowError, match="looks like a Python list"):

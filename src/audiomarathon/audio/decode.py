@@ -31,8 +31,7 @@ BLOCK_FRAMES = 1 << 16
 MOST_SECONDS = 3600.0  # the longest clip in memory, 230 MB at 16 kHz; the tasks' clips have 90 to 300 s
 # Float mixes have peaks up to 4, and ten stems in full scale add up to 10. Integers written as floats without scaling
 # pass 16 unless they are quieter than −66 dB.
-HIGHEST_PEAK = 16.0
-LOWEST_PEAK = 2.0**-15
+HIGHEST_PEAK, LOUD_PEAK, LOWEST_PEAK = 16.0, 4.0, 2.0**-15
 _FLOATS = ("FLOAT", "DOUBLE")
 RATES_HZ = (1_000, 768_000)  # rates of real converters; a header outside this range is damaged
 
@@ -216,7 +215,7 @@ def _check_length(path: Clip, clip: soundfile.SoundFile, frames: int, promised: 
 def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
     """Yield the clip in blocks from front to back, averaged over channels.
 
-    Refuse NaN, infinity and samples far outside −1…1; warn of a clip so quiet that it was probably scaled twice.
+    Refuse NaN, infinity and samples far outside −1…1; warn of a clip that is louder or quieter than real audio is.
     """
     position, peak = 0, 0.0
     while len(block := _read(path, clip, position, "float32")):
@@ -228,8 +227,9 @@ def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
         mono = (block[:, 0] + block[:, 1]) / 2 if clip.channels == 2 else block.mean(axis=1)
         position += len(block)
         yield mono
-    if 0 < peak < LOWEST_PEAK and clip.subtype in _FLOATS:
-        warn(f"{path}: its loudest sample is {peak:.1e}, below the smallest step of 16-bit audio; was it scaled twice?")
+    if clip.subtype in _FLOATS and (peak > LOUD_PEAK or 0 < peak < LOWEST_PEAK):
+        why = "above loud mixes" if peak > 1 else "below the smallest step of 16-bit audio, as if it was scaled twice"
+        warn(f"{path}: its loudest sample is {peak:.2g}, {why}; is it scaled to −1…1?")
 
 
 def _refuse(path: Clip, block: npt.NDArray[np.float32], begin: float, rate: int) -> None:

@@ -45,7 +45,7 @@ _WRAP = r"(?:np\.|numpy\.)?str_\("
 _ITEM = re.compile(
     rf"({_WRAP})?(?P<value>{_TEXT}|None|nan|[-+]?[0-9.][0-9.eE+-]*)(?(1)\))(?P<gap>\s*,\s*|\s+|$)", re.DOTALL
 )
-_LIKE_A_LIST = re.compile(rf"\s*(?:(?:np\.|numpy\.)?array\(\s*)?[\[{{][\[{{(\s]*(?:{_WRAP})?[uUbBrR]?['\"]")
+_LIKE_A_LIST = re.compile(rf"[\s'\"]*(?:(?:np\.|numpy\.)?array\(\s*)?[\[{{][\[{{(\s]*(?:{_WRAP})?[uUbBrR]?\\?['\"‘’“”]")
 
 
 class RowError(ValueError):
