@@ -95,6 +95,11 @@ def test_a_wavs_own_chunk_may_end_like_a_tag(tmp_path: Path) -> None:
     whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
 
 
+def test_a_wav_may_count_its_tag_into_its_size(tmp_path: Path) -> None:
+    data = encoded(path := tmp_path / "a.wav") + ID3V1
+    whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
+
+
 # --- WAV, AIFF, AU ----------------------------------------------------------------------------------------------------
 
 

@@ -62,24 +62,30 @@ def without_tags(path: Clip) -> Clip:
     """Return a clip without the tags behind its audio, which players ignore and libsndfile takes for damage.
 
     Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
-    any order. Bytes that are no tag stay, so that they are found as damage.
+    any order. Bytes that are no tag stay, so that they are found as damage. A WAV or AIFF may hold a tag in a chunk of
+    its own, so nothing is taken from within the size that it states.
     """
-    size = end = path.stat().st_size if path.is_file() else 0
-    if size:
-        with path.open("rb") as file:
-            kind, stated = struct.unpack("4s4s", file.read(8).ljust(8))
-            # A WAV or AIFF may hold a tag in a chunk of its own, which is none behind the audio.
-            own = int.from_bytes(stated, "little" if kind == b"RIFF" else "big") if kind in _SIZED else 0
-            own = 0 if own in _STREAMED_BYTES else 8 + own
-            while True:
-                file.seek(max(0, end - _MOST_TAIL))
-                tag = _tag_bytes(file.read(min(end, _MOST_TAIL)))
-                if not 0 < tag <= end - max(1, own):
-                    break
-                end -= tag
-    if end == size:
+    if not path.is_file() or (end := _tags_at(path)) == path.stat().st_size:
+        return path
+    with path.open("rb") as file:
+        kind, stated = struct.unpack("4s4s", file.read(8).ljust(8))
+    size = int.from_bytes(stated, "little" if kind == b"RIFF" else "big") if kind in _SIZED else 0
+    if size not in _STREAMED_BYTES and end < 8 + size:
         return path
     return replace(path, size=end) if isinstance(path, Member) else Member(path, "", 0, end)
+
+
+def _tags_at(path: Clip) -> int:
+    """Return the byte at which the tags at the end of a file begin; without tags, the file's size."""
+    end = path.stat().st_size
+    with path.open("rb") as file:
+        while end:
+            file.seek(max(0, end - _MOST_TAIL))
+            tag = _tag_bytes(file.read(min(end, _MOST_TAIL)))
+            if not 0 < tag < end:
+                break
+            end -= tag
+    return end
 
 
 def _tag_bytes(tail: bytes) -> int:
@@ -95,11 +101,11 @@ def _tag_bytes(tail: bytes) -> int:
 
 
 def _check_chunks(path: Clip, clip: soundfile.SoundFile) -> None:
-    """Require that the chunks of a WAV or AIFF fill the file exactly, and that one chunk holds audio."""
-    size, position, held, long = path.stat().st_size, 12, 0, 0
+    """Require that the chunks of a WAV or AIFF fill the file, up to its tags, and that one chunk holds audio."""
+    size, position, held, long, tags = path.stat().st_size, 12, 0, 0, _tags_at(path)
     with path.open("rb") as file:
         order: Literal["big", "little"] = "big" if file.read(4) in (b"FORM", b"RIFX") else "little"
-        while position < size:
+        while position < size and position != tags:
             file.seek(position)
             header, body = file.read(8), file.read(16)
             if len(header) < 8 or not (header[:4].isascii() and header[:4].decode("ascii").isprintable()):
