@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from audiomarathon.benchmarks.task import Task
+from audiomarathon.benchmarks.task import KNOWN_GAPS, Task
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.metrics.statistics import mean_of, means_of
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import figures_of, fingerprint_of
+from audiomarathon.text import counted
 
 
 def summarise(
@@ -58,7 +59,7 @@ def summarise(
         "peak_memory_bytes": max((r.peak_memory_bytes or 0 for r in answered), default=0) or None,
         "cost": _cost(answered),
         "timing": _timing(answered, _throughput(facts)),
-        "notes": [*metrics.get("notes", ()), *filter(None, [note_of(facts)])],
+        "notes": [*metrics.get("notes", ()), *filter(None, [note_of(facts), _gaps(facts)])],
         "busy": busy(facts, answered),
         "control": facts.get("control"),
         "bad_rows": len(facts.get("bad_rows", ())),
@@ -83,6 +84,12 @@ def note_of(facts: Mapping[str, Any]) -> str:
     """
     notes = {method.key: method.note for method in all_methods()}
     return str(facts.get("note") or notes.get(str((facts.get("identity") or {}).get("method")), ""))
+
+
+def _gaps(facts: Mapping[str, Any]) -> str:
+    """Return a note on the samples that were left out because the published data lacks their clips; "" for none."""
+    count = (facts.get("left_out") or {}).get(KNOWN_GAPS, 0)
+    return f"left out {counted(count, 'sample')} ({KNOWN_GAPS})" if isinstance(count, int) and count else ""
 
 
 def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
