@@ -94,6 +94,7 @@ WISHES = {
     "thinking in a message": event(choices=[{"message": {"content": "\n", "reasoning": "A?"}, "finish_reason": "stop"}])
     + DONE,
     "thinking in parts": event({"content": [{"type": "thinking", "thinking": "A?"}]}, "stop") + DONE,
+    "unsafe": event({"content": ""}, "SAFETY") + DONE,
     "tool call": event({"content": None, "tool_calls": [{"id": "x"}]}, "tool_calls") + DONE,
     "tokens without text": event({"content": ""}, "stop", usage={"completion_tokens": 40}) + DONE,
     "nothing": event(finish="stop") + DONE,

@@ -174,8 +174,9 @@ class TestAsking:
             ("thinking only", "40 tokens were sent as reasoning_content; raise MAX_NEW_TOKENS"),
             ("thinking in a message", "sent as reasoning;"),
             ("thinking in parts", "sent as parts that are not text"),
-            ("tool call", "sent as tool_calls"),
-            ("tokens without text", "empty, though 40 tokens were generated"),
+            ("tool call", "the server sent tool_calls; serve the model without tools"),
+            ("unsafe", "withheld the reply .finish_reason SAFETY"),
+            ("tokens without text", "empty, but 40 tokens were generated"),
         ],
     )
     def test_a_reply_that_the_server_withheld_is_an_error_with_a_remedy(

@@ -51,14 +51,15 @@ _WORD = re.compile("(?=.*[aeiouy])(?!.*[bcdfghjklmnpqrstvwxz]{4})[a-z]{4,}")  # 
 _AGAIN = (408, 409, 425, 429)  # statuses worth a retry, like every status from 500
 _HOPELESS = (401, 402, 403, 404, 405)  # statuses after which every request would fail
 _HOPELESS_CODES = ("insufficient_quota", "unsupported_parameter", "unsupported_value")
+_TOOLS = ("tool_calls", "function_call")
+_WITHHELD = ("safety", "recitation", "blocklist", "prohibited_content", "spii", "sensitive", "refusal", "other")
 _OTHER_FIELDS = (
     "reasoning_content",
     "reasoning",
     "reasoning_details",
     "thinking",
-    "tool_calls",
-    "function_call",
     "audio",
+    *_TOOLS,
 )
 _END_TOKENS = 2  # an empty reply may count its end token, and the line break before it
 _GONE_WRONG = ("abort", "error")  # finish_reason values that mean a server error
@@ -519,11 +520,15 @@ class _Reply:
             return ""
         if self.finish == "content_filter":
             return "the server's content filter withheld the reply (content_filter); change the filter's settings"
+        if self.elsewhere in _TOOLS:
+            return f"the reply is empty, and the server sent {self.elsewhere}; serve the model without tools"
         if self.elsewhere or new_tokens > _END_TOKENS:
-            count = f"{new_tokens:,} tokens were" if new_tokens else "the reply was"
+            count = f"{new_tokens:,} tokens were" if new_tokens else "its text was"
             where = f"sent as {self.elsewhere}" if self.elsewhere else "generated"
             advice = "raise MAX_NEW_TOKENS, or turn off thinking or the reasoning parser of the server"
-            return f"the reply is empty, though {count} {where}; {advice}"
+            return f"the reply is empty, but {count} {where}; {advice}"
+        if self.finish.lower() in _WITHHELD:
+            return f"the server withheld the reply (finish_reason {self.finish}); its documentation says why"
         return ""
 
 
