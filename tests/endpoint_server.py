@@ -84,6 +84,19 @@ WISHES = {
     "not done": whole("Bé").removesuffix(DONE),
     "refusal": event({"refusal": "No."}) + event(finish="stop") + DONE,
     "filter": event(finish="content_filter") + DONE,
+    "filter later": event({"content": "B"}) + event(finish="content_filter") + DONE,
+    "thinking only": event({"content": None, "reasoning_content": "I hear birds."})
+    + event({"content": None}, "stop", usage={"completion_tokens": 40})
+    + DONE,
+    "thinking cut": event({"content": None, "reasoning": "I hear"})
+    + event({}, "length", usage={"completion_tokens": 16})
+    + DONE,
+    "thinking in a message": event(choices=[{"message": {"content": "\n", "reasoning": "A?"}, "finish_reason": "stop"}])
+    + DONE,
+    "thinking in parts": event({"content": [{"type": "thinking", "thinking": "A?"}]}, "stop") + DONE,
+    "unsafe": event({"content": ""}, "SAFETY") + DONE,
+    "tool call": event({"content": None, "tool_calls": [{"id": "x"}]}, "tool_calls") + DONE,
+    "tokens without text": event({"content": ""}, "stop", usage={"completion_tokens": 40}) + DONE,
     "nothing": event(finish="stop") + DONE,
     "odd usage": event({"content": "Bé"}, "stop", usage={"prompt_tokens": float("nan"), "completion_tokens": "7"})
     + DONE,
@@ -115,6 +128,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     faults = slow = 0.0
     revoke = hang = float("inf")
+    keyless = 0.0
     posts = answered = in_flight = most_in_flight = 0
 
     def __init__(self) -> None:
@@ -124,7 +138,7 @@ class Server(ThreadingHTTPServer):
 
     def set(self, query: str) -> None:
         for name, value in parse_qsl(query, strict_parsing=bool(query)):
-            assert name in ("faults", "slow", "revoke", "hang")
+            assert name in ("faults", "slow", "revoke", "hang", "keyless")
             setattr(self, name, float(value))
 
 
@@ -174,6 +188,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _known(self) -> bool:
         known = self.headers.get("Authorization") == f"Bearer {KEY}" and self.server.answered < self.server.revoke
+        known = known or bool(self.server.keyless)
         if not known:
             self._json(401, {"error": {"message": f"Incorrect API key: {self.headers.get('Authorization')}"}})
         return known
@@ -231,7 +246,9 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(60)
 
     def _pieces(self, request: dict[str, Any], fault: str | None, wish: str) -> Iterator[bytes]:
-        if wish == "echo":
+        if self.server.keyless:
+            yield whole(wish)
+        elif wish == "echo":
             yield event({"content": json.dumps(request)}, "stop") + event(choices=[], usage=USAGE) + DONE
         elif wish in WISHES:
             yield WISHES[wish]

@@ -308,6 +308,29 @@ def test_a_flac_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
     assert_refused(path, "damaged or truncated", also_by_probe=False)
 
 
+@pytest.mark.parametrize("ending", ["wav", "aiff", "au"])
+@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_integers_written_as_floats_are_refused(tmp_path: Path, ending: str, subtype: str, channels: int) -> None:
+    samples = 32_768 * sweep(1.0, 16_000) * np.array([1, -1])[:channels]  # two channels cancel each other
+    path = write(tmp_path / f"a.{ending}", samples, 16_000, subtype=subtype)
+    assert_refused(path, "samples far outside −1…1.* divide 16-bit samples by 32,768", also_by_probe=False)
+
+
+@pytest.mark.parametrize("peak", [1.5, 4.0])
+def test_a_click_or_a_loud_mix_is_read(tmp_path: Path, peak: float) -> None:
+    samples = sweep(1.0, 16_000).copy()
+    samples[5000] = peak
+    assert decode(write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT"), 16_000)[5000] == peak
+
+
+@pytest.mark.parametrize(("factor", "named"), [(1 / 32_768, "as if it was scaled twice"), (30, "above loud mixes")])
+def test_a_clip_of_doubtful_scale_is_read_with_a_warning(tmp_path: Path, factor: float, named: str) -> None:
+    path = write(tmp_path / "a.wav", factor * sweep(1.0, 16_000), 16_000, subtype="FLOAT")
+    with pytest.warns(UserWarning, match=rf"a\.wav: its loudest sample is .* {named}"):
+        assert len(decode(path, 16_000)) == 16_000
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_are_refused_and_located(tmp_path: Path, value: float) -> None:
     samples = sweep(10.0, 16_000, 2).copy()

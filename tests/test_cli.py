@@ -420,6 +420,44 @@ class TestHub:
             find_checkpoint("Qwen/Qwen2.5-Omni-3B@v9")
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.parametrize("revision", ["", "@main", f"@{'0' * 40}"])
+    @pytest.mark.parametrize(
+        ("absent", "named"),
+        [
+            (("README.md", ".gitattributes", "LICENSE.txt", "spk_dict.pt", "pytorch_model.bin", "docs/a.json"), ""),
+            (("README.md", "tokenizer.json"), "lacks tokenizer.json; run"),
+            (("model-00002-of-00002.safetensors",), "lacks model-00002-of-00002.safetensors; run"),
+            (("speech-lora/adapter_model.safetensors",), "lacks speech-lora/adapter_model.safetensors; run"),
+            (
+                tuple(f"{letter}.json" for letter in "abcdefg"),
+                "lacks a.json, b.json, c.json, d.json, e.json and 2 more",
+            ),
+        ],
+    )
+    def test_offline_only_files_that_are_loaded_must_be_there(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: tuple[str, ...], named: str, revision: str
+    ) -> None:
+        hub = tmp_path / "models--lab--tiny"
+        snapshot = hub / "snapshots" / ("0" * 40)
+        for folder in (snapshot, hub / "refs", hub / "trees"):
+            folder.mkdir(parents=True)
+        (hub / "refs" / "main").write_text("0" * 40)
+        (snapshot / "config.json").write_text("{}")
+        (snapshot / "model.safetensors").write_bytes(safetensors.numpy.save({"w": np.zeros(100)}))
+        names = ("config.json", "model.safetensors", *absent)
+        listed = {"format_version": 1, "files": {name: {"size": 1, "blob_id": "0" * 40} for name in names}}
+        (hub / "trees" / f"{'0' * 40}.json").write_text(json.dumps(listed))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        for name in ("snapshot_download", "get_cached_repo_tree"):
+            monkeypatch.setattr(
+                huggingface_hub, name, functools.partial(getattr(huggingface_hub, name), cache_dir=tmp_path)
+            )
+        if named:
+            with pytest.raises(ModelError, match=named):
+                find_checkpoint(f"lab/tiny{revision}")
+        else:
+            assert find_checkpoint(f"lab/tiny{revision}").path == snapshot
+
     def test_a_download_is_looked_up_by_name(
         self, monkeypatch: pytest.MonkeyPatch, command, tiny_checkpoint: Path
     ) -> None:

@@ -37,6 +37,69 @@ def patched(data: bytes, place: int, new: bytes) -> bytes:
     return data[:place] + new + data[place + len(new) :]
 
 
+# --- tags behind the audio --------------------------------------------------------------------------------------------
+
+ID3V1 = b"TAG" + b"x" * 125
+ART = np.random.default_rng(0).bytes(50_000)  # holds beginnings of frames of every format
+
+
+def ape(*, version: int = 2000, header: bool = True, value: bytes = b"EAC") -> bytes:
+    item = struct.pack("<II", len(value), 0) + b"Title\0" + value
+    start, end = (
+        b"APETAGEX" + struct.pack("<IIIIQ", version, len(item) + 32, 1, flags, 0)
+        for flags in (0xA0000000, 0x80000000 * header)
+    )
+    return start * header + item + end
+
+
+LYRICS = b"LYRICSBEGININD0000200" + b"000021LYRICS200"
+ID3V2 = b"\x04\0\x10\0\0\0\x14"
+TAGS = {
+    "ID3v1": ID3V1,
+    "ID3v1 in its extended form": b"TAG+" + bytes(223) + ID3V1,
+    "APE": ape(),
+    "APE without header": ape(header=False),
+    "APE 1": ape(version=1000, header=False),
+    "APE with a picture": ape(value=ART),
+    "ID3v1 behind APE": ape(value=ART) + ID3V1,
+    "APE behind ID3v1": ID3V1 + ape(),
+    "Lyrics3": LYRICS + ID3V1,
+    "ID3v2.4": b"ID3" + ID3V2 + bytes(20) + b"3DI" + ID3V2,
+}
+ENCODINGS = {
+    "flac": {}, "wav": {}, "aiff": {}, "au": {}, "ogg": {}, "opus": {"format": "OGG", "subtype": "OPUS"}, "mp3": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ENCODINGS)
+def test_tags_behind_the_audio_change_nothing(ending: str, tmp_path: Path) -> None:
+    data = encoded(path := tmp_path / f"a.{ending}", **ENCODINGS[ending])
+    plain = audio.decode(path, RATE)
+    for name, tag in TAGS.items():
+        whole(path, data + tag)
+        np.testing.assert_array_equal(audio.decode(path, RATE), plain, name)
+
+
+@pytest.mark.parametrize("ending", ["flac", "wav", "ogg"])
+def test_a_tag_does_not_hide_that_audio_is_cut_off(ending: str, tmp_path: Path) -> None:
+    data = encoded(path := tmp_path / f"a.{ending}")
+    for tag in TAGS.values():
+        refused(path, data[:-200] + tag, "truncated|more bytes follow")
+    too_long = ape().replace(struct.pack("<I", len(ape()) - 32), struct.pack("<I", 10**9))
+    refused(path, data + too_long, "damaged|truncated")
+
+
+def test_a_wavs_own_chunk_may_end_like_a_tag(tmp_path: Path) -> None:
+    data = encoded(path := tmp_path / "a.wav")
+    data += b"id3 " + struct.pack("<I", len(TAGS["ID3v2.4"])) + TAGS["ID3v2.4"]
+    whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
+
+
+def test_a_wav_may_count_its_tag_into_its_size(tmp_path: Path) -> None:
+    data = encoded(path := tmp_path / "a.wav") + ID3V1
+    whole(path, patched(data, 4, struct.pack("<I", len(data) - 8)))
+
+
 # --- WAV, AIFF, AU ----------------------------------------------------------------------------------------------------
 
 

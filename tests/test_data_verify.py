@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from conftest import call
 from lalm_folders import ROWS, edit_table, mmau_pro_folder
 from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_clip, write_json
@@ -48,9 +49,24 @@ def test_a_whole_root_is_in_order(root: Path) -> None:
     assert code == 0, output
 
 
+def test_known_gaps_are_noted_and_are_no_problem(root: Path) -> None:
+    gap = {"path": "dev/mixed_concatenated_audio_0061.wav", "uniq_id": 61}
+    edit_rows(root / "SLUE" / "merged_audio_data.json", lambda rows: rows[2].update(gap))
+    code, output = call("data", "verify", "slue", "--data", root)
+    assert code == 0, output
+    assert "slue: note: 1 sample left out: known gaps of the published data" in output
+    assert "mixed_concatenated_audio_0061" in output
+
+
 def cut_short(root: Path) -> None:
     clip = root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav"
     clip.write_bytes(clip.read_bytes()[:1000])
+
+
+def unscaled(root: Path) -> None:
+    clip = root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav"
+    samples, rate = soundfile.read(clip, dtype="int16")
+    soundfile.write(clip, samples.astype(np.float32), rate, subtype="FLOAT")
 
 
 def too_long(root: Path) -> None:
@@ -67,6 +83,7 @@ def edited(edit: Callable[[list], object]) -> Callable[[Path], None]:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "cut": (cut_short, "clip", "bus-lisbon-1000-0-a.wav: truncated"),
+    "unscaled": (unscaled, "clip", "bus-lisbon-1000-0-a.wav: holds samples far outside"),
     "long": (too_long, "duration", "2.60 s, expected 1 to 1 s"),
     "short": (too_short, "duration", "1.00 s, expected 2.5 to 3 s"),
     "gone": (lambda root: next((root / "TAU").rglob("tram*.wav")).unlink(), "row", "tram-lisbon.* is missing"),

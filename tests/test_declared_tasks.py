@@ -9,11 +9,13 @@ import json
 import os
 import re
 import shutil
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pytest
 from builders import lines_of, records_in
@@ -28,6 +30,7 @@ from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task
 from audiomarathon.benchmarks.lalm_bench.declared import _KEYS, Declared
 from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
 from audiomarathon.benchmarks.lalm_bench.questions import Questions, right_by_words
+from audiomarathon.benchmarks.rows import RowError, list_in
 from audiomarathon.errors import AudioMarathonError, DataError, SettingsError
 from audiomarathon.records import LETTERS, Record
 from audiomarathon.scoring.scorer import figures_of
@@ -106,6 +109,13 @@ SHAPES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "JSON lines": (ROWS, {"rows": "sounds.jsonl"}),
     "columns of a CSV": (COLUMNS, {"rows": "sounds.csv", "options": [f"choice_{n}" for n in range(4)]}),
     "JSON in a CSV": (with_rows(options=as_json), {"rows": "sounds.csv"}),
+    "what pandas writes of lists": (
+        with_rows(options=lambda row: str(row["options"]), audio=lambda row: f"('{row['audio']}',)"),
+        {"rows": "sounds.csv"},
+    ),
+    "what pandas writes of arrays": (
+        with_rows(options=lambda row: str(np.array(row["options"]))), {"rows": "sounds.csv"}
+    ),
     "a parquet table": (ROWS, {"rows": "sounds.parquet"}),
     "parquet tables": (ROWS, {"rows": "sounds-*.parquet"}),
     "letters": (with_rows(answer=lambda row: f"({'abcd'[place(row)]})"), {"answer_is": "letter"}),
@@ -179,6 +189,24 @@ def test_audio_in_a_table_is_written_once_into_the_cache(tmp_path: Path, monkeyp
     assert len(there) == 4
     task.load(task.find(tmp_path / "2"))
     assert {file: file.stat().st_mtime_ns for file in data.folder.iterdir()} == there
+
+
+def test_clips_are_found_by_names_with_any_white_space_and_form_of_accents(tmp_path: Path) -> None:
+    names = [" in front.wav", "a  b.wav", "no\u00a0break.wav", "cafe\u0301.wav", "caf\u00e8.wav"]
+    rows = [{**ROWS[0], "id": None, "audio": f"odd/{name}"} for name in names]
+    rows[3]["audio"], rows[4]["audio"] = "odd/caf\u00e9.wav", "odd/cafe\u0300.wav"  # in the other form
+    task = declared(tmp_path, rows, id=None)
+    for name in names:
+        write_clip(tmp_path / "data" / "odd" / name, seconds=0.3)
+    data = loaded(task)[1]
+    assert not data.bad_rows
+    assert {sample.id for sample in data.samples} == {unicodedata.normalize("NFC", f"odd/{name}") for name in names}
+
+
+def test_a_clip_may_be_the_whole_cell(tmp_path: Path) -> None:
+    task = declared(tmp_path, [{**ROWS[0], "audio": " in front.wav"}])
+    clip = write_clip(tmp_path / "data" / " in front.wav", seconds=0.3)
+    assert loaded(task)[1].samples[0].clips == (clip,)
 
 
 def test_a_table_may_hold_paths_but_not_audio_in_some_rows_only(
@@ -461,6 +489,8 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"options": ["a dog", "a dog"], "answer": "a dog"}, "two of the options .* are the same"),
         ({"options": ["(A) a dog", "(B) a dog"], "answer": "(A) a dog"}, "two of the options .* are the same"),
         ({"options": "[broken"}, "has 1 options"),
+        ({"options": "['a dog', 'a bell', ...]"}, "looks like a Python list"),
+        ({"options": "{'a dog', 'a bell'}"}, "looks like a Python list"),
         ({"audio": "../../x.wav"}, "leaves the task's folder"),
         ({"audio": "clips/9.wav"}, "is missing under"),
         ({"audio": None}, "field 'audio' is missing"),
@@ -488,11 +518,91 @@ def test_an_answer_beyond_the_options_is_a_bad_row(how: str, answer: object, tmp
     assert f"answer {str(answer)!r} is not one of" in data.bad_rows[0].reason
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("""['it\\'s', "b", 'é\\n']""", ["it's", "b", "é\n"]),
+        ("['a',]", ["a"]),
+        ("['a'\n 'b']", ["a", "b"]),
+        ("array(['a', 'b'], dtype=object)", ["a", "b"]),
+        ("[np.str_('a'), np.str_('b')]", ["a", "b"]),
+        ("['a', nan, None]", ["a", None, None]),
+        ("[1. 2.5]", [1.0, 2.5]),
+        ("[]", []),
+        ("[music] a dog", None),
+        ("(A dog barks)", None),
+        ("(1, 2)", None),
+    ],
+)
+def test_lists_are_read_as_python_prints_them(text: str, found: list[Any] | None) -> None:
+    assert list_in(text) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "['a''b']",
+        "['a' 'b', 'c']",
+        "[['a'], ['b']]",
+        "['a', b'b']",
+        "[‘a’, ‘b’]",
+        "\"['a']\"",
+        r'"[\"a\"]"',
+        "['a",
+        "['" + "\\" * 99_999,
+    ],
+)
+def test_other_notations_of_lists_are_refused(text: str) -> None:
+    with pytest.raises(RowError, match="looks like a Python list"):
+        list_in(text)
+
+
+@pytest.mark.parametrize(("name", "text"), [("transcript", "['go', 'on']"), ("references", ["['a dog', 'a bell']"])])
+def test_one_text_that_spells_a_list_makes_a_bad_row(name: str, text: object, tmp_path: Path) -> None:
+    task = declared(
+        tmp_path, with_rows(says=lambda _row: text), options=None, answer=None, question=None, **{name: "says"}
+    )
+    assert "looks like a list" in loaded(task)[1].bad_rows[0].reason
+
+
 def test_a_caption_that_is_null_makes_a_bad_row(tmp_path: Path) -> None:
     rows = with_rows(says=lambda row: ["a sound", None][: 1 + place(row)])
     more = {"options": None, "answer": None, "question": None, "references": "says"}
     _task, data = loaded(declared(tmp_path, rows, **more))
     assert [(bad.row, bad.reason) for bad in data.bad_rows] == [(n, "field 'says' is missing") for n in (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["s-00000-of-00002"], "only 1 of 2 shards would be read; absent: s-00001-of-00002.json"),
+        (["s-00001-of-00002"], "absent: s-00000-of-00002.json"),
+        (["s-01-of-03", "s-03-of-03"], "absent: s-02-of-03.json"),  # counted from 1
+        (["s_1_of_12"], "absent: s_0_of_12.json, s_2_of_12.json.* and 6 more"),
+        (["s-00000-of-00002-1a2b3c"], r"absent: s-00001-of-00002\*.json"),
+        (["s-0-of-1", "s-other-0-of-2"], "absent: s-other-1-of-2.json"),  # two splits
+        (["s-0-of-1", "s-0-of-2", "s-1-of-2"], "s-0-of-1.json and s-0-of-2.json state different totals"),
+        (["s-0-of-2", "s-0-of-2-1a2b3c", "s-1-of-2"], "are the same shard"),
+        (["s-0-of-2", "s-1-of-2", "s-3-of-2"], "s-3-of-2.json is not one of 2 shards"),
+    ],
+)
+def test_missing_shards_are_named(names: list[str], told: str, tmp_path: Path) -> None:
+    task = declared(tmp_path, rows="s*.json")
+    (tmp_path / "data" / "s*.json").unlink()
+    for name in names:
+        write_json(tmp_path / "data" / f"{name}.json", [{**ROWS[0], "id": name}])
+    with pytest.raises(DataError, match=told):
+        loaded(task)
+
+
+def test_whole_shards_are_read_and_one_alone_is_not(tmp_path: Path) -> None:
+    task = declared(tmp_path, rows="s-*.parquet")
+    (file := tmp_path / "data" / "s-0.parquet").rename(file.with_name("s-00000-of-00002.parquet"))
+    more = pyarrow.Table.from_pylist([{**row, "id": f"more {row['id']}"} for row in ROWS])
+    parquet.write_table(more, file.with_name("s-00001-of-00002.parquet"))
+    assert len(loaded(task)[1].samples) == 8
+    with pytest.raises(DataError, match=r"there, but not read: s-00001-of-00002\.parquet"):
+        loaded(toml(task, FACTS, rows="s-00000-of-00002.parquet"))
 
 
 def test_a_line_that_is_not_json_is_a_bad_row(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def test_a_judge_that_failed_elsewhere_leaves_its_name_free(toy: Path) -> None:
 
 
 def test_an_answer_that_holds_the_key_is_not_kept_masked(toy: Path, server: Callable[[], int]) -> None:
-    """A key of one letter stands in every answer; masked, it would be a judgement that nobody gave."""
+    """Masked, it would be a judgement that nobody gave."""
     bench = Bench("A", judge := open_judges("endpoint:tiny")["tiny"])
     chat = judge.endpoint.chat  # type: ignore[attr-defined]
     judge.endpoint.chat = lambda *given, **more: replace(chat(*given, **more), masked=True)  # type: ignore[attr-defined]
@@ -344,6 +344,16 @@ def test_an_answer_that_holds_the_key_is_not_kept_masked(toy: Path, server: Call
     assert {one.values["missing"].get("A") for one in verdicts_of(toy)} == {"failed", None}  # none is asked of ""
     judge.endpoint.chat = chat  # type: ignore[attr-defined]
     assert judge_run(case_of(toy), bench) == 0
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_an_empty_answer_is_a_failed_request_that_says_why(toy: Path, server: Callable[[], int], finish: str) -> None:
+    bench = Bench("A", judge := open_judges("endpoint:tiny")["tiny"])
+    chat = judge.endpoint.chat  # type: ignore[attr-defined]
+    judge.endpoint.chat = lambda *given, **more: replace(chat(*given, **more), text="\n", finish=finish)  # type: ignore[attr-defined]
+    assert judge_run(case_of(toy), bench) > 0
+    errors = {one.error for of in read_judgements(toy)["A"].values() for one in of.values()}
+    assert all(f"the answer is empty ({finish}, " in str(error) for error in errors)
 
 
 def test_runs_that_share_requests_are_planned_once_and_share_a_table_of_anchors(

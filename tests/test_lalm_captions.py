@@ -136,6 +136,14 @@ def test_bad_rows_are_named_and_count_in_the_corpus(tmp_path: Path) -> None:
     assert [*map(tuple, corpus)] == [*REFERENCES, ("Nothing.",) * 5]
 
 
+def test_a_caption_that_spells_a_list_makes_a_bad_row(tmp_path: Path) -> None:
+    first, *others = CAPTIONS
+    clotho_folder(tmp_path, {**CAPTIONS, first: (str(CAPTIONS[first]), "", "", "", "")})
+    loaded = load(tmp_path)
+    assert {sample.id for sample in loaded.samples} == {*others}
+    assert "looks like a list" in loaded.bad_rows[0].reason
+
+
 def test_audiocaps_is_read_a_row_a_caption(tmp_path: Path) -> None:
     rows = [
         (str(number), video, start, f"{text} {video}")

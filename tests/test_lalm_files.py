@@ -17,9 +17,17 @@ from lalm_folders import KWARGS, ROWS, SCHEMA, closed, following, mmau_pro_folde
 from pyarrow import parquet
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks import rows as table_rows
 from audiomarathon.benchmarks.lalm_bench import figures
-from audiomarathon.benchmarks.lalm_bench.exchange import answers, comprehensive, predictions, read_answers, scores
+from audiomarathon.benchmarks.lalm_bench.exchange import (
+    answers,
+    comprehensive,
+    predictions,
+    read_answers,
+    read_captions,
+    scores,
+)
 from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
 from audiomarathon.errors import DataError
 from audiomarathon.judges.judgements import request_of
@@ -47,6 +55,31 @@ def replies_file(
 
 def read(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+NAMES = (" in front.wav", "double  space.wav", "a\ttab.wav", "no\u00a0break.wav", "cafe\u0301 .wav", "z.wav")
+
+
+@pytest.mark.parametrize(
+    "written_as",
+    [str, lambda name: unicodedata.normalize("NFC", name), lambda name: " ".join(name.split())],
+    ids=["as in the table", "composed", "without odd white space"],
+)
+def test_a_run_and_an_import_give_a_name_the_same_id(written_as: Callable[[str], str], tmp_path: Path) -> None:
+    clotho_folder(tmp_path, {name: next(iter(CAPTIONS.values())) for name in NAMES})
+    task = get_task("clotho")
+    ids = {sample.id for sample in task.load(task.find(tmp_path)).samples}
+    assert ids == {unicodedata.normalize("NFC", name) for name in NAMES}
+    file = written(tmp_path / "p.json", [{"audio_id": written_as(name), "prediction": "rain"} for name in NAMES])
+    assert {record.id for record in read_captions(file, tmp_path)} == ids
+
+
+def test_names_that_differ_in_white_space_only_are_kept_apart(tmp_path: Path) -> None:
+    clotho_folder(tmp_path, {name: next(iter(CAPTIONS.values())) for name in ("a b.wav", "a  b.wav")})
+    file = written(tmp_path / "p.json", [{"audio_id": "a  b.wav", "prediction": "rain"}])
+    assert [record.id for record in read_captions(file, tmp_path)] == ["a  b.wav"]
+    with pytest.raises(DataError, match="lacks 'references'"):
+        read_captions(written(file, [{"audio_id": " a b.wav", "prediction": "rain"}]), tmp_path)
 
 
 def test_predictions_of_clotho_become_a_run_and_come_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,16 @@ from endpoint_server import KEY
 from audiomarathon.cli import app as cli
 from audiomarathon.cli.doctor_checks import examine_endpoint
 from audiomarathon.compression.registry import get_method
-from audiomarathon.endpoint.client import Answer, Endpoint, EndpointError, Prices, _seconds, proxy_of, without_key
+from audiomarathon.endpoint.client import (
+    Answer,
+    Endpoint,
+    EndpointError,
+    Prices,
+    _seconds,
+    is_secret,
+    proxy_of,
+    without_key,
+)
 from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.remote import _wav, messages_of
 from audiomarathon.engine.run import run
@@ -44,6 +53,7 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.report import render, tables
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.settings import RunSettings
+from audiomarathon.text import flags_of
 
 
 def told(url: str) -> dict[str, int]:
@@ -146,11 +156,34 @@ class TestAsking:
 
     @pytest.mark.parametrize(
         ("wish", "text", "finish"),
-        [("refusal", "No.", "stop"), ("filter", "", "content_filter"), ("nothing", "", "stop")],
+        [
+            ("refusal", "No.", "refusal"),
+            ("filter later", "B", "content_filter"),
+            ("nothing", "", "stop"),
+            ("thinking cut", "", "length"),
+        ],
     )
     def test_a_reply_that_is_none_is_a_reply(self, url: str, wish: str, text: str, finish: str) -> None:
         answer = ask(client(url, attempts=1), text=wish)
         assert (answer.text, answer.finish) == (text, finish)
+
+    @pytest.mark.parametrize(
+        ("wish", "message"),
+        [
+            ("filter", "content filter withheld the reply"),
+            ("thinking only", "40 tokens were sent as reasoning_content; raise MAX_NEW_TOKENS"),
+            ("thinking in a message", "sent as reasoning;"),
+            ("thinking in parts", "sent as parts that are not text"),
+            ("tool call", "the server sent tool_calls; serve the model without tools"),
+            ("unsafe", "withheld the reply .finish_reason SAFETY"),
+            ("tokens without text", "empty, but 40 tokens were generated"),
+        ],
+    )
+    def test_a_reply_that_the_server_withheld_is_an_error_with_a_remedy(
+        self, url: str, wish: str, message: str
+    ) -> None:
+        with pytest.raises(EndpointError, match=message):
+            ask(client(url, attempts=1), text=wish)
 
     @pytest.mark.parametrize(
         ("wish", "message"),
@@ -391,6 +424,38 @@ class TestKey:
     def test_blanking(self, text: str, key: str, left: str) -> None:
         assert without_key(text, key) == left
 
+    @pytest.mark.parametrize(
+        ("key", "secret"),
+        [
+            *(
+                (key, True)
+                for key in (KEY, "sk-proj-" + "aB3xT9" * 8, "123e4567-e89b-12d3-a456-426614174000", "0a9f" * 8)
+            ),
+            *((key, False) for key in ("", "k", "EMPTY", "none", "lm-studio", "sk-no-key-required", "a9f3c2")),
+            *((key, False) for key in ("recording-studio-2024", "RecordingStudioInOslo7", "0" * 32, "x" * 32)),
+        ],
+    )
+    def test_only_a_long_key_that_is_no_words_is_masked_in_replies(self, key: str, secret: bool) -> None:
+        assert is_secret(key) is secret
+
+    @pytest.mark.parametrize("key", ["lm-studio", "sk-no-key-required", "Bearer", "e", KEY])
+    def test_no_reply_finish_or_model_depends_on_the_key(self, serve: Callable[..., str], key: str) -> None:
+        endpoint = client(serve(keyless=1), key)
+        answer = say(endpoint, "Recording studio required, Bearer")
+        assert (answer.text, answer.finish, answer.masked) == ("Recording studio required, Bearer", "stop", False)
+        assert endpoint.models() == ["tiny", "other"]
+
+    def test_a_part_of_it_in_a_reply_stays(self, url: str) -> None:
+        assert say(client(url), "a part of the key").text == f"it ends in {KEY[8:]}"
+
+    def test_one_that_is_not_masked_in_replies_is_warned_of_unseen(self, recwarn: pytest.WarningsRecorder) -> None:
+        Endpoint.from_env("m", {"OPENAI_API_KEY": KEY})
+        assert not recwarn
+        Endpoint.from_env("m", {"OPENAI_API_KEY": "lm-studio"})
+        (warning,) = recwarn
+        assert "OPENAI_API_KEY is short or made of plain words" in str(warning.message)
+        assert "lm-studio" not in str(warning.message)
+
     def test_an_error_without_words_is_named_once(self) -> None:
         assert client("http://x/v1").clean(httpx2.ReadError("")) == "ReadError"
 
@@ -618,7 +683,7 @@ class TestRuns:
         folder = go(url).folder
         assert all(KEY not in file.read_text() for file in folder.iterdir() if file.is_file())
 
-    @pytest.mark.parametrize("wish", ["400 {key} {quoted}", "500 {part}", "the key", "a part of the key"])
+    @pytest.mark.parametrize("wish", ["400 {key} {quoted}", "500 {part}", "the key"])
     def test_the_key_is_in_no_file_and_no_line_whatever_the_server_says(
         self,
         go: Callable[..., Any],
@@ -634,6 +699,19 @@ class TestRuns:
         assert not any(KEY[at : at + 6] in text for text in texts for at in range(len(KEY) - 5))
         assert all("***" in f"{record['reply']}{record['error']}" for record in records_in(folder))
         assert all(record.get("key_masked", False) == (record["error"] is None) for record in records_in(folder))
+
+    def test_odd_replies_are_counted_beside_the_score(
+        self, go: Callable[..., Any], url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wishes = iter(("thinking cut", "refusal", "filter later", "the key", "filter"))
+        monkeypatch.setattr(
+            "audiomarathon.engine.remote.heard", lambda *given: Prompt(next(wishes), heard(*given).clips)
+        )
+        with pytest.warns(UserWarning, match=r"the token limit \(16\) cut replies before their text began"):
+            summary = go(url).summary
+        assert flags_of(summary) == [
+            "1 error", "3 unparsed", "1 cut", "1 empty", "1 refused", "1 filtered", "1 with the key masked",
+        ]  # fmt: skip
 
     def test_many_requests_under_faults_are_answered_once_each(
         self,

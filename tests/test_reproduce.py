@@ -134,6 +134,17 @@ class TestCommand:
         for line in ("race was not run: ", "2 samples per task only", "tau: the data has 10 samples, the whole task"):
             assert f"\n- {line}" in told
 
+    def test_known_gaps_are_told_with_the_number_of_samples_scored(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SLUE_DATA_PATH", str(task_folders.build_slue(tmp_path / "SLUE")))
+        gap = {"path": "dev/mixed_concatenated_audio_0061.wav", "uniq_id": 61}
+        task_folders.edit_rows(tmp_path / "SLUE" / "merged_audio_data.json", lambda rows: rows[2].update(gap))
+        found = CliRunner().invoke(app, ["reproduce", "slue", "--model", "embedded", "--results", str(tmp_path)])
+        assert found.output.count("left out 1 sample (known gaps of the published data)") == 2  # first and last
+        told = (tmp_path / "reproduce-paper" / "embedded.md").read_text()
+        assert "\n- slue: known gaps of the published data left out: 1, so n is 2" in told
+
     def test_a_task_that_the_paper_has_not_is_refused_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         theirs = type("Theirs", (Tau,), {"key": "theirs", "aliases": ()})()
         monkeypatch.setattr("audiomarathon.benchmarks.registry.plugins", lambda group, *_: [theirs][: group == TASKS])

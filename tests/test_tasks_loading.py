@@ -17,6 +17,7 @@ from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
 from audiomarathon.benchmarks import BadRow, Filters, Loaded, Sample, get_task
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import class_of, natural
+from audiomarathon.benchmarks.task import KNOWN_GAPS
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.records import Record
 
@@ -445,6 +446,60 @@ def test_public_filters_of_vesus(tmp_path: Path) -> None:
     assert ids(Filters(skip_emotion="Sad")) == (["1_happy", "2_happy", "10_happy"], {"SKIP_EMOTION": 3})
     with pytest.raises(SettingsError, match=r"SKIP_EMOTION=hapy: .*allowed: angry, happy"):
         ids(Filters(skip_emotion="hapy"))
+
+
+GAPS = [
+    ("slue", {"path": "dev/mixed_concatenated_audio/mixed_concatenated_audio_0061.wav"}),
+    ("vesus", {"path": "2/person_2_Fearful_sentences_001_2.0min.wav", "person_id": 2, "emotion_label": "Fearful"}),
+    ("vesus", {"path": "6/person_6_Angry_words_phrases_001_2.0min.wav", "person_id": "6", "emotion_label": "anger"}),
+    ("vox", {"path": "wav/id02577/id02577_segment_8.wav"}),
+    ("vox_age", {"path": "wav/id02685/id02685_segment_1.wav"}),
+]
+
+
+@pytest.mark.parametrize(("key", "row"), GAPS)
+def test_a_known_gap_of_the_published_data_is_left_out_and_counted(
+    key: str, row: dict[str, Any], tmp_path: Path
+) -> None:
+    root = build_all(tmp_path, [key])
+    edit_rows(metadata(root / key.upper(), key), lambda rows: rows.append({**rows[0], **row, "uniq_id": "gap"}))
+    loaded = load(root, key)
+    assert (loaded.bad_rows, loaded.left_out, len(loaded.samples)) == ((), {KNOWN_GAPS: 1}, len(EXPECTED[key]))
+    assert loaded.gaps[0].replace("_fearful", "_Fearful").replace("_angry", "_Angry") in row["path"]
+    write_clip(root / key.upper() / row["path"])
+    changed = {"emotion_label": "happy", "answer_gt": "B"} if key == "vesus" else {}
+    edit_rows(metadata(root / key.upper(), key), lambda rows: rows[-1].update(changed))
+    loaded = load(root, key)
+    assert (loaded.bad_rows, loaded.left_out, len(loaded.samples)) == ((), {}, len(EXPECTED[key]) + 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "row"),
+    [
+        ("slue", {"path": "mixed_concatenated_audio_0062.wav"}),
+        ("vesus", {"path": "2/person_2_Sad_sentences_001_2.0min.wav", "person_id": 2, "emotion_label": "sad"}),
+        ("vesus", {"path": "2/person_2_Fearful_sentences_003_2.0min.wav", "emotion_label": "fearful"}),
+        ("vox", {"path": "wav/id02577/id02577_segment_80.wav"}),
+        ("gtzan", {"path": "mixed_concatenated_audio_0061.wav"}),
+    ],
+)
+def test_any_other_missing_clip_is_a_bad_row(key: str, row: dict[str, Any], tmp_path: Path) -> None:
+    root = build_all(tmp_path, [key])
+    edit_rows(metadata(root / key.upper(), key), lambda rows: rows.append({**rows[0], **row, "uniq_id": "gap"}))
+    loaded = load(root, key)
+    assert [bad.row for bad in loaded.bad_rows] == [len(EXPECTED[key]) + 1]
+    assert not loaded.left_out
+
+
+def test_fifteen_gaps_are_known() -> None:
+    found = {key: set(getattr(get_task(key), "known_gaps", ())) for key in BUILDERS}
+    assert {key: len(names) for key, names in found.items() if names} == {
+        "slue": 1,
+        "vesus": 12,
+        "vox": 2,
+        "vox_age": 2,
+    }
+    assert len(set().union(*found.values())) == 15
 
 
 def test_balance_of_had_is_seeded_and_counted(tmp_path: Path) -> None:

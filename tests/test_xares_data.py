@@ -46,6 +46,20 @@ def test_an_index_agrees_with_tarfile(tmp_path: Path) -> None:
             assert entry.audio.stat().st_size == entry.audio.size
 
 
+@pytest.mark.parametrize(
+    ("glob", "kept", "absent"),
+    [("wds-audio-test-00000{0..1}.tar", "wds-audio-test-000000.tar", "wds-audio-test-000001.tar"),
+     ("wds-audio-test-*.tar", "wds-audio-test-00000-of-00002.tar", "wds-audio-test-00001-of-00002.tar")],
+)  # fmt: skip
+def test_absent_tars_of_a_series_are_named(glob: str, kept: str, absent: str, tmp_path: Path) -> None:
+    folder = write_cremad(tmp_path) / "cremad"
+    (folder / "wds-audio-test-000000.tar").rename(folder / kept)
+    (folder / "wds-audio-test-000001.tar").unlink()
+    task = task_of("cremad")
+    with pytest.raises(DataError, match=absent):
+        replace(task, globs={**task.globs, "test": glob}).read(tmp_path)
+
+
 def _link(kind: bytes) -> tarfile.TarInfo:
     member = tarfile.TarInfo("linked.wav")
     member.type, member.linkname = kind, "/etc/passwd"

@@ -59,9 +59,13 @@ def score_text(score: float | None, interval: Sequence[float] | None) -> str:
 
 
 def flags_of(summary: Mapping[str, Any]) -> list[str]:
-    """Return the problems of a run's replies, such as `2 errors`, `3 unparsed`, `1 cut` (by the token limit)."""
+    """Return the problems of a run's replies, such as `2 errors`, `3 unparsed`, `1 cut` (by the token limit).
+
+    Of an endpoint's replies, also how many are `empty`, `refused`, `filtered` (by the server) or had the key masked.
+    """
     found = [counted(errors, "error")] if (errors := summary.get("errors")) else []
     named = {"unscored": "unscored", "unparsed": "unparsed", "cut_by_token_limit": "cut", "truncated": "truncated"}
+    named |= {"empty": "empty", "refused": "refused", "filtered": "filtered", "key_masked": "with the key masked"}
     found += [f"{summary[name]:,} {word}" for name, word in named.items() if summary.get(name)]
     return found + ["busy machine"] * bool(summary.get("busy"))
 

@@ -10,13 +10,15 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 import soundfile
 
-from audiomarathon.audio.member import Clip
+from audiomarathon.audio.member import Clip, Member
 from audiomarathon.errors import AudioError
 
+_SIZED = (b"RIFF", b"RIFX", b"FORM")  # first bytes of containers that state their own size
 _CHUNKED = {"WAV", "WAVEX", "RF64", "AIFF"}
 # Sizes written by programs that could not seek back to state the real size.
 _STREAMED_BYTES = {0, 0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF}
@@ -25,6 +27,7 @@ _SAMPLE_BYTES |= {"FLOAT": 4, "DOUBLE": 8}
 _FLAC_CANDIDATES = 100
 _FLAC_HERTZ = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000) + 4 * (0,)
 _BITS_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+_MOST_TAIL = 355  # the last bytes of a file tell its tag; ID3v1 in its extended form has the longest
 _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay and padding
 
 
@@ -55,12 +58,54 @@ def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
     return int(clip.frames), True
 
 
+def without_tags(path: Clip) -> Clip:
+    """Return a clip without the tags behind its audio, which players ignore and libsndfile takes for damage.
+
+    Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
+    any order. Bytes that are no tag stay, so that they are found as damage. A WAV or AIFF may hold a tag in a chunk of
+    its own, so nothing is taken from within the size that it states.
+    """
+    if not path.is_file() or (end := _tags_at(path)) == path.stat().st_size:
+        return path
+    with path.open("rb") as file:
+        kind, stated = struct.unpack("4s4s", file.read(8).ljust(8))
+    size = int.from_bytes(stated, "little" if kind == b"RIFF" else "big") if kind in _SIZED else 0
+    if size not in _STREAMED_BYTES and end < 8 + size:
+        return path
+    return replace(path, size=end) if isinstance(path, Member) else Member(path, "", 0, end)
+
+
+def _tags_at(path: Clip) -> int:
+    """Return the byte at which the tags at the end of a file begin; without tags, the file's size."""
+    end = path.stat().st_size
+    with path.open("rb") as file:
+        while end:
+            file.seek(max(0, end - _MOST_TAIL))
+            tag = _tag_bytes(file.read(min(end, _MOST_TAIL)))
+            if not 0 < tag < end:
+                break
+            end -= tag
+    return end
+
+
+def _tag_bytes(tail: bytes) -> int:
+    """Return the length of the tag that ends a file, from the file's last bytes; 0 without a tag."""
+    if tail[-128:-125] == b"TAG":
+        return 128 + 227 * (tail[-355:-351] == b"TAG+")
+    if tail[-32:-24] == b"APETAGEX":
+        size, _items, flags = struct.unpack("<III", tail[-20:-8])
+        return int(size) + 32 * (flags >> 31) if size >= 32 else 0
+    if tail[-9:] == b"LYRICS200" and tail[-15:-9].isdigit():
+        return int(tail[-15:-9]) + 15
+    return 10 + _id3_bytes(b"ID3" + tail[-7:]) if tail[-10:-7] == b"3DI" else 0
+
+
 def _check_chunks(path: Clip, clip: soundfile.SoundFile) -> None:
-    """Require that the chunks of a WAV or AIFF fill the file exactly, and that one chunk holds audio."""
-    size, position, held, long = path.stat().st_size, 12, 0, 0
+    """Require that the chunks of a WAV or AIFF fill the file, up to its tags, and that one chunk holds audio."""
+    size, position, held, long, tags = path.stat().st_size, 12, 0, 0, _tags_at(path)
     with path.open("rb") as file:
         order: Literal["big", "little"] = "big" if file.read(4) in (b"FORM", b"RIFX") else "little"
-        while position < size:
+        while position < size and position != tags:
             file.seek(position)
             header, body = file.read(8), file.read(16)
             if len(header) < 8 or not (header[:4].isascii() and header[:4].decode("ascii").isprintable()):

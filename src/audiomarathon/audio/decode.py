@@ -7,6 +7,7 @@ that libsndfile does not report: a clip is never shorter than its header promise
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ import numpy.typing as npt
 import soundfile
 import soxr
 
-from audiomarathon.audio.containers import promised_length
+from audiomarathon.audio.containers import promised_length, without_tags
 from audiomarathon.audio.member import Clip, Member
-from audiomarathon.errors import AudioError, RecordError
+from audiomarathon.errors import AudioError, RecordError, warn
 from audiomarathon.files import writing
 
 Samples = npt.NDArray[np.float32]
@@ -28,6 +29,10 @@ Pcm = npt.NDArray[np.int16]
 
 BLOCK_FRAMES = 1 << 16
 MOST_SECONDS = 3600.0  # the longest clip in memory, 230 MB at 16 kHz; the tasks' clips have 90 to 300 s
+# Float mixes have peaks up to 4, and ten stems in full scale add up to 10. Integers written as floats without scaling
+# pass 16 unless they are quieter than −66 dB.
+HIGHEST_PEAK, LOUD_PEAK, LOWEST_PEAK = 16.0, 4.0, 2.0**-15
+_FLOATS = ("FLOAT", "DOUBLE")
 RATES_HZ = (1_000, 768_000)  # rates of real converters; a header outside this range is damaged
 
 
@@ -80,12 +85,18 @@ def probe(path: str | Clip) -> ClipInfo:
         The clip is missing, unreadable, empty, not audio, visibly damaged, in a format whose length cannot be checked
         (containers.py), or has an absurd sampling rate.
     """
-    path = Path(path) if isinstance(path, str) else path
+    path = _source(path)
     with _open(path) as clip:
         frames, _ = promised_length(path, clip)
         if frames == 0:
             raise AudioError(path, "holds no samples")
         return ClipInfo(frames / clip.samplerate, clip.samplerate, clip.channels, frames, clip.format)
+
+
+def holds_floats(path: Clip) -> bool:
+    """Tell whether a clip stores floating-point samples, which no format keeps within −1…1."""
+    with _open(_source(path)) as clip:
+        return clip.subtype in _FLOATS
 
 
 def decode(path: str | Clip, sampling_rate: int) -> Samples:
@@ -101,14 +112,15 @@ def decode(path: str | Clip, sampling_rate: int) -> Samples:
     Returns
     -------
     ndarray of float32, shape (ceil(frames x sampling_rate / native rate),)
-        Nominally in −1…1; silence is a valid clip. Peak memory is about twice this array, whatever the source.
+        Nominally in −1…1; no source sample is beyond `HIGHEST_PEAK`. Silence is a valid clip. Peak memory is about
+        twice this array, whatever the source.
 
     Raises
     ------
     AudioError
         As :func:`probe`; or the clip is longer than `MOST_SECONDS`, or decoding fails, ends before the header's frame
-        count, or yields NaN or infinity. An MP3 without a Xing/Info header promises no count, so a cut between two of
-        its frames is not found.
+        count, or yields NaN, infinity or samples beyond `HIGHEST_PEAK`. An MP3 without a Xing/Info header promises no
+        count, so a cut between two of its frames is not found.
     """
     return np.concatenate(list(blocks(path, sampling_rate, MOST_SECONDS)))
 
@@ -120,7 +132,7 @@ def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf)
     """
     if sampling_rate <= 0:
         raise ValueError(f"sampling_rate must be positive, got {sampling_rate}")
-    path = Path(path) if isinstance(path, str) else path
+    path = _source(path)
     with _open(path) as clip:
         yield from _resampled(path, clip, sampling_rate, most_seconds)
 
@@ -130,7 +142,7 @@ def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
 
     Mono 16-bit audio at `sampling_rate` passes through unchanged.
     """
-    path = Path(path) if isinstance(path, str) else path
+    path = _source(path)
     with _open(path) as clip:
         if (clip.samplerate, clip.channels, clip.subtype) == (sampling_rate, 1, "PCM_16"):
             promised, position = promised_length(path, clip)[0], 0
@@ -201,17 +213,35 @@ def _check_length(path: Clip, clip: soundfile.SoundFile, frames: int, promised: 
 
 
 def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
-    """Yield the clip in blocks from front to back, averaged over channels; refuse NaN and infinity."""
-    position = 0
+    """Yield the clip in blocks from front to back, averaged over channels.
+
+    Refuse NaN, infinity and samples far outside −1…1; warn of a clip that is louder or quieter than real audio is.
+    """
+    position, peak = 0, 0.0
     while len(block := _read(path, clip, position, "float32")):
+        low, high = float(block.min()), float(block.max())
+        if not (low >= -HIGHEST_PEAK and high <= HIGHEST_PEAK):  # also true of NaN
+            _refuse(path, block, position / clip.samplerate, clip.samplerate)
+        peak = max(peak, high, -low)
         # Equal to np.mean for two channels, in a tenth of its time.
         mono = (block[:, 0] + block[:, 1]) / 2 if clip.channels == 2 else block.mean(axis=1)
-        finite = np.isfinite(mono)
-        if not finite.all():
-            where = (position + int(np.argmin(finite))) / clip.samplerate
-            raise AudioError(path, f"holds NaN or infinite samples, the first at {where:.3f} s")
         position += len(block)
         yield mono
+    if clip.subtype in _FLOATS and (peak > LOUD_PEAK or 0 < peak < LOWEST_PEAK):
+        why = "above loud mixes" if peak > 1 else "below the smallest step of 16-bit audio, as if it was scaled twice"
+        warn(f"{path}: its loudest sample is {peak:.2g}, {why}; is it scaled to −1…1?")
+
+
+def _refuse(path: Clip, block: npt.NDArray[np.float32], begin: float, rate: int) -> None:
+    finite = np.isfinite(block)
+    if not finite.all():
+        first = int(np.argmin(finite.all(axis=1)))
+        raise AudioError(path, f"holds NaN or infinite samples, the first at {begin + first / rate:.3f} s")
+    loudest = np.abs(block).max(axis=1)
+    first = int(np.argmax(loudest > HIGHEST_PEAK))
+    found = f"holds samples far outside −1…1, the first is {loudest[first]:,.6g} at {begin + first / rate:.3f} s"
+    advice = "if integers were written as floats, divide 16-bit samples by 32,768"
+    raise AudioError(path, f"{found} (allowed: up to {HIGHEST_PEAK:g}); {advice}")
 
 
 def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:
@@ -223,6 +253,14 @@ def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> A
         raise AudioError(
             path, f"damaged or truncated: {clip.format} decoding stops after {where:.2f} s ({_why(error)})"
         ) from error
+
+
+def _source(path: str | Clip) -> Clip:
+    """Return what to decode of a clip: the file without its tags. A file that cannot be read is returned unchanged."""
+    path = Path(path) if isinstance(path, str) else path
+    with contextlib.suppress(OSError, ValueError):  # _open names the cause
+        return without_tags(path)
+    return path
 
 
 def _open(path: Clip) -> soundfile.SoundFile:

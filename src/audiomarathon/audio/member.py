@@ -12,14 +12,14 @@ from typing import BinaryIO
 
 @dataclass(frozen=True)
 class Member:
-    """A file inside an uncompressed tar, with the methods of a path that decoding uses.
+    """A file inside an uncompressed tar, or a part of a file, with the methods of a path that decoding uses.
 
     Attributes
     ----------
     archive, name
-        The tar, and the file's path in it.
+        The tar, and the file's path in it; "" for a part of the file `archive`.
     offset, size
-        Position of the file's first byte in the tar, and number of its bytes.
+        Position of the first byte in the tar or file, and number of bytes.
     """
 
     archive: Path
@@ -28,7 +28,7 @@ class Member:
     size: int
 
     def __str__(self) -> str:
-        return f"{self.archive}/{self.name}"
+        return f"{self.archive}/{self.name}" if self.name else str(self.archive)
 
     def read_bytes(self) -> bytes:
         """Return the file's content; fewer bytes if the tar was truncated."""

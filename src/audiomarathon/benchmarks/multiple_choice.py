@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.rows import (
+    MissingClipError,
     Row,
     RowError,
     class_of,
@@ -21,7 +22,7 @@ from audiomarathon.benchmarks.rows import (
     words_of,
     write_ascii,
 )
-from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task
+from audiomarathon.benchmarks.task import KNOWN_GAPS, Filters, Loaded, Part, Sample, Task
 from audiomarathon.records import LETTERS
 from audiomarathon.scoring.choice import Choice
 
@@ -41,6 +42,8 @@ class MultipleChoice(Task):
         Names of the classes, as in `Sample.labels`; empty if options are not classes.
     option_count
         Number of options in every row.
+    known_gaps
+        Names of clips that the published metadata names, but the published data lacks.
     one_class_a_clip
         Whether a clip has exactly one class. If a clip may have several, a row's label that matches no option does not
         contradict the answer.
@@ -50,6 +53,7 @@ class MultipleChoice(Task):
     rows_key: ClassVar[str | None] = None
     classes: ClassVar[tuple[str, ...]] = ()
     option_count: ClassVar[int] = 4
+    known_gaps: ClassVar[frozenset[str]] = frozenset()
     one_class_a_clip: ClassVar[bool] = True
     max_new_tokens = 16
     scorer = Choice()
@@ -67,6 +71,10 @@ class MultipleChoice(Task):
         del sample, filters
         return ""
 
+    def known_gap(self, row: Row, name: str) -> str:  # noqa: ARG002
+        """Return the name in `known_gaps` of a row's missing clip, whose file is called `name`; "" for none."""
+        return name if name in self.known_gaps else ""
+
     def find(self, root: Path) -> Path:
         """Return the folder nearest to the root that has the metadata file."""
         found = nearest(root, lambda folder: self.metadata_file in folder.files)
@@ -76,14 +84,25 @@ class MultipleChoice(Task):
         """Read the metadata file's rows as samples; see :meth:`Task.load`."""
         folder = folder.absolute()
         file = folder / self.metadata_file
-        samples, bad = collect(file, folder, read_rows(file, self.rows_key), self.sample)
-        kept, left_out = [], dict[str, int]()
+        gaps = list[str]()
+
+        def to_sample(row: Row) -> Sample | None:
+            try:
+                return self.sample(row)
+            except MissingClipError as error:
+                if not (gap := self.known_gap(row, error.name)):
+                    raise
+                gaps.append(gap)
+                return None
+
+        samples, bad = collect(file, folder, read_rows(file, self.rows_key), to_sample)
+        kept, left_out = [], {KNOWN_GAPS: len(gaps)} if gaps else dict[str, int]()
         for sample in samples:
             if setting := self.left_out_by(sample, filters):
                 left_out[setting] = left_out.get(setting, 0) + 1
             else:
                 kept.append(sample)
-        return Loaded(folder, tuple(kept), tuple(bad), left_out)
+        return Loaded(folder, tuple(kept), tuple(bad), left_out, gaps=tuple(gaps))
 
     def build(
         self,

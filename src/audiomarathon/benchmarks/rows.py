@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -14,10 +16,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from audiomarathon.benchmarks.task import BadRow, Sample
+from audiomarathon.benchmarks.task import BadRow, Sample, name_id
 from audiomarathon.errors import DataError, SettingsError, told
 from audiomarathon.files import json_object, write_text
 from audiomarathon.records import LETTERS
@@ -36,9 +38,26 @@ _KINDS = ", ".join(AUDIO_SUFFIXES)
 _REMEMBERED = 256  # cached texts: rows repeat their options and answers
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
+# A list as Python or numpy prints it, one item with the gap after it, and the beginning of any such list, set or dict.
+_ARRAY = re.compile(r"(?:np\.|numpy\.)?array\(\s*(.*?)\s*(?:,\s*dtype=[^\])]*)?\)", re.DOTALL)
+_TEXT = r"""[uU]?'(?:[^'\\]|\\.)*'|[uU]?"(?:[^"\\]|\\.)*\""""
+_WRAP = r"(?:np\.|numpy\.)?str_\("
+_ITEM = re.compile(
+    rf"({_WRAP})?(?P<value>{_TEXT}|None|nan|[-+]?[0-9.][0-9.eE+-]*)(?(1)\))(?P<gap>\s*,\s*|\s+|$)", re.DOTALL
+)
+_LIKE_A_LIST = re.compile(rf"[\s'\"]*(?:(?:np\.|numpy\.)?array\(\s*)?[\[{{][\[{{(\s]*(?:{_WRAP})?[uUbBrR]?\\?['\"‘’“”]")
+
 
 class RowError(ValueError):
     """The reason why a row cannot become a sample; loading turns it into a :class:`BadRow`."""
+
+
+class MissingClipError(RowError):
+    """The clip that a row names is not there; `name` is its file name without folders and suffix."""
+
+    def __init__(self, reason: str, name: str) -> None:
+        super().__init__(reason)
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -75,49 +94,58 @@ class Row:
         return tuple(self.text(name) for name in present)
 
     def listed(self, names: Sequence[str], *, may_end: bool = False) -> list[str]:
-        """Return a list of texts: the list in one field (which may be JSON text), or the texts of several fields.
+        """Return a list of texts: the list in one field (which may be written as text), or the texts of several fields.
 
         Parameters
         ----------
         may_end
             Allow missing fields at the end, since rows have different numbers of options.
         """
+        values = self._values(names)
+        while may_end and len(values) > 1 and (values[-1][1] == "" or is_absent(values[-1][1])):
+            values = values[:-1]
+        return [replace(self, fields=dict([value])).text(value[0]) for value in values]
+
+    def clips(self, names: Sequence[str]) -> tuple[Path, ...]:
+        """Return the clips named by a list in one field, or by several fields; see :meth:`clip`."""
+        return tuple(replace(self, fields=dict([value])).clip(value[0]) for value in self._values(names))
+
+    def _values(self, names: Sequence[str]) -> list[tuple[str, Any]]:
+        """Return the values in a list of fields, each with its field's name; a list in one field is taken apart."""
         values = [self.fields.get(name) for name in names]
-        if len(names) == 1 and isinstance(value := values[0], str) and value.startswith("["):
-            with contextlib.suppress(ValueError, RecursionError):
-                values = [json.loads(value)]
+        if len(names) == 1 and isinstance(value := values[0], str) and (found := list_in(value)) is not None:
+            values = [found]
         if len(names) == 1 and isinstance(values[0], list):
             values = values[0] or [None]
             names = [*names] * len(values)
-        while may_end and len(values) > 1 and (values[-1] == "" or is_absent(values[-1])):
-            values = values[:-1]
-        return [replace(self, fields={name: one}).text(name) for name, one in zip(names, values, strict=False)]
+        return [*zip(names, values, strict=False)]
 
     def id(self, name: str) -> str:
         """Return a field's text as an id: one line of limited length."""
         text = self.text(name)
         if len(text) > MAX_ID_LENGTH or not text.isprintable():
             raise RowError(f"id {shown(text)} is not one line of at most {MAX_ID_LENGTH} characters")
-        return text
+        return name_id(text)
 
     def clip(self, name: str, *subfolders: str) -> Path:
         """Return the clip named by a field, in the task's folder or one of its subfolders.
 
         A path that leaves the task's folder is refused. The check uses the written path, not the target of links: the
-        hub's cache stores every clip as a link to another folder.
+        hub's cache stores every clip as a link to another folder. A name may begin or end with white space, and is
+        found in both of Unicode's forms of accents, since archives of one system are unpacked on another.
         """
         written = self.text(name)
         relative = written.replace("\\", "/")
         top, bases = _bases(self.folder, subfolders)
-        for base in bases:
-            path = os.path.normpath(os.path.join(base, relative))  # noqa: PTH118  # see _bases
+        for spelling, base in itertools.product(_spellings(str(self.fields[name]).replace("\\", "/")), bases):
+            path = os.path.normpath(os.path.join(base, spelling))  # noqa: PTH118  # see _bases
             if path.startswith(top) and os.path.isfile(path):  # noqa: PTH113
                 if not path.lower().endswith(AUDIO_SUFFIXES) or f"{os.sep}." in path[len(top) - 1 :]:
                     raise RowError(f"{name} {shown(written)} is not an audio file; allowed: {_KINDS}; no hidden files")
                 return Path(path)
         if not os.path.normpath(self.folder / relative).startswith(top):
             raise RowError(f"{name} {shown(written)} leaves the task's folder {self.folder}")
-        raise RowError(f"clip {shown(written)} is missing under {self.folder}")
+        raise MissingClipError(f"clip {shown(written)} is missing under {self.folder}", PurePosixPath(relative).stem)
 
     def identifier(self, clip: Path) -> str:
         """Return the row's `uniq_id` if it is a valid id (:meth:`id`), else the clip's path within the folder."""
@@ -128,7 +156,7 @@ class Row:
 
     def relative(self, clip: Path) -> str:
         """Return a clip's path within the task's folder, the same on every machine."""
-        return clip.relative_to(self.folder).as_posix()
+        return name_id(clip.relative_to(self.folder).as_posix())
 
     def extras(self, *names: str) -> dict[str, Any]:
         """Return the fields with these names, but only those that hold a text, a number, or a short list of both."""
@@ -343,16 +371,20 @@ def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def collect(
-    file: Path, folder: Path, rows: Iterable[Any], to_sample: Callable[[Row], Sample]
+    file: Path, folder: Path, rows: Iterable[Any], to_sample: Callable[[Row], Sample | None]
 ) -> tuple[list[Sample], list[BadRow]]:
-    """Return the samples made from rows, sorted by id, and the bad rows with their number (from 1) and reason."""
+    """Return the samples made from rows, sorted by id, and the bad rows with their number (from 1) and reason.
+
+    A row for which `to_sample` returns None is left out.
+    """
     samples: dict[str, tuple[int, Sample]] = {}
     bad: list[BadRow] = []
     for number, fields in enumerate(rows, start=1):
         try:
             if not isinstance(fields, dict):
                 raise fields if isinstance(fields, RowError) else RowError(f"expected an object, found {_kind(fields)}")
-            sample = to_sample(Row(folder, fields))
+            if (sample := to_sample(Row(folder, fields))) is None:
+                continue
             if sample.id in samples:
                 raise RowError(f"duplicate id {shown(sample.id)}, first used in row {samples[sample.id][0]}")
             samples[sample.id] = number, sample
@@ -411,6 +443,58 @@ def clean(text: str, what: str) -> str:
     return text
 
 
+def list_in(text: str) -> list[Any] | None:
+    """Return the list that a cell's text spells, as JSON or as Python prints it; None for any other text.
+
+    pandas writes lists, tuples and numpy arrays into a CSV file as Python prints them: `['a', "b's"]`, `('a', 'b')`,
+    `['a' 'b']`.
+
+    Raises
+    ------
+    RowError
+        The text begins like a list, a set or a dict of texts in Python, but cannot be read as a list.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        with contextlib.suppress(ValueError, RecursionError):
+            found: list[Any] = json.loads(text)
+            return found
+    array = _ARRAY.fullmatch(text)
+    body = array[1] if array else text
+    if body[:1] + body[-1:] in ("[]", "()"):
+        inside = body[1:-1].strip()
+        items, end = list[re.Match[str]](), 0
+        while end < len(inside) and (item := _ITEM.match(inside, end)):
+            items.append(item)
+            end = item.end()
+        apart = {"," in item["gap"] for item in items[:-1]}  # numpy writes no commas
+        is_list = apart == {True} or (body[0] == "[" and len(apart) < 2) or "," in inside[-1:] or not inside
+        if is_list and end == len(inside):
+            with contextlib.suppress(SyntaxError, ValueError):
+                values = [_value_of(item["value"]) for item in items]
+                if body[0] == "[" or not values or any(isinstance(value, str) for value in values):
+                    return values
+    if _LIKE_A_LIST.match(text):
+        raise RowError(f'{shown(text)} looks like a Python list that cannot be read; write it as JSON, ["a", "b"]')
+    return None
+
+
+def one_text(text: str, what: str) -> str:
+    """Return a text unchanged; raise :class:`RowError` if it spells a list of texts. `what` names it in the message."""
+    if _LIKE_A_LIST.match(text) or any(isinstance(one, str) for one in list_in(text) or ()):
+        raise RowError(f"{what} {shown(text)} looks like a list; expected one text")
+    return text
+
+
+def _value_of(written: str) -> Any:
+    """Return the value of a text, a number or a gap (None, nan) that Python printed."""
+    if written in ("None", "nan"):
+        return None
+    if written[-1] in "'\"":
+        return ast.literal_eval(written)
+    return int(written) if written.lstrip("+-").isdecimal() else float(written)
+
+
 def one_line_each(options: Iterable[str]) -> None:
     """Raise :class:`RowError` if an option has more than one line."""
     if broken := next((option for option in options if len(option.splitlines()) > 1), ""):
@@ -432,6 +516,17 @@ def shortened(text: str) -> str:
     """Shorten a text to 120 characters by cutting its middle, since the end of a path matters."""
     half = MAX_SHOWN // 2
     return text if len(text) <= MAX_SHOWN else f"{text[:half]}…{text[1 - half :]}"
+
+
+def _spellings(path: str) -> Iterator[str]:
+    """Yield a path as written, then without white space around it, then with its accents composed or decomposed."""
+    seen = set[str]()
+    for form in ("", "NFC", "NFD"):
+        for text in (path, path.strip()):
+            spelling = unicodedata.normalize(form, text) if form else text  # type: ignore[arg-type]
+            if spelling not in seen:
+                seen.add(spelling)
+                yield spelling
 
 
 @lru_cache(_REMEMBERED)

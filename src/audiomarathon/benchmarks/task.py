@@ -6,6 +6,7 @@ can be scored again years later on a laptop.
 
 from __future__ import annotations
 
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +23,23 @@ if TYPE_CHECKING:
 
     from audiomarathon.audio.decode import Samples
 
+#: Reason in :attr:`Loaded.left_out` for samples whose clip the published data is known to lack.
+KNOWN_GAPS = "known gaps of the published data"
 _SEED = 42  # for the intervals of groups
 
 
 def storable(text: str) -> str:
     """Make a text storable in UTF-8: lone surrogates, from file names that are not UTF-8, become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def name_id(name: str) -> str:
+    """Return the id of a file or row with this name, the same for a run and an import.
+
+    White space stays as it is, since it tells names apart (Clotho has names that begin with a space). Accents are
+    composed (NFC), since file systems and tables write the same name in two forms.
+    """
+    return storable(unicodedata.normalize("NFC", name))
 
 
 @dataclass(frozen=True)
@@ -111,9 +123,11 @@ class Loaded:
     folder
         The task's own folder, found under the data root.
     left_out
-        Number of samples removed by each setting (`SKIP_PERSONS`, `BALANCE`).
+        Number of samples removed by each setting (`SKIP_PERSONS`, `BALANCE`), and because their clip is a known gap.
     defects
         Number of samples with each known defect of the data; these samples are used all the same.
+    gaps
+        Names of the clips that the published data is known to lack; `left_out` counts their samples.
     """
 
     folder: Path
@@ -121,6 +135,7 @@ class Loaded:
     bad_rows: tuple[BadRow, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     defects: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    gaps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,7 @@ def _captions(
     from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.lalm_bench.captions import ALL, Captioning
     from audiomarathon.benchmarks.lalm_bench.references import read_captions_table
-    from audiomarathon.benchmarks.task import storable
+    from audiomarathon.benchmarks.task import name_id
 
     if captions.lower().endswith(".csv"):
         if split or data:
@@ -242,7 +242,7 @@ def _captions(
         raise SettingsError(f"{captions} {split}: allowed: {allowed}")
     split = split or next(iter(task.splits))
     tables = task.tables(task_folder(task, *places(data)), split)
-    clips: list[tuple[str, Sequence[str]]] = [(storable(row[0]), row[2]) for rows in tables.values() for row in rows]
+    clips: list[tuple[str, Sequence[str]]] = [(name_id(row[0]), row[2]) for rows in tables.values() for row in rows]
     return f"{task.aliases[0]}_%s_{split}.csv", clips, {}
 
 

@@ -269,7 +269,7 @@ class _Options:
         from audiomarathon.benchmarks.lalm_bench.captions import Captioning
         from audiomarathon.benchmarks.lalm_bench.mmau_pro import METADATA
         from audiomarathon.benchmarks.rows import read_parquet, shown
-        from audiomarathon.benchmarks.task import storable
+        from audiomarathon.benchmarks.task import name_id
         from audiomarathon.data.controls import build_controls
         from audiomarathon.engine.attention_capture import LONGEST_FULL
         from audiomarathon.engine.run import load_task
@@ -279,10 +279,10 @@ class _Options:
         if isinstance(task, Captioning):
             split = settings.split or next(iter(task.splits))
             tables = task.tables(loaded.folder, split)
-            ids = [storable(item[0]) for items in tables.values() for item in items]
+            ids = [name_id(item[0]) for items in tables.values() for item in items]
         else:
             rows = read_parquet(loaded.folder / METADATA, ["id"])["id"].to_pylist()
-            split, ids = "test", [str(id_).strip() for id_ in rows]
+            split, ids = "test", [name_id(str(id_).strip()) for id_ in rows]
         if sample_size:
             ids = random.Random(_SEED).sample(ids, min(sample_size, len(ids)))
         chosen, good = dict.fromkeys(ids[:limit] if limit else ids), {sample.id for sample in loaded.samples}

@@ -109,6 +109,8 @@ def download(
         for plan in plans:
             for row in plan.loaded.bad_rows[:3]:
                 say(f"{plan.task.key}: the source has a bad row: {row}")
+            for reason, count in plan.loaded.left_out.items():
+                say(f"{plan.task.key}: left out {counted(count, 'sample')} ({reason})")
         clips = {clip.path: clip for plan in plans for clip in plan.clips}
         missing = [clip for clip in clips.values() if not is_there(root / clip.path, clip.size)]
         needed = sum(clip.size for clip in missing)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audiomarathon.audio.decode import ClipInfo, decode, probe
+from audiomarathon.audio.decode import ClipInfo, decode, holds_floats, probe
 from audiomarathon.benchmarks import Loaded, Task
 from audiomarathon.errors import AudioError
 from audiomarathon.files import write_text
@@ -39,7 +39,7 @@ def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0)
     -------
     dict
         For each clip its facts, or the reason why it cannot be read. With `deep`, the length is that of the decoded
-        audio.
+        audio. Clips of floating-point samples are always decoded, since only that shows whether they are scaled.
     """
     found = {}
     clips = sorted({clip for sample in loaded.samples for clip in sample.clips})  # several questions may share a clip
@@ -56,6 +56,7 @@ def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0)
 def _probed(clip: Path, deep: bool) -> ClipInfo | str:
     try:
         info = probe(clip)
+        deep = deep or holds_floats(clip)
         frames = len(decode(clip, info.sampling_rate)) if deep else info.frames
     except AudioError as error:
         return error.reason

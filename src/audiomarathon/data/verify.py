@@ -106,7 +106,7 @@ def verify(
         elif expected and not expected.seconds[0] - tolerance <= info.seconds <= expected.seconds[1] + tolerance:
             low, high = expected.seconds
             problems.append(Problem("duration", f"{clip}: {info.seconds:.2f} s, expected {low:g} to {high:g} s"))
-    if expected and len(loaded.samples) != expected.count:
+    if expected and len(loaded.samples) + sum(loaded.left_out.values()) != expected.count:
         problems.append(
             Problem("count", f"{counted(len(loaded.samples), 'sample')} in {folder}, expected {expected.count:,}")
         )
@@ -121,5 +121,9 @@ def verify(
         round(sum(seconds) / 3600, 4),
         (min(seconds), max(seconds)) if seconds else None,
         tuple(problems),
-        tuple(f"{counted(count, 'sample')}: {name}" for name, count in loaded.defects.items()),
+        (
+            *(f"{counted(count, 'sample')} left out: {reason}" for reason, count in loaded.left_out.items()),
+            *((f"missing clips that are known gaps: {', '.join(dict.fromkeys(loaded.gaps))}",) if loaded.gaps else ()),
+            *(f"{counted(count, 'sample')}: {name}" for name, count in loaded.defects.items()),
+        ),
     )

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.benchmarks.xares.task import EncoderTask
+from audiomarathon.benchmarks.shards import check_shards
+from audiomarathon.benchmarks.xares.task import EncoderTask, tars_of
 from audiomarathon.data.archive import Source, check_space, is_there, open_source
 from audiomarathon.data.archive_rules import Entry
 from audiomarathon.data.download import bring
@@ -173,6 +174,7 @@ def _copy(source: Source, wanted: Sequence[Entry], folder: Path, stage: Path) ->
 def _finish(task: EncoderTask, folder: Path, source: str) -> None:
     if missing := task.missing(folder):
         raise MissingDataError(f"{source}: has no {', '.join(missing)} of {task.name}")
+    check_shards(tar for glob in {*task.globs.values()} for tar in tars_of(folder, glob))
     (folder / READY).touch()
 
 

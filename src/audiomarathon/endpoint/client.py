@@ -31,7 +31,7 @@ from urllib.request import getproxies, proxy_bypass
 import anyio.lowlevel
 import httpx2
 
-from audiomarathon.errors import ModelError, SettingsError
+from audiomarathon.errors import ModelError, SettingsError, warn
 
 DEFAULT_URL = "https://api.openai.com/v1"
 _URL_HINT = "set OPENAI_BASE_URL to the full address, which usually ends in /v1"
@@ -44,9 +44,24 @@ _AFTERWARDS_S = 5.0  # seconds to wait for the token counts after the reply has 
 _BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # limits of an answer's size; each token arrives in its own event
 _KEY_SHOWN = 5  # this many characters of the key are not secret, since services show as many
 
+_SECRET_LENGTH = 16
+_PIECE = re.compile("[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_WORD = re.compile("(?=.*[aeiouy])(?!.*[bcdfghjklmnpqrstvwxz]{4})[a-z]{4,}")  # can be pronounced
+
 _AGAIN = (408, 409, 425, 429)  # statuses worth a retry, like every status from 500
 _HOPELESS = (401, 402, 403, 404, 405)  # statuses after which every request would fail
 _HOPELESS_CODES = ("insufficient_quota", "unsupported_parameter", "unsupported_value")
+_TOOLS = ("tool_calls", "function_call")
+_WITHHELD = ("safety", "recitation", "blocklist", "prohibited_content", "spii", "sensitive", "refusal", "other")
+_OTHER_FIELDS = (
+    "reasoning_content",
+    "reasoning",
+    "reasoning_details",
+    "thinking",
+    "audio",
+    *_TOOLS,
+)
+_END_TOKENS = 2  # an empty reply may count its end token, and the line break before it
 _GONE_WRONG = ("abort", "error")  # finish_reason values that mean a server error
 _LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 _T = TypeVar("_T")
@@ -59,9 +74,10 @@ class Answer:
     Attributes
     ----------
     text
-        The reply; without one, the refusal that the server sent. `***` replaces the key and parts of it.
+        The reply; without one, the refusal that the server sent. `***` replaces the key if :func:`is_secret`.
     finish
-        Why the reply ended, in the server's words: `stop`, `length` (token limit), `content_filter`, …
+        Why the reply ended, in the server's words: `stop`, `length` (token limit), `content_filter`, …; `refusal` if
+        the server sent a refusal instead of a reply.
     first_token, total
         Seconds from the start of the successful attempt to the first and the last piece of text.
     prompt_tokens, audio_tokens, new_tokens
@@ -71,7 +87,7 @@ class Answer:
     cost
         Cost in the currency of the prices; None if prices or counts are unknown.
     masked
-        True if the reply contained the key or a part of it.
+        True if the reply contained the key.
     """
 
     text: str
@@ -223,6 +239,9 @@ class Endpoint:
             raise SettingsError("openai: name the model, as in --model-path gpt-4o-audio-preview (or MODEL_PATH=…)")
         if not key.isascii() or not key.isprintable():
             raise SettingsError("OPENAI_API_KEY must be printable ASCII; copy the key again (it is not shown here)")
+        if key and not is_secret(key):
+            advice = "fine for a placeholder; a secret key should have 16 or more random letters and digits"
+            warn(f"OPENAI_API_KEY is short or made of plain words, so replies that contain it are not masked; {advice}")
         if not key and url == DEFAULT_URL:
             raise SettingsError("OPENAI_API_KEY is not set; set it, or set OPENAI_BASE_URL to your own endpoint")
         return cls(model, url, key, prices=Prices.from_env(env))
@@ -260,7 +279,8 @@ class Endpoint:
         Raises
         ------
         EndpointError
-            This request cannot succeed, has failed in all attempts, or the client was stopped.
+            This request cannot succeed, has failed in all attempts, or the client was stopped; or the server withheld
+            the reply (content filter), or put all tokens elsewhere, such as into `reasoning_content`.
         ModelError
             Every request would fail: a wrong key, model or address.
         """
@@ -346,12 +366,14 @@ class Endpoint:
             raise EndpointError(self.clean(error)) from None
 
     def _answer(self, reply: _Reply, attempt: int) -> Answer:
-        text = without_key(reply.text, self.key)
+        text = self._masked(reply.text)
         prompt, new = _count(reply.usage, "prompt_tokens"), _count(reply.usage, "completion_tokens")
         audio = _count(reply.usage.get("prompt_tokens_details"), "audio_tokens")
+        if why := reply.lost(new or 0):
+            raise EndpointError(why)
         return Answer(
             text=text,
-            finish=self.clean(reply.finish),
+            finish="refusal" if reply.refused else self._masked(_one_line(reply.finish)),
             first_token=reply.last if reply.first is None else reply.first,
             total=reply.last,
             prompt_tokens=prompt,
@@ -389,7 +411,7 @@ class Endpoint:
             self._raise_if_final(error, f"{self.host} lists no models")
             raise EndpointError(self.clean(error)) from None
         names = [row.get("id") for row in listed["data"] if isinstance(row, dict)]
-        return [self.clean(name) for name in names if isinstance(name, str)]
+        return [self._masked(_one_line(name)) for name in names if isinstance(name, str)]
 
     @asynccontextmanager
     async def _response(
@@ -417,7 +439,11 @@ class Endpoint:
             text = f"{error.status} {text}" if error.status else text
         elif isinstance(error, Exception):
             text = (f"{kind}: {text}" if text else kind) + (f" (through the proxy {self.via})" if self.via else "")
-        return without_key(" ".join("".join(c if c.isprintable() else " " for c in text).split()), self.key)[:300]
+        return without_key(_one_line(text), self.key)[:300]
+
+    def _masked(self, text: str) -> str:
+        """Return a reply, or another text that is compared, without the key; parts of the key stay."""
+        return text.replace(self.key, "***") if is_secret(self.key) else text
 
 
 @cache
@@ -443,11 +469,14 @@ class _Reply:
     """The part of a streamed reply that has arrived.
 
     `first` and `last` are the seconds from the attempt's start to the first and the last piece. `usage` has the token
-    counts as the server sent them.
+    counts as the server sent them. `refused` says that the text is a refusal, and `elsewhere` names the field to which
+    the server sent tokens instead of to the text.
     """
 
     text: str = ""
     finish: str = ""
+    refused: bool = False
+    elsewhere: str = ""
     first: float | None = None
     last: float = 0.0
     usage: dict[str, Any] = field(default_factory=dict)
@@ -468,8 +497,10 @@ class _Reply:
                 self.usage = event["usage"]
             for choice in event.get("choices") or ():
                 delta = choice.get("delta") or choice.get("message") or {}
-                text = _text(delta.get("content")) or _text(delta.get("refusal"))
-                if text:
+                text, refusal = _text(delta.get("content")), _text(delta.get("refusal"))
+                self.refused = not text and (self.refused or (bool(refusal) and not self.text))
+                self.elsewhere = self.elsewhere or _elsewhere(delta)
+                if text := text or refusal:
                     self.first = now if self.first is None else self.first
                     self.text += text
                 finish = _text(choice.get("finish_reason"))
@@ -479,6 +510,34 @@ class _Reply:
                 self.last = now
         except (AttributeError, TypeError):
             raise _BadReplyError(f"a malformed event: {data[:100]}") from None
+
+    def lost(self, new_tokens: int) -> str:
+        """Return why there is no reply although the model generated one, with a remedy; "" if there is nothing to say.
+
+        A reply that the token limit cut is none of these: it is a reply, cut before its text began.
+        """
+        if self.text.strip() or self.finish == "length":
+            return ""
+        if self.finish == "content_filter":
+            return "the server's content filter withheld the reply (content_filter); change the filter's settings"
+        if self.elsewhere in _TOOLS:
+            return f"the reply is empty, and the server sent {self.elsewhere}; serve the model without tools"
+        if self.elsewhere or new_tokens > _END_TOKENS:
+            count = f"{new_tokens:,} tokens were" if new_tokens else "its text was"
+            where = f"sent as {self.elsewhere}" if self.elsewhere else "generated"
+            advice = "raise MAX_NEW_TOKENS, or turn off thinking or the reasoning parser of the server"
+            return f"the reply is empty, but {count} {where}; {advice}"
+        if self.finish.lower() in _WITHHELD:
+            return f"the server withheld the reply (finish_reason {self.finish}); its documentation says why"
+        return ""
+
+
+def _elsewhere(delta: Mapping[str, Any]) -> str:
+    """Return the field of a piece of a reply that holds something else than text; "" if there is none."""
+    content = delta.get("content")
+    if isinstance(content, list) and any(part.get("type") != "text" for part in content):
+        return "parts that are not text"
+    return next((name for name in _OTHER_FIELDS if delta.get(name)), "")
 
 
 async def _events(response: httpx2.Response, most_bytes: int) -> AsyncIterator[str]:
@@ -640,8 +699,23 @@ def _is_this_machine(host: str) -> bool:
         return False
 
 
+def _one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def is_secret(key: str) -> bool:
+    """Tell whether a key is certainly a secret: 16 characters or more, letters and digits, and not made of words.
+
+    Replies are masked only for such keys. `lm-studio` or `recording-studio-2024` may be right answers.
+    """
+    pieces = _PIECE.findall(key)
+    words = sum(len(piece) for piece in pieces if _WORD.fullmatch(piece.lower()))
+    mixed = {piece.isdecimal() for piece in pieces} == {True, False}
+    return len(key) >= _SECRET_LENGTH and mixed and 3 * words < 2 * sum(map(len, pieces))
+
+
 def without_key(text: str, key: str) -> str:
-    """Replace every part of the key in a text by `***`, if the part is long enough to be secret."""
+    """Replace every part of the key in an error by `***`, if the part is long enough to be secret."""
     size = min(_KEY_SHOWN + 1, len(key))
     parts = {key[start : start + size] for start in range(len(key) - size + 1)} - {""}
     hidden = {at + place for at in range(len(text)) if text[at : at + size] in parts for place in range(size)}

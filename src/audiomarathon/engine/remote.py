@@ -15,12 +15,12 @@ import soundfile
 
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Base, Method
-from audiomarathon.endpoint.client import Endpoint, EndpointError
+from audiomarathon.endpoint.client import Answer, Endpoint, EndpointError
 from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.evaluate import Labelled, asked, error_record
 from audiomarathon.engine.setup import Hardware, Setup
-from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError, told
+from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError, told, warn
 from audiomarathon.models.checkpoint import Checkpoint
 from audiomarathon.models.prompt import Prompt, Waveform
 from audiomarathon.models.registry import get_model
@@ -82,6 +82,8 @@ class EndpointEngine(Engine):
             answer = self.endpoint.chat(messages_of(prompt), max_new_tokens=plan.max_new_tokens, seed=plan.seed)
         except (AudioError, EndpointError) as error:
             return error_record(plan, sample, told(error))
+        if odd := _odd(answer, plan.max_new_tokens):
+            warn(f"{self.endpoint.host}: {odd}")
         return replace(
             asked(plan, sample),
             reply=answer.text,
@@ -104,6 +106,18 @@ class EndpointEngine(Engine):
         GPUs are left out, since a server on this machine may use them for this model.
         """
         return {**super().state(), "gpu": [], "other_gpu_processes": []}
+
+
+def _odd(answer: Answer, most_tokens: int) -> str:
+    """Return what is wrong with replies such as this one, and what to do; "" for a usual reply."""
+    if answer.finish == "content_filter":
+        return "the content filter cut replies (filtered); change its settings"
+    if answer.text.strip():
+        return ""
+    if answer.finish == "length":
+        limit = f"the token limit ({most_tokens}) cut replies before their text began"
+        return f"{limit}; raise MAX_NEW_TOKENS, or turn off thinking"
+    return "some replies are empty; check that the model takes audio, and its chat template on the server"
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:

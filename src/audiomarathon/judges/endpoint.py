@@ -55,6 +55,11 @@ class EndpointJudge(Judge):
         except EndpointError as error:
             return request, Reply(error=str(error))
         if answer.masked:
-            return request, Reply(error="the answer contains a part of the API key and is not stored; use a longer key")
+            return request, Reply(error="the answer contains the API key and is not stored")
+        if not answer.text.strip():
+            why = f"{answer.finish}, {'unknown' if answer.new_tokens is None else f'{answer.new_tokens:,}'} tokens"
+            return request, Reply(
+                error=f"the answer is empty ({why}); turn off the judge's thinking, or use another judge"
+            )
         tokens = (answer.prompt_tokens, answer.new_tokens)
         return request, Reply(answer.text, answer.finish, None, *tokens, answer.total, answer.cost)

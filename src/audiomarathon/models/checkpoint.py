@@ -18,7 +18,7 @@ from typing import BinaryIO
 from audiomarathon.errors import ModelError
 from audiomarathon.fingerprint import blocks, feed, join_rules
 from audiomarathon.hub import hub_errors
-from audiomarathon.models.checkpoint_files import check_files
+from audiomarathon.models.checkpoint_files import check_files, is_loaded
 from audiomarathon.models.registry import EMBEDDED
 
 _SAMPLE_BYTES = 65536
@@ -26,6 +26,7 @@ _SAMPLES = 64
 _SMALL_BYTES = _SAMPLE_BYTES * _SAMPLES
 _GAP_BYTES = 1 << 20  # between the starts of the blocks that are hashed in a large tensor
 _MOST_HEADER_BYTES = 100_000_000  # limit of the safetensors format
+_NAMED = 5  # absent files shown in a message
 _MISTAKEN = {"Aero-1/Aero-1-7B": "lmms-lab/Aero-1-Audio"}  # wrong name in the first release's README: right name
 _IGNORED = (
     "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*", "*.pth", "consolidated*", "params.json",
@@ -154,17 +155,44 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
     elif folder.is_absolute() or source.startswith((".", "~")) or name.count("/") != 1:
         raise ModelError(f"{source}: no such folder, and not a hub id of the form 'organisation/name'")
     else:
-        from huggingface_hub import snapshot_download
-
         fetch = f"run `audiomarathon models download {source}`"
         copied = "copy the cache, or set MODEL_PATH to a folder that holds the checkpoint"
         with hub_errors(source, ModelError, what="model", fetch=fetch, instead=copied):
-            downloaded = snapshot_download(
-                name, revision=revision or None, ignore_patterns=list(_IGNORED), local_files_only=not download
-            )
-        path = Path(downloaded)
+            path, absent = _snapshot(name, revision, download=download)
+        if absent:
+            more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
+            lacks = f"its copy in the hub's cache lacks {', '.join(absent[:_NAMED])}{more}"
+            where = "on a machine with access" if download else "to complete it"
+            raise ModelError(f"{source}: {lacks}; {fetch} {where}, or {copied}")
     check_files(path, [file for file in path.glob("*.safetensors") if not is_ignored(file.name)])
     return Checkpoint(name, path)
+
+
+def _snapshot(name: str, revision: str, *, download: bool) -> tuple[Path, list[str]]:
+    """Return the folder of a hub checkpoint, downloaded if needed, and the files to load that it lacks.
+
+    If the hub cannot be reached, files that are never loaded may be absent, such as README.md after vLLM's download.
+    """
+    from huggingface_hub import get_cached_repo_tree, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    snapshot = ""
+    for local in dict.fromkeys((not download, True)):  # only the second call names the folder of a commit
+        try:
+            found = snapshot_download(
+                name, revision=revision or None, ignore_patterns=list(_IGNORED), local_files_only=local
+            )
+        except LocalEntryNotFoundError as error:
+            if not (snapshot := getattr(error, "snapshot_path", "")) and local:
+                raise
+        else:
+            return Path(found), []
+        if snapshot:
+            break
+    listed = [file.path for file in get_cached_repo_tree(name, revision=revision or None)]
+    pickled = (".bin",) if any(file.endswith(".safetensors") for file in listed) else ()
+    needed = [file for file in listed if is_loaded(file) and not is_ignored(file) and not file.endswith(pickled)]
+    return Path(snapshot), [file for file in needed if not (Path(snapshot) / file).is_file()]
 
 
 def hub_cache() -> Path:

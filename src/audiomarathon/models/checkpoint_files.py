@@ -6,6 +6,7 @@ Otherwise a library might wait forever for a file that is a pipe, build 10⁸ la
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from audiomarathon.errors import ConfigError, ModelError, WeightsError
 
 _KINDS = (".json", ".jinja", ".txt", ".model", ".safetensors", ".bin")
+_TEXTS = re.compile(r"(?i)\.|licen[cs]e|notice|readme|copying|requirements|.*policy")
 _WEIGHTS = (".safetensors", ".bin")
 _OBJECTS = (
     "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
@@ -35,6 +37,14 @@ _MOST = (
     | dict.fromkeys((*_WIDTHS, *_FEED_FORWARD, *_OTHERS), 1_000_000)
     | dict.fromkeys(_LONG, 100_000_000)
 )
+
+
+def is_loaded(name: str) -> bool:
+    """Tell whether libraries read a checkpoint's file with this path; they do not read licences and pictures."""
+    folder, _, file = name.rpartition("/")
+    if folder:
+        return "/" not in folder and (file == "config.json" or file.startswith("adapter_"))
+    return file.endswith(_KINDS) and not _TEXTS.match(file)
 
 
 def check_files(folder: Path, weights: list[Path]) -> None:

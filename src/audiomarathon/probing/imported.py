@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import BadRow
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
 from audiomarathon.engine.run import IMPORTED, Result
@@ -65,6 +66,7 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
     clips, rows, bad, digest, clustered = list[Clip](), list[Floats](), list[BadRow](), hashlib.sha256(), True
     for part, glob in task.parts.items():
         tars = sorted(folder.glob(f"*wds-encoded-fold-{part}-*.tar" if task.folds else f"*wds-encoded-{glob}"))
+        check_shards(tars)
         for key, batch, tar, member in _items(tars, task.recipe.encode_batch, bad):
             original = key.removesuffix(str(batch))
             try:

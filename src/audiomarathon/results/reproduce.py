@@ -10,6 +10,7 @@ from typing import Any
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.benchmarks.task import KNOWN_GAPS
 from audiomarathon.engine.run import Result
 from audiomarathon.errors import SettingsError
 from audiomarathon.metrics.paired import DRAWS
@@ -66,6 +67,7 @@ def caveats(
         found = {
             f"not scored, failed or not run yet: {of['expected'] - of['n']}": of["expected"] > of["n"],
             f"bad rows left out: {of['bad_rows']}": of["bad_rows"],
+            f"{KNOWN_GAPS} left out: {(gaps := of['left_out'].get(KNOWN_GAPS, 0))}, so n is {of['n']:,}": gaps,
             f"samples with truncated audio: {of['truncated']}": of["truncated"],
             f"the data has {counted(have, 'sample')}, the whole task {whole:,}": have != whole,
             f"the data is a control ({(of.get('control') or {}).get('kind')})": of.get("control"),

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from audiomarathon.benchmarks.task import Task
+from audiomarathon.benchmarks.task import KNOWN_GAPS, Task
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.metrics.statistics import mean_of, means_of
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import figures_of, fingerprint_of
+from audiomarathon.text import counted
 
 
 def summarise(
@@ -48,6 +49,7 @@ def summarise(
         **unscored,
         "truncated": sum(bool(record.truncated) for record in answered),
         "cut_by_token_limit": sum(record.finish == "length" for record in answered),
+        **{name: count for name, count in _oddities(answered).items() if count},
         **metrics,
         "audio_seconds": round(sum(record.clip_seconds for record in answered), 3),
         "audio_tokens": mean_of([r.audio_tokens for r in answered]),
@@ -57,11 +59,21 @@ def summarise(
         "peak_memory_bytes": max((r.peak_memory_bytes or 0 for r in answered), default=0) or None,
         "cost": _cost(answered),
         "timing": _timing(answered, _throughput(facts)),
-        "notes": [*metrics.get("notes", ()), *filter(None, [note_of(facts)])],
+        "notes": [*metrics.get("notes", ()), *filter(None, [note_of(facts), _gaps(facts)])],
         "busy": busy(facts, answered),
         "control": facts.get("control"),
         "bad_rows": len(facts.get("bad_rows", ())),
         **{name: facts.get(name) for name in ("data_samples", "data_expected", "left_out")},
+    }
+
+
+def _oddities(answered: Sequence[Record]) -> dict[str, int]:
+    """Return how many replies are empty, and of an endpoint's how many are refusals, filtered, or masked."""
+    return {
+        "empty": sum(bool(record.finish) and not record.text.strip() for record in answered),
+        "refused": sum(record.finish == "refusal" for record in answered),
+        "filtered": sum(record.finish == "content_filter" for record in answered),
+        "key_masked": sum(bool(record.key_masked) for record in answered),
     }
 
 
@@ -72,6 +84,12 @@ def note_of(facts: Mapping[str, Any]) -> str:
     """
     notes = {method.key: method.note for method in all_methods()}
     return str(facts.get("note") or notes.get(str((facts.get("identity") or {}).get("method")), ""))
+
+
+def _gaps(facts: Mapping[str, Any]) -> str:
+    """Return a note on the samples that were left out because the published data lacks their clips; "" for none."""
+    count = (facts.get("left_out") or {}).get(KNOWN_GAPS, 0)
+    return f"left out {counted(count, 'sample')} ({KNOWN_GAPS})" if isinstance(count, int) and count else ""
 
 
 def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:

@@ -70,7 +70,8 @@ class Had(MultipleChoice):
     def sample(self, row: Row) -> Sample:
         """Turn the row of one clip into a sample."""
         path = row.text("path")
-        return self.build(row, row.folder / path, ("Real", "Fake"), path.split("/")[0], identifier=path)
+        clip = row.folder / path
+        return self.build(row, clip, ("Real", "Fake"), path.split("/")[0], identifier=row.relative(clip))
 
 
 def balanced(samples: list[Sample], seed: int) -> list[Sample]:

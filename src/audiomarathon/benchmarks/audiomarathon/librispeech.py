@@ -6,7 +6,7 @@ from pathlib import Path
 
 from audiomarathon.benchmarks.locate import Folder, the_one, walk
 from audiomarathon.benchmarks.rows import RowError, clean, natural, read_text, shortened, shown
-from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, storable
+from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, name_id
 from audiomarathon.errors import DataError
 from audiomarathon.files import write_text
 from audiomarathon.scoring.transcript import Transcript
@@ -49,10 +49,10 @@ class LibriSpeech(Task):
         for chapter in _chapters(folder):
             texts, faults = _transcripts(chapter)
             bad += faults
-            speaker = storable(chapter.path.parent.name)
+            speaker = name_id(chapter.path.parent.name)
             for clip in _files(chapter, ".flac"):
-                id_ = storable(f"{speaker}/{chapter.path.name}/{clip.stem}")
-                text = texts.pop(clip.stem, None)
+                id_ = name_id(f"{speaker}/{chapter.path.name}/{clip.stem}")
+                text = texts.pop(name_id(clip.stem), None)
                 if text is None:
                     bad.append(BadRow(clip, 0, "has no transcript"))
                 elif id_ in samples:
@@ -117,7 +117,8 @@ def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
         except DataError as error:
             bad.append(BadRow(file, 0, f"transcript: {str(error).removeprefix(f'{file}: ')}"))
             continue
-        for number, name, text in lines:
+        for number, written, text in lines:
+            name = name_id(written)
             try:
                 if name in texts:
                     raise RowError(f"second transcript of {shown(name)}")

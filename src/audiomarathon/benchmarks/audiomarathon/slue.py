@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from audiomarathon.benchmarks.audiomarathon.known_gaps import SLUE
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import Row
 from audiomarathon.benchmarks.task import Sample
@@ -13,6 +14,7 @@ class Slue(MultipleChoice):
     key = "slue"
     aliases = ("SER",)
     title = "Speech entity recognition"
+    known_gaps = SLUE
     metadata_file = "merged_audio_data.json"
 
     def sample(self, row: Row) -> Sample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from audiomarathon.benchmarks.audiomarathon.known_gaps import VESUS
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import Row, class_of
 from audiomarathon.benchmarks.task import Filters, Loaded, Sample
@@ -23,6 +24,7 @@ class Vesus(MultipleChoice):
     key = "vesus"
     aliases = ("ER",)
     title = "Emotion recognition"
+    known_gaps = VESUS
     metadata_file = "audio_emotion_dataset.json"
     classes = ("angry", "happy", "sad", "fearful", "monotone")
 
@@ -42,6 +44,12 @@ class Vesus(MultipleChoice):
         person, clip = _number(row.text("person_id")), row.clip("path", "wav", "audio")
         meta = {"person": person, "emotion": self.label(row.text("emotion_label"))}
         return self.build(row, clip, cluster=f"person {person}", own_label="emotion_label", meta=meta)
+
+    def known_gap(self, row: Row, name: str) -> str:
+        """See :meth:`MultipleChoice.known_gap`; the person and the emotion are those of the row."""
+        part = re.search(r"(?:sentences|words_phrases)_[0-9]+", name)
+        person, emotion = _number(row.text("person_id")), self.label(row.text("emotion_label"))
+        return super().known_gap(row, f"person_{person}_{emotion}_{part[0] if part else name}")
 
     def left_out_by(self, sample: Sample, filters: Filters) -> str:
         """Return the names of the settings that leave a sample out, or "" to keep it.

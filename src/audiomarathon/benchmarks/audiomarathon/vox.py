@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+from audiomarathon.benchmarks.audiomarathon.known_gaps import VOX
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import Row
 from audiomarathon.benchmarks.task import Sample
@@ -19,6 +20,7 @@ class Vox(MultipleChoice):
     key = "vox"
     aliases = ("SGR", "Vox_gender")
     title = "Speaker gender recognition"
+    known_gaps = VOX
     metadata_file = "gender_id_task_meta.json"
     classes = ("male", "female")
     option_count = 2

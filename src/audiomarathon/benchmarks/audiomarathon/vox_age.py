@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from audiomarathon.benchmarks.audiomarathon.known_gaps import VOX
 from audiomarathon.benchmarks.audiomarathon.vox import speaker
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import Row, class_of, words_of
@@ -23,6 +24,7 @@ class VoxAge(MultipleChoice):
     key = "vox_age"
     aliases = ("SAR", "vox-age", "VoxAge")
     title = "Speaker age recognition"
+    known_gaps = VOX
     metadata_file = "age_classification_task_meta.json"
     classes = (
         "Young Adult (18-30)", "Early Career (31-40)", "Mid Career (41-50)", "Senior (51-70)", "Elderly (71+)",

@@ -10,7 +10,8 @@ from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks.jasco.figures import PROMPTS, gate
 from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS
 from audiomarathon.benchmarks.rows import as_csv, listed_faults, natural, read_csv
-from audiomarathon.benchmarks.task import Sample
+from audiomarathon.benchmarks.shards import check_shards
+from audiomarathon.benchmarks.task import Sample, name_id
 from audiomarathon.errors import DataError
 from audiomarathon.records import Record, Verdict
 
@@ -55,11 +56,12 @@ def read_replies(file: Path) -> list[tuple[Row, Record]]:
     """
     seen = Counter[str]()
     found = []
+    check_shards([file])
     for line, row in read_csv(file, NEEDED):
-        seen[row["id"]] += 1
-        if seen[row["id"]] > PROMPTS:
-            raise DataError(f"{file}, line {line}: more than {PROMPTS} rows of id {row['id']!r}")
-        found.append(((line, row), _record(row, seen[row["id"]])))
+        seen[id_ := _id(row)] += 1
+        if seen[id_] > PROMPTS:
+            raise DataError(f"{file}, line {line}: more than {PROMPTS} rows of id {id_!r}")
+        found.append(((line, row), _record(row, seen[id_])))
     return found
 
 
@@ -82,8 +84,9 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
     numbers = {_plain(text): number for number, text in enumerate(INSTRUCTIONS, 1)}
     clips: dict[str, dict[int, Record]] = defaultdict(dict)
     faults: list[tuple[str, str]] = []
+    check_shards([file])
     for line, row in read_csv(file, NEEDED):
-        id_, reply = row["id"], row[REPLY].strip()
+        id_, reply = _id(row), row[REPLY].strip()
         number = numbers.get(_plain(row["prompt"]), 0)
         fault = ""
         if not number:
@@ -126,10 +129,13 @@ def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
 
 def _record(row: Mapping[str, str], number: int) -> Record:
     reference = {"answer": row["tgt_text"], "prompt": row["prompt"], **{name: row[name] for name in COLUMNS}}
-    groups = {"prompt": str(number)}
-    return Record(
-        f"{row['id']}-p{number}", row["id"], reply=row[REPLY], reference=reference, groups=groups, finish="stop"
-    )
+    groups, id_ = {"prompt": str(number)}, _id(row)
+    return Record(f"{id_}-p{number}", id_, reply=row[REPLY], reference=reference, groups=groups, finish="stop")
+
+
+def _id(row: Mapping[str, str]) -> str:
+    """Return the id of a row's clip, as the task reads it."""
+    return name_id(row["id"].strip())
 
 
 def _plain(text: str) -> str:

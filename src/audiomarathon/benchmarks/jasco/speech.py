@@ -13,6 +13,7 @@ import soxr
 
 from audiomarathon.audio.decode import Samples
 from audiomarathon.benchmarks.rows import read_csv
+from audiomarathon.benchmarks.task import name_id
 from audiomarathon.errors import DataError, SettingsError
 
 SPEECH_FILE = "speech.csv"  # next to the metadata; made by `audiomarathon jasco speech`, or by hand
@@ -39,7 +40,7 @@ def read_speech(file: Path) -> dict[str, Spans]:
             start = end = -1.0
         if not 0 <= start < end < float("inf"):
             raise DataError(f"{file}, line {line}: start and end must be seconds, 0 <= start < end")
-        found[row["id"]].append((start, end))
+        found[name_id(row["id"].strip())].append((start, end))
     return {id_: tuple(sorted(spans)) for id_, spans in found.items()}
 
 

@@ -15,7 +15,7 @@ from audiomarathon.benchmarks.jasco.figures import CoReasoning
 from audiomarathon.benchmarks.jasco.speech import FIRST, LAST, SPEECH_FILE, read_speech, turn_clip
 from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.rows import Row, RowError, collect, read_csv, shown
-from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task, Variation
+from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task, Variation, name_id
 from audiomarathon.errors import DataError
 from audiomarathon.files import write_text
 
@@ -126,7 +126,7 @@ class Jasco(Task):
 
 def _clip(row: Row) -> Sample:
     """Turn a row into a sample with the clip's facts, but without a question."""
-    id_ = row.text(_ID)
+    id_ = name_id(row.text(_ID))
     if not re.fullmatch(r"[\w.-]+", id_):
         raise RowError(f"{_ID} {shown(id_)} holds more than letters, digits, . _ and -")
     here = replace(row, fields={**row.fields, _CLIP: row.optional(_CLIP) or f"{id_}.wav"})

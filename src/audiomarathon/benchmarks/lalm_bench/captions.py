@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from audiomarathon.benchmarks.locate import nearest, the_one
-from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, as_csv, clean, natural, read_csv, shown
-from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, storable
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, as_csv, clean, natural, one_text, read_csv, shown
+from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, name_id
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import open_plain, write_text
 from audiomarathon.scoring.caption import Caption
@@ -222,13 +222,13 @@ def _sample(item: Item, clips: Mapping[str, Path], places: str, question: str, m
     clean(id_, "the clip's name")
     if not captions:
         raise RowError(f"{shown(id_)} has no caption")
-    texts = tuple(clean(text, "a caption") for text in captions)
+    texts = tuple(one_text(clean(text, "a caption"), "caption") for text in captions)
     found = next((clip for name in names for key in _keys(name) if (clip := clips.get(key))), None)
     if found is None:
         others = f" (also under the names {', '.join(names[1:])})" if len(names) > 1 else ""
         raise RowError(f"clip {shown(id_)} is missing{others} in {places}")
     own = {"references": texts, "names": names, **meta}
-    return Sample(storable(id_), (found,), question, "\n".join(texts), storable(id_), meta=own)
+    return Sample(name_id(id_), (found,), question, "\n".join(texts), name_id(id_), meta=own)
 
 
 def _keys(name: str) -> tuple[str, ...]:

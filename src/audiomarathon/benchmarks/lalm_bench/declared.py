@@ -24,8 +24,19 @@ from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
 from audiomarathon.benchmarks.lalm_bench.questions import TOKENS, Questions
 from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.multiple_choice import lettered, option_lines
-from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, Row, RowError, collect, one_line_each, read_table, shown
+from audiomarathon.benchmarks.rows import (
+    AUDIO_SUFFIXES,
+    Row,
+    RowError,
+    collect,
+    list_in,
+    one_line_each,
+    one_text,
+    read_table,
+    shown,
+)
 from audiomarathon.benchmarks.rows import read_text as text_of
+from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import json_object, write_bytes, write_lines
@@ -142,6 +153,7 @@ class Declared(Task):
         there = sorted(file for file in folder.iterdir() if self._is_table(file.name))
         if not (files := [file for file in there if fnmatch(file.name, self._rows)] or there):
             raise DataError(f"{self.key}: no {self._rows} in {folder}")
+        check_shards(files)
         rows, embedded = list[Any](), set[str]()
         for file in files:
             for row in read_table(file, sorted({name.partition(".")[0] for name in self._fields})):
@@ -238,25 +250,32 @@ class Declared(Task):
         return found
 
     def _sample(self, row: Row, template: str, embedded: Collection[str]) -> Sample:
-        toml, first = self.toml, self.toml["clips"][0]
-        paths = row.listed(toml["clips"])
+        toml, paths = self.toml, row.listed(self.toml["clips"])
         if embedded and (bare := [path for path in paths if path not in embedded]):
             raise RowError(f"clip {shown(bare[0])} has no audio in the table, but other clips do")
-        clips = tuple(replace(row, fields={first: path}).clip(first) for path in paths)
+        clips = row.clips(toml["clips"])
         options, answer = self._options(row) if "options" in toml else ((), "")
-        references = row.listed(toml["references"]) if "references" in toml else []
+        references = [one_text(text, "reference") for text in row.listed(toml.get("references", ()))]
         letters = tuple(LETTERS[options.index(option)] for option in options)  # options of the same text are one option
         groups = {name: _group(row.fields.get(name)) for name in self.group_fields}
         return Sample(
             row.id(toml["id"]) if "id" in toml else row.identifier(clips[0]),
             clips,
             row.text(toml["question"]) if "question" in toml else KINDS[self.kind][2],
-            answer or "\n".join(references) or row.text(toml.get("answer") or toml["transcript"]),
+            answer
+            or "\n".join(references)
+            or one_text(row.text(name := toml.get("answer") or toml["transcript"]), name),
             row.text(toml["cluster"]) if "cluster" in toml else row.relative(clips[0]),
             options,
             options if self.kind == CLASSES else letters,
             {"groups": groups, "references": references, "row": row.fields, "template": template},
             kind="" if self.kind == CLASSES else next(iter(groups.values()), ""),
+        )
+
+    def _text(self, row: Row) -> str:
+        """Return a row's open answer or transcript."""
+        return (
+            one_text(row.text(name), name) if (name := self.toml.get("transcript")) else row.text(self.toml["answer"])
         )
 
     def _options(self, row: Row) -> tuple[tuple[str, ...], str]:
@@ -367,6 +386,7 @@ def _kind(file: Path, toml: Mapping[str, Any]) -> str:
 
 def _group(value: Any) -> str:
     """Return the name of a sample's group from a field's value, which may be a list of one name (in MMAU)."""
+    value = value if not isinstance(value, str) or (found := list_in(value)) is None else found
     return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 

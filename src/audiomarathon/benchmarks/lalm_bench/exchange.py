@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +13,9 @@ import numpy as np
 from audiomarathon.benchmarks.lalm_bench.captions import ALL, Clotho
 from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES, METADATA, MmauPro, read_questions, schema
 from audiomarathon.benchmarks.lalm_bench.open_ended import CRITERIA, OpenEndedAsPublished
-from audiomarathon.benchmarks.rows import RowError, clean, listed_faults, read_parquet, read_rows, shown
-from audiomarathon.benchmarks.task import Sample, storable
+from audiomarathon.benchmarks.rows import RowError, clean, listed_faults, one_text, read_parquet, read_rows, shown
+from audiomarathon.benchmarks.shards import check_shards
+from audiomarathon.benchmarks.task import Sample, name_id
 from audiomarathon.errors import DataError, told
 from audiomarathon.judges.judgements import reading_of
 from audiomarathon.metrics.classification import per_class
@@ -50,12 +50,17 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
     known: dict[str, list[str]] = {}
     if folder:
         tables = Clotho().tables(Clotho().find(folder), ALL)
-        known = {_composed(storable(item[0])): list(item[2]) for items in tables.values() for item in items}
+        known = {name_id(item[0]): list(item[2]) for items in tables.values() for item in items}
+    folded = Counter(map(_folded, known))
+    meant = {_folded(name): name for name in known if folded[_folded(name)] == 1}
 
     def add(entry: Any) -> None:
         if not isinstance(entry, dict):
             raise RowError("is not an object")
-        if "references" not in entry and (texts := known.get(_composed(str(entry.get("audio_id"))))):
+        if isinstance(entry.get("audio_id"), str):
+            id_ = name_id(entry["audio_id"])
+            entry = {**entry, "audio_id": id_ if id_ in known else meant.get(_folded(id_), id_)}
+        if "references" not in entry and (texts := known.get(str(entry.get("audio_id")))):
             entry = {**entry, "references": texts}
         if lacking := [name for name in ("audio_id", "prediction", "references") if name not in entry]:
             raise RowError(f"lacks {lacking[0]!r}; needed: audio_id, prediction, references (or --data CLOTHO_FOLDER)")
@@ -64,12 +69,13 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
             raise RowError("audio_id and prediction must be texts")
         if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
             raise RowError("references must be a list of texts")
-        id_ = storable(clean(id_, "audio_id"))
+        clean(id_, "audio_id")
         if id_ in records:
             raise RowError(f"second entry of {shown(id_)}")
-        reference = {"references": [clean(one, "a reference") for one in texts]}
+        reference = {"references": [one_text(clean(one, "a reference"), "reference") for one in texts]}
         records[id_] = _with_reply(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
 
+    check_shards([file])
     _each(file, "entry", read_rows(file), add)
     return list(records.values())
 
@@ -89,6 +95,7 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
     DataError
         A column is missing, or a row is not a question or has no text as reply.
     """
+    check_shards([file])
     questions, bad = read_questions(file, column)
     if bad:
         raise DataError(listed_faults(list(map(str, bad)), _SHOWN_FAULTS))
@@ -126,9 +133,9 @@ def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[li
         return [list(one.reference["references"]) for one in records], f"the {len(records):,} entries"
     task = Clotho()
     tables = task.tables(place := task.find(folder), ALL)
-    wanted, lost = {_composed(one.id) for one in records}, set[str]()
+    wanted, lost = {name_id(one.id) for one in records}, set[str]()
     for parts in (*([part] for part in tables), list(tables)):
-        if not (lost := wanted - {_composed(storable(item[0])) for part in parts for item in tables[part]}):
+        if not (lost := wanted - {name_id(item[0]) for part in parts for item in tables[part]}):
             texts = [list(own) for part in parts for own in task.captions(place, part)]
             return texts, f"the {len(texts):,} clips of {' and '.join(parts)} in {place}"
     raise DataError(f"{place}: has no captions of {len(lost)} of {len(records)} clips, such as {shown(min(lost))}")
@@ -169,7 +176,7 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
     replies = {one.id: one.raw for one in records if one.answered}
     there = folder is not None and (folder / METADATA).is_file()
     table = read_parquet(folder / METADATA, ["id"], schema().names) if folder and there else schema().empty_table()
-    ids = [str(one).strip() for one in table["id"].to_pylist()]
+    ids = [name_id(str(one).strip()) for one in table["id"].to_pylist()]
     if not set(replies) <= set(ids):
         rows = [_row(one) for one in records if one.answered]
         try:
@@ -252,8 +259,9 @@ def _with_reply(record: Record, reply: str, *, faithful: bool) -> Record:
     return replace(record, reply=reply)
 
 
-def _composed(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
+def _folded(name: str) -> str:
+    """Return a name without the white space that some tools strip or join."""
+    return " ".join(name.split())
 
 
 def _row(record: Record) -> dict[str, Any]:

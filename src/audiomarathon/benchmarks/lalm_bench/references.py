@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.benchmarks.rows import read_csv, shown
-from audiomarathon.benchmarks.task import storable
+from audiomarathon.benchmarks.task import name_id
 from audiomarathon.errors import DataError
 from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 from audiomarathon.metrics.captions.fense import TextEncoder, sbert_sim, unit_vectors
@@ -48,7 +48,7 @@ def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
     clips: dict[str, list[str]] = {}
     replies = {}
     for number, row in enumerate(rows, 1):
-        name = storable(row.get("file_name") or str(number))
+        name = name_id(row.get("file_name") or str(number))
         if name in clips:
             raise DataError(f"{file}: two rows of clip {shown(name)}; keep one")
         numbered = {int(key[8:]): text for key, text in row.items() if re.fullmatch(r"caption_[1-9]\d{0,2}", key)}

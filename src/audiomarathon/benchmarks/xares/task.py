@@ -11,6 +11,7 @@ from typing import Any, ClassVar, cast
 
 from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.selection import draw
+from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Sample, Task, storable
 from audiomarathon.benchmarks.xares.tars import read_tar
 from audiomarathon.errors import DataError, MissingDataError, SettingsError, told
@@ -211,13 +212,14 @@ class EncoderTask(Task):
             Neither folder has a tar of the task; the message says how to get the data.
         """
         for folder in (root / self.name, root):
-            if len(self.missing(folder)) < len(self.parts):
+            if any(tars_of(folder, glob) for glob in self.globs.values()):
                 return folder.absolute()
         raise self._missing(root / self.name, *self.globs.values())
 
     def missing(self, folder: Path) -> list[str]:
-        """Return the task's globs that match no tar in a folder."""
-        return [glob for glob in dict.fromkeys(self.globs.values()) if not tars_of(folder, glob)]
+        """Return the task's globs that match no tar in a folder; of `{00..02}`, each number is a glob of its own."""
+        globs = [text for glob in dict.fromkeys(self.globs.values()) for text in _written_out(glob)]
+        return [glob for glob in globs if not tars_of(folder, glob)]
 
     def placed(self, root: Path) -> bool:
         """Tell whether the task's folder has a tar for every part, and no download into it is in progress."""
@@ -236,7 +238,7 @@ class EncoderTask(Task):
         Raises
         ------
         DataError
-            Tars are missing, a part has no usable clip, or the number of classes is wrong.
+            Tars or shards of a series are missing, a part has no usable clip, or the number of classes is wrong.
         """
         if limit < 0:
             raise SettingsError(f"limit {limit}: must be 0 (all) or more")
@@ -247,8 +249,9 @@ class EncoderTask(Task):
         clustered = True
         for part, glob in {self.part(role): glob for role, glob in chosen.items()}.items():
             before = len(clips)
-            if not (tars := tars_of(folder, glob)):
-                raise self._missing(folder, glob)
+            if lost := [text for text in _written_out(glob) if not tars_of(folder, text)]:
+                raise self._missing(folder, *lost)
+            check_shards(tars := tars_of(folder, glob))
             for tar in tars:
                 entries, flaws = read_tar(tar)
                 bad += flaws
@@ -311,9 +314,10 @@ class EncoderTask(Task):
         A task without globs reads the tars that have X-ARES' default names.
         """
         if not self.globs:
+            check_shards(tars := sorted(folder.glob("*.tar")))
             samples = [
                 Sample(f"{found[1] or found[2]}/{entry.key}", (cast("Path", entry.audio),), "", "", entry.key)
-                for tar in sorted(folder.glob("*.tar"))
+                for tar in tars
                 if (found := _PART.search(tar.name))
                 for entry in read_tar(tar)[0]
             ]
@@ -373,11 +377,16 @@ class EncoderTask(Task):
 
 def tars_of(folder: Path, glob: str) -> list[Path]:
     """Return the tars in a folder that match a glob, sorted; `{00..02}` in a glob stands for 00, 01 and 02."""
-    if found := _BRACES.search(glob):
-        numbers = range(int(found[1]), int(found[2]) + 1)
-        texts = [f"{glob[: found.start()]}{number:0{len(found[1])}}{glob[found.end() :]}" for number in numbers]
-        return [tar for text in texts for tar in tars_of(folder, text)]
-    return sorted(folder.glob(glob)) if folder.is_dir() else []
+    return [tar for text in _written_out(glob) for tar in sorted(folder.glob(text))] if folder.is_dir() else []
+
+
+def _written_out(glob: str) -> list[str]:
+    """Return the globs that `{00..02}` stands for; a glob without it is returned unchanged."""
+    if not (found := _BRACES.search(glob)):
+        return [glob]
+    numbers = range(int(found[1]), int(found[2]) + 1)
+    texts = [f"{glob[: found.start()]}{number:0{len(found[1])}}{glob[found.end() :]}" for number in numbers]
+    return [one for text in texts for one in _written_out(text)]
 
 
 def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
