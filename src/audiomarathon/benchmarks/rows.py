@@ -19,10 +19,9 @@ from typing import Any
 
 from audiomarathon.benchmarks.task import BadRow, Sample
 from audiomarathon.errors import DataError, SettingsError, told
-from audiomarathon.files import json_object, write_text
+from audiomarathon.files import MAX_METADATA_BYTES, json_object, write_text
 from audiomarathon.records import LETTERS
 
-MAX_METADATA_BYTES = 256 * 2**20  # real files have a few MB; a larger file is not metadata
 MAX_VALUES = 10_000_000  # in a parquet table: a file's size is no limit, since a million nulls take almost no space
 MAX_ID_LENGTH = 200
 MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud has about 5,000
