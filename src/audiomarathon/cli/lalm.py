@@ -364,13 +364,13 @@ class _Options:
     def _write_attention(self, run: Run, samples: Sequence[str], place: Path) -> None:
         """Link each sample's attention into LALM Bench's folders: `sample_0000/` and so on, in data order."""
         from audiomarathon.report.attention import draw
-        from audiomarathon.runs.attention import FOLDER, WHOLE, Attention, index_of
+        from audiomarathon.runs.attention import WHOLE, Attention, file_of, index_of
 
         assert run.folder is not None
         rows = index_of(run.folder)
         for number, id_ in enumerate(samples):
             if id_ in rows:
-                file, target = run.folder / FOLDER / rows[id_]["file"], place / f"sample_{number:04d}"
+                file, target = file_of(run.folder, id_), place / f"sample_{number:04d}"
                 attention = Attention.read(file)
                 replace(attention, meta={**attention.meta, "attn_run_name": self.attention}).write_texts(target)
                 link(file, target / "attention.npz")

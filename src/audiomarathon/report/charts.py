@@ -142,6 +142,11 @@ def library(name: str) -> Any:
         raise SettingsError(f"pictures need {name.replace('_', '-')}: pip install 'audiomarathon[report]'") from None
 
 
+def literal(text: str) -> str:
+    """Escape the dollar signs of a text for matplotlib, which would read the text between two as a formula."""
+    return text.replace("$", r"\$")
+
+
 def line_chart(
     lines: Sequence[Line],
     x: str,
