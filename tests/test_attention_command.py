@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import task_folders
+from archive_makers import npy, npy_header
 from conftest import call
 from matplotlib.figure import Figure
 
@@ -62,17 +62,6 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     save = Figure.savefig
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file: save(figure, file, dpi=30))
     monkeypatch.setattr("matplotlib.layout_engine.ConstrainedLayoutEngine.execute", lambda _engine, _figure: None)
-
-
-def npy(array: np.ndarray) -> bytes:
-    np.save(stream := io.BytesIO(), array)
-    return stream.getvalue()
-
-
-def header(shape: object, dtype: str = "<f4") -> bytes:
-    """The beginning of a .npy file, without the numbers."""
-    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text
 
 
 def lines(file: Path) -> list[Any]:
@@ -291,11 +280,11 @@ class TestDamagedFiles:
         ("name", "content"),
         [
             ("mass", b"no array"),
-            ("mass", header((10**12, 4, 1, 6))),
-            ("mass", header((-1, 4, 1, 6))),
-            ("mass", header("(" * 5000)),
-            ("mass", header((1,), "|O") + pickle.dumps([1])),
-            ("mass", header((3, 4, 1, 6), "<c8") + bytes(8 * 72)),
+            ("mass", npy_header((10**12, 4, 1, 6))),
+            ("mass", npy_header((-1, 4, 1, 6))),
+            ("mass", npy_header("(" * 5000)),
+            ("mass", npy_header((1,), "|O") + pickle.dumps([1])),
+            ("mass", npy_header((3, 4, 1, 6), "<c8") + bytes(8 * 72)),
             ("mass", npy(np.ones((3, 4, 6)))),
             ("profile", npy(np.ones((3, 9, 5)))),
             ("blocks", npy(np.ones((4, 0, 0)))),

@@ -1,7 +1,9 @@
 """From tars to run folders: what is encoded, kept, fitted and written."""
 
+import hashlib
 import io
 import json
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from safetensors.numpy import save
 from sklearn.metrics import average_precision_score
 from xares_tars import write_tar
 
@@ -338,6 +341,25 @@ class TestStore:
         first.write_bytes(content)
         with pytest.warns(UserWarning, match="damaged"):
             assert len(Store(tmp_path, {"encoder": 1}).rows) == 1
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            save({"mean": np.ones((2, 3), np.float32)}, {"keys": "7"}),
+            save({"mean": np.ones((2, 3), np.float32)}, {"keys": "[[]]"}),
+            save({"mean": np.ones((2, 3), np.float32)}, {"keys": "[" * 100_000}),
+            save({"mean": np.ones(2, np.float32)}, {"keys": '["a", "b"]'}),
+            save({"other": np.ones((2, 3), np.float32)}, {"keys": '["a", "b"]'}),
+            b"\xff" * 16,
+        ],
+    )
+    def test_a_part_with_the_right_checksum_and_another_content(self, tmp_path: Path, content: bytes) -> None:
+        folder = Store(tmp_path, {}).folder
+        folder.mkdir(parents=True)
+        (folder / f"part-{hashlib.sha256(content).hexdigest()[:16]}.safetensors").write_bytes(content)
+        os.mkfifo(folder / "part-0123456789abcdef.safetensors")
+        with pytest.warns(UserWarning, match="damaged .*; its clips are encoded again"):
+            assert Store(tmp_path, {}).rows == {}
 
     def test_other_audio_or_weights_have_other_rows(self, tmp_path: Path) -> None:
         root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())

@@ -24,6 +24,7 @@ from audiomarathon.errors import DataError, RecordError
 
 MAX_METADATA_BYTES = 256 << 20  # of any file that is read whole: real metadata has a few MB
 MAX_RECORD_BYTES = 4 << 30  # of a run's files of JSON lines, which have some kB a sample
+MAX_CLIP_BYTES = 1 << 30  # of a clip that is read whole: an hour of stereo audio has 0.7 GB
 MAX_OBJECT_BYTES = 16 << 20  # of the JSON about one clip or sample: parsed, it takes up to 30 times as much memory
 ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
 _CRC = b', "crc": "%08x"}'  # the last key: checksum of the line without this key
@@ -222,8 +223,13 @@ def read_plain(path: Path, most: int = MAX_METADATA_BYTES) -> bytes:
         The file is larger, or :func:`open_plain` refuses it.
     """
     with open_plain(path) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        content = stream.read(most + 1) if size <= most else b""  # a file may grow, and those of /proc have size 0
+        return read_stream(stream, most)
+
+
+def read_stream(stream: IO[bytes], most: int) -> bytes:
+    """Return the content of an open plain file; raise OSError if it has more than `most` bytes."""
+    size = os.fstat(stream.fileno()).st_size
+    content = stream.read(most + 1) if size <= most else b""  # a file may grow, and those of /proc have size 0
     if max(size, len(content)) > most:
         raise OSError(errno.EFBIG, f"{max(size, len(content)):,} bytes, too large; allowed: up to {most:,}")
     return content

@@ -14,6 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from audiomarathon.errors import AudioMarathonError, PluginError, SettingsError, told
+from audiomarathon.files import read_plain
 from audiomarathon.text import did_you_mean, plain
 
 FILE = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?")
@@ -163,7 +164,7 @@ def _is_current(texts: Mapping[ModuleType, bytes] | None) -> bool:
 
 def _text(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_plain(path)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
 

@@ -34,6 +34,9 @@ DAMAGE = (
 """What Python's readers raise on a damaged or hostile archive, besides OSError."""
 
 
+_MOST_HEADER = 1 << 14  # of a .npy file; numpy itself reads at most 10,000 bytes
+
+
 class RefusedError(Exception):
     """Reason for refusing an archive; the reader adds the archive's name."""
 
@@ -53,6 +56,11 @@ class TarHeader(tarfile.TarInfo):
             raise RefusedError(beyond(MAX_HEADER, "bytes in one header"))
         return super()._proc_member(tar)  # type: ignore[misc]  # tarfile's own hook for subclasses
 
+    def _apply_pax_info(self, *given: Any) -> None:
+        super()._apply_pax_info(*given)  # type: ignore[misc]
+        if self.size < 0:  # else the next header is one that was read before, without end
+            raise tarfile.ReadError("a negative size")
+
     def _refuse_sparse(self, *_: object) -> NoReturn:
         raise RefusedError("holds a sparse file (pack without --sparse)")
 
@@ -69,8 +77,10 @@ class ZipStream(io.BufferedReader):
         return super().read(size)
 
 
-def array_of(content: bytes) -> Array:
+def array_of(content: bytes | Array) -> Array:
     """Return the array in the bytes of a `.npy` file; it has numbers only, no objects or records.
+
+    The array shares the memory of `content`, so a mapped file stays mapped.
 
     Raises
     ------
@@ -79,7 +89,8 @@ def array_of(content: bytes) -> Array:
     """
     import numpy as np
 
-    stream = io.BytesIO(content)
+    start = content[:_MOST_HEADER]
+    stream = io.BytesIO(start if isinstance(start, bytes) else start.tobytes())
     try:
         version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
         if version not in ((1, 0), (2, 0)):

@@ -262,7 +262,7 @@ def _is_module(value: Any) -> TypeGuard[type[torch.nn.Module]]:
 def _value(text: str) -> Any:
     try:
         value = json.loads(text.lower())
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, int | float) else text
 

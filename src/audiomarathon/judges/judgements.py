@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import read_plain, sealed, unsealed
+from audiomarathon.files import MAX_RECORD_BYTES, read_plain, sealed, unsealed
 from audiomarathon.judges.protocol import Messages, Protocol, shielded
 from audiomarathon.records import Record
 from audiomarathon.text import counted
@@ -166,7 +166,7 @@ def lines_in(file: Path) -> Iterator[Judgement]:
         The file cannot be read.
     """
     try:
-        content = read_plain(file)
+        content = read_plain(file, MAX_RECORD_BYTES)
     except OSError as error:
         raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     odd = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import open_plain, writing
+from audiomarathon.files import MAX_RECORD_BYTES, open_plain, read_stream, writing
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Judgement, Request, judgements_file, read_judgements, request_of, second_of
@@ -186,7 +186,7 @@ def _appending(file: Path) -> Iterator[IO[bytes]]:
     with writing(file):
         if file.exists():
             with open_plain(file, "r+b") as stream:
-                stream.truncate(stream.read().rfind(b"\n") + 1)
+                stream.truncate(read_stream(stream, MAX_RECORD_BYTES).rfind(b"\n") + 1)
         stream = open_plain(file, "ab")
     try:
         yield stream

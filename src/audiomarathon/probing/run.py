@@ -219,6 +219,31 @@ def fit(
         yield score(folder)
 
 
+def check_bad_rows(task: EncoderTask, data: Dataset, *, allow: bool) -> None:
+    """Refuse data of which more than 1 % are bad rows, that is, give no clip, unless the user allows it.
+
+    Raises
+    ------
+    DataError
+        The message has the number of bad rows, and the first of them.
+    """
+    if not allow and len(data.bad_rows) > MOST_FAILED * data.rows:
+        many = f"{counted(len(data.bad_rows), 'bad row')} of {data.rows:,}, the first: {data.bad_rows[0]}"
+        raise DataError(f"{task.key}: {many}; fix them, or leave them out with --allow-bad-rows")
+
+
+def left_out(task: EncoderTask, data: Dataset) -> list[str]:
+    """Return lines for the user about bad rows, and about clips whose clusters are unknown."""
+    lines = []
+    if data.bad_rows:
+        lines.append(f"{task.name}: left out {counted(len(data.bad_rows), 'bad row')}, the first: {data.bad_rows[0]}")
+    if not data.clustered:
+        lines.append(
+            f"{task.name}: which clips depend on each other (clusters) is unknown, so all count as independent"
+        )
+    return lines
+
+
 def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> list[str]:
     """Return the names of a task's probes, after checking that the causal LM or tokenizer they need is available.
 

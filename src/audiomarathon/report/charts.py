@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.files import write_bytes, write_text
+from audiomarathon.files import read_plain, write_bytes, write_text
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.report import series
 from audiomarathon.settings import cache_folder
@@ -438,8 +438,8 @@ def script() -> str:
     """
     converter = library("vl_convert")
     kept = cache_folder() / f"vega-{converter.__version__}.js"  # bundling takes more than a second
-    with suppress(OSError, RecordError):
-        return kept.read_text(encoding="utf-8")
+    with suppress(OSError, ValueError):
+        return read_plain(kept).decode()
     found: str = converter.javascript_bundle()
     with suppress(OSError, RecordError):
         write_text(kept, found)
