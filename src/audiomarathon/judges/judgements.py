@@ -26,6 +26,11 @@ _PREFIX = "judgements-"
 NAME = re.compile(r"[\w.-]{1,80}")
 
 
+_LARGEST = 1e15  # limit of any number: sums of larger ones overflow
+_REPLY = {"text": str, "finish": str, "error": str | None} | dict.fromkeys(("prompt_tokens", "new_tokens"), int | None)
+_REPLY |= dict.fromkeys(("seconds", "cost"), int | float | None)  # types of the fields of an answer
+
+
 @dataclass(frozen=True)
 class Request:
     """One question to a judge."""
@@ -88,10 +93,10 @@ class Judgement:
     def from_line(cls, line: bytes) -> Judgement | None:
         """Convert a line to its judgement; None if it is damaged."""
         content = unsealed(line, always=True) or {}
+        known = {one.name: content[one.name] for one in fields(cls) if one.name in content}
         texts = ("judge", "protocol", "version", "sample", "request_hash", "text")
-        if not all(isinstance(content.get(name), str) for name in texts):
-            return None
-        return cls(**{one.name: content[one.name] for one in fields(cls) if one.name in content})
+        sound = all(isinstance(content.get(name), str) for name in texts) and is_reply(known)
+        return cls(**known) if sound and isinstance(content.get("identity", {}), dict) else None
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,17 @@ class Reading:
 
     values: Mapping[str, Any] | None
     missing: str = ""
+
+
+def is_reply(content: Mapping[str, Any]) -> bool:
+    """Tell whether the fields of a stored answer (:class:`Judgement`) have the right types; a field may be missing."""
+    return all(
+        isinstance(value := content[name], kind)
+        and type(value) is not bool
+        and (not isinstance(value, int | float) or 0 <= value < _LARGEST)
+        for name, kind in _REPLY.items()
+        if name in content
+    )
 
 
 def request_of(protocol: Protocol, record: Record) -> Request | None:
