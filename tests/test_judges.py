@@ -215,7 +215,15 @@ def test_a_second_question_is_asked_once_and_read(toy: Path) -> None:
         return "?" if len(messages) == 2 or told.endswith("It is: b") else perfect(messages)
 
     judge, case = Scripted(answer), case_of(toy, Asking())
-    judge_run(case, Bench("A", judge))
+    left = plan_of(case, Bench("A", judge)).calls
+
+    def step(done: int, more: int = 0) -> None:
+        nonlocal left
+        left += more - done
+        assert left >= 0, "progress is never beyond its total"
+
+    judge_run(case, Bench("A", judge), step=step)
+    assert left == 0
     assert {len(messages) for messages in judge.calls} == {2, 3}
     asked = len(judge.calls)
     judge_run(case, Bench("A", judge))

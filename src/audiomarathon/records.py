@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MAX_REPLY = 100_000  # characters of a reply from elsewhere (a server, a file); an hour of speech has 60,000
 
 
 @dataclass(frozen=True)

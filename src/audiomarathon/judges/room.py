@@ -5,7 +5,7 @@ The file `judgements-<judge>.jsonl` is the only state. A killed process loses at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from audiomarathon.judges.judgements import Judgement, Request, judgements_file,
 from audiomarathon.judges.protocol import Protocol
 from audiomarathon.lock import hold_run
 from audiomarathon.records import Record
+from audiomarathon.terminal import Step
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,10 @@ def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
     return Plan(n_answered, len(pending) - len(calls), len(calls), size, most_tokens)
 
 
-def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambda _more: None) -> int:
+def judge_run(case: Case, bench: Bench, *, step: Step = lambda _done, more=0: more) -> int:
     """Ask a judge for every answer that a run's folder lacks; return the number of failed requests.
 
-    `step` is called with 1 after each request.
+    `step` is called with 1 after each request, and with the number of second questions, which the plan cannot know.
 
     Raises
     ------
@@ -120,6 +121,8 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
         asked, failed = set[str](), 0
         with _appending(file) as stream:
             while pending := _pending(case, known, asked)[0]:  # the second round asks the second questions
+                if asked:
+                    step(0, len(pending))
                 asked.update(pending)
                 for request, reply, cached in _answers(bench, [request for request, _samples in pending.values()]):
                     failed += reply.error is not None
