@@ -35,7 +35,7 @@ from audiomarathon.cli.options import (
     output_option,
 )
 from audiomarathon.cli.output import say, show
-from audiomarathon.errors import AudioMarathonError, DataError, RecordError, SettingsError
+from audiomarathon.errors import ANY_ERROR, AudioMarathonError, DataError, RecordError, SettingsError
 from audiomarathon.files import file_name, link, read_plain, write_bytes, write_json, write_text, writing
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
@@ -461,7 +461,7 @@ def _phase(
             result = work()
         except AudioMarathonError as error:
             say(f"error: {error}")
-        except Exception:  # a model that fails must not stop the others
+        except ANY_ERROR:  # a model that fails must not stop the others
             traceback.print_exc()
     phase, took = name.rpartition(" ")[2], f"({time.monotonic() - begun:.0f}s)"
     if result[1] is not None:

@@ -8,12 +8,14 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from audiomarathon.errors import AudioMarathonError
+from audiomarathon.errors import AudioMarathonError, told
 from audiomarathon.terminal import showing_records, standard_streams
 from audiomarathon.text import counted, plain
 
+_PACKAGE = str(Path(__file__).parents[1])
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,10 +68,23 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
             except KeyboardInterrupt:
                 say("\ninterrupted: finished samples are kept; run the same command again to continue")
                 code = 130
+            except SystemExit as error:
+                if (place := _place_of(error)).startswith(_PACKAGE):  # an inner command, or a signal
+                    raise
+                say(f"error: {place}: {told(error)} ended the command")
+                code = 2
         if code:
             sys.exit(code)
 
     return wrapped
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the file and line that raised an error."""
+    place = error.__traceback__
+    while place and place.tb_next:
+        place = place.tb_next
+    return f"{place.tb_frame.f_code.co_filename}, line {place.tb_lineno}" if place else "unknown code"
 
 
 def _showing_warnings() -> Callable[..., None]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from audiomarathon.errors import AudioMarathonError, DataError, PluginError, RecordError, told
+from audiomarathon.errors import ANY_ERROR, AudioMarathonError, DataError, PluginError, RecordError, told
 from audiomarathon.files import MAX_RECORD_BYTES, read_plain, sealed, unsealed, write_bytes
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import Scorer
@@ -56,7 +56,7 @@ def judged(
     for group in [[record] for record in todo] if scorer.instant else [todo] if todo else []:
         try:
             found |= {one.record.id: one for one in scorer.verdicts(group)}
-        except (Exception, SystemExit) as error:  # a third-party scorer may raise anything
+        except ANY_ERROR as error:  # a third-party scorer may raise anything
             for record in group:
                 failed(record, error)
     return {record.id: found[record.id] for record in answered if record.id in found}
