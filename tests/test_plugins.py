@@ -233,6 +233,6 @@ def test_a_judge_of_a_plugin_that_raises_while_it_answers_is_named(
 def test_code_that_ends_the_program_where_nobody_expects_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     code = compile("import sys\nsys.exit(0)", "/theirs/code.py", "exec")
     with pytest.raises(SystemExit) as ended:
-        reporting_errors(lambda: exec(code))()
+        reporting_errors(lambda: exec(code, {"__name__": "theirs"}))()
     assert ended.value.code == 2
     assert capsys.readouterr().err == "error: /theirs/code.py, line 2: SystemExit: 0 ended the command\n"

@@ -22,7 +22,7 @@ from audiomarathon.encoders.encoder import Encoder, from_module
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.probing.encode import encode_own, encode_published, hear
-from audiomarathon.probing.evaluate import tried
+from audiomarathon.probing.evaluate import read_tasks, tried
 from audiomarathon.probing.problem import PUBLISHED, STANDARD, standard_splits
 from audiomarathon.probing.published_probes import SEEDS
 from audiomarathon.probing.run import probe
@@ -324,6 +324,19 @@ class TestSplits:
             said = list[str]()
             standard_splits(task_of(globs={"1": "1"}), clips, np.array([label(i) for i in range(10)]), said.append)
             assert [line.partition(": ")[2][:14] for line in said[1:]] == told
+
+
+def test_a_task_of_one_class_is_refused_and_a_part_of_one_class_is_said(tmp_path: Path) -> None:
+    """Every probe is right where there is nothing to tell apart."""
+    task, said = task_of(exact=False), list[str]()
+    for fold in (1, 2, 3):
+        clips = [(f"s{fold}-{i}", {"tone": "a"}, wave(300, 0.2, i)) for i in range(4)]
+        write(tmp_path / "tones", str(fold), clips)
+    with pytest.raises(DataError, match=r"own/tones: all 12 clips are of one class \(a\)"):
+        read_tasks([task], tmp_path, say=said.append)
+    write(tmp_path / "tones", "2", [(f"s2-{i}", {"tone": "ab"[i % 2]}, wave(300, 0.2, i)) for i in range(4)])
+    assert read_tasks([task], tmp_path, say=said.append)[0]
+    assert said == ["tones: all clips of 1, 3 are of one class, so scores there say little"]
 
 
 class TestStore:

@@ -26,6 +26,7 @@ from audiomarathon.cli.attention import utc_name
 from audiomarathon.cli.command import run_script
 from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
+    ModelName,
     Results,
     Runs,
     argument,
@@ -71,7 +72,7 @@ _FIGURES = {
 
 def import_(
     file: Annotated[Path, argument("predictions.json (Clotho) or predictions.parquet (MMAU-Pro).")],
-    model_name: Annotated[str, option("Name of the model in tables.", "--model-name")],
+    model_name: ModelName,
     results: Results = DEFAULT_RESULTS,
     control: Annotated[
         Literal["noise", "silence"] | None, option("What replaced the clips' audio, if anything.")

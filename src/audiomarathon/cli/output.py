@@ -8,14 +8,13 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from audiomarathon.errors import AudioMarathonError, told
 from audiomarathon.terminal import showing_records, standard_streams
 from audiomarathon.text import counted, plain
 
-_PACKAGE = str(Path(__file__).parents[1])
+_OURS = (__name__.partition(".")[0], "typer")
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,7 +68,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
                 say("\ninterrupted: finished samples are kept; run the same command again to continue")
                 code = 130
             except SystemExit as error:
-                if (place := _place_of(error)).startswith(_PACKAGE):  # an inner command, or a signal
+                if not (place := _outside(error)):  # an inner command, a signal, or typer's completion
                     raise
                 say(f"error: {place}: {told(error)} ended the command")
                 code = 2
@@ -79,12 +78,14 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
     return wrapped
 
 
-def _place_of(error: BaseException) -> str:
-    """Return the file and line that raised an error."""
+def _outside(error: BaseException) -> str:
+    """Return the file and line that raised an error; "" if they are of this package or of typer."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next
-    return f"{place.tb_frame.f_code.co_filename}, line {place.tb_lineno}" if place else "unknown code"
+    if place is None or place.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+        return ""
+    return f"{place.tb_frame.f_code.co_filename}, line {place.tb_lineno}"
 
 
 def _showing_warnings() -> Callable[..., None]:

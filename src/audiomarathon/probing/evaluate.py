@@ -16,7 +16,7 @@ from audiomarathon.engine.run import Result
 from audiomarathon.errors import AudioMarathonError, DataError, MissingDataError, SettingsError
 from audiomarathon.probing.problem import PROTOCOLS, Encoded
 from audiomarathon.probing.published_probes import SEEDS
-from audiomarathon.probing.run import check_bad_rows, embed, fit, found_for, left_out
+from audiomarathon.probing.run import check_data, embed, fit, found_for, left_out
 from audiomarathon.probing.store import Store
 from audiomarathon.probing.towers import read_points
 from audiomarathon.settings import cache_folder
@@ -99,7 +99,7 @@ def read_tasks(
     for task in tasks:
         try:
             found = task.read(root, limit=limit, mini=mini)
-            check_bad_rows(task, found, allow=bad)
+            check_data(task, found, allow=bad)
         except DataError as error:
             if len(tasks) == 1 and not plan:
                 raise

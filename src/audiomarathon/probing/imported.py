@@ -14,12 +14,12 @@ from audiomarathon.benchmarks.task import BadRow
 from audiomarathon.benchmarks.xares.tars import members_of, parsed
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
 from audiomarathon.engine.run import IMPORTED, Result
-from audiomarathon.errors import DataError, MissingDataError, told
+from audiomarathon.errors import DataError, MissingDataError, SettingsError, told
 from audiomarathon.files import MAX_METADATA_BYTES, MAX_OBJECT_BYTES
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.problem import Encoded, Material
 from audiomarathon.probing.published_probes import SEEDS
-from audiomarathon.probing.run import check_bad_rows, fit, found_for, left_out
+from audiomarathon.probing.run import check_data, fit, found_for, left_out
 from audiomarathon.untrusted import array_of
 
 
@@ -43,6 +43,8 @@ def probe_stored(
 
     Raises
     ------
+    SettingsError
+        The encoder's name is a path.
     MissingDataError
         No task has stored embeddings.
     """
@@ -50,11 +52,13 @@ def probe_stored(
     def probed(task: EncoderTask, folder: Path) -> Iterator[Result]:
         if settings := found_for(task, "both", say):
             found = _stored(task, encoder, folder)
-            check_bad_rows(task, found.data, allow=bad)
+            check_data(task, found.data, allow=bad)
             for line in left_out(task, found.data):
                 say(line)
             yield from fit(found, results, settings=settings, seeds=SEEDS, say=say)
 
+    if Path(encoder).name != encoder or encoder.startswith("."):
+        raise SettingsError(f"--encoder {encoder}: must be the name of a folder in embeddings/, not a path")
     there = list[Iterator[Result]]()
     for task in tasks:
         folder = next((one for one in (env / task.name, env) if (one / "embeddings" / encoder).is_dir()), None)
@@ -82,6 +86,8 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
         for key, batch, embedding, text in _items(tars, task.recipe.encode_batch, bad):
             original = key.removesuffix(str(batch))
             try:
+                if not original:
+                    raise ValueError("the name of a clip is empty")
                 items = [*task.items(original, parsed(_content(text, MAX_OBJECT_BYTES)))]
                 frames = array_of(_content(embedding, MAX_METADATA_BYTES))
                 if frames.ndim != 2 or not frames.size or (rows and frames.shape[1:] != rows[0].shape):

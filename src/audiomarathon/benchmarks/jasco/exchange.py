@@ -9,10 +9,10 @@ from pathlib import Path
 from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks.jasco.figures import PROMPTS, gate
 from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS
-from audiomarathon.benchmarks.rows import as_csv, listed_faults, natural, read_csv
+from audiomarathon.benchmarks.rows import Row, RowError, as_csv, listed_faults, natural, read_csv, shown
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import DataError
-from audiomarathon.records import Record, Verdict
+from audiomarathon.records import MAX_REPLY, Record, Verdict
 
 REPLY = "allm_output"
 JUDGEMENT = "llama3_extract"  # the original's column name, whatever the judge
@@ -23,7 +23,7 @@ _EXAMPLE = (
 NEEDED = ["id", "prompt", *COLUMNS, REPLY]
 _SHOWN_FAULTS = 20
 
-Row = tuple[int, dict[str, str]]  # its last line in the file, and its fields
+Line = tuple[int, dict[str, str]]  # its last line in the file, and its fields
 
 
 def example(samples: Iterable[Sample]) -> str:
@@ -43,7 +43,7 @@ def example(samples: Iterable[Sample]) -> str:
     return as_csv(rows, _EXAMPLE)
 
 
-def read_replies(file: Path) -> list[tuple[Row, Record]]:
+def read_replies(file: Path) -> list[tuple[Line, Record]]:
     """Read a CSV file of replies; return each row with its record, in the file's order. Prompts may be any text.
 
     The first row of an id becomes the record `<id>-p1`, the second `<id>-p2`, and so on.
@@ -56,10 +56,11 @@ def read_replies(file: Path) -> list[tuple[Row, Record]]:
     seen = Counter[str]()
     found = []
     for line, row in read_csv(file, NEEDED):
-        seen[row["id"]] += 1
-        if seen[row["id"]] > PROMPTS:
-            raise DataError(f"{file}, line {line}: more than {PROMPTS} rows of id {row['id']!r}")
-        found.append(((line, row), _record(row, seen[row["id"]])))
+        id_ = row["id"]
+        seen[id_] += 1
+        if fault := _fault_of(row) or (seen[id_] > PROMPTS and f"more than {PROMPTS} rows of id {shown(id_)}"):
+            raise DataError(f"{file}, line {line}: {fault}")
+        found.append(((line, row), _record(row, seen[id_])))
     return found
 
 
@@ -85,22 +86,21 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
     for line, row in read_csv(file, NEEDED):
         id_, reply = row["id"], row[REPLY].strip()
         number = numbers.get(_plain(row["prompt"]), 0)
-        fault = ""
-        if not number:
-            fault = f"unknown prompt {row['prompt'][:40]!r}"
-        elif number in clips[id_]:
-            fault = f"two rows of id {id_!r} and prompt {number}"
-        elif not reply or reply in {f"output_{k}" for k in range(1, PROMPTS + 1)}:
-            fault = f"{REPLY} is not filled in"
+        flaws = {
+            f"unknown prompt {row['prompt'][:40]!r}": not number,
+            f"two rows of id {shown(id_)} and prompt {number}": number in clips[id_],
+            f"{REPLY} is not filled in": not reply or reply in {f"output_{k}" for k in range(1, PROMPTS + 1)},
+        }
+        fault = _fault_of(row) or next((flaw for flaw, applies in flaws.items() if applies), "")
         if fault:
             faults.append((id_, f"line {line}: {fault}"))
         clips[id_].setdefault(number, _record(row, number))
     for id_, rows in clips.items():
         if lacking := [str(number) for number in range(1, PROMPTS + 1) if number not in rows]:
-            faults.append((id_, f"id {id_!r} has no row of prompt {', '.join(lacking)}"))
+            faults.append((id_, f"id {shown(id_)} has no row of prompt {', '.join(lacking)}"))
     if faults and not allow_missing:
-        shown = listed_faults([text for _, text in faults], _SHOWN_FAULTS)
-        raise DataError(f"{file}: {shown}; fix these rows, or leave out their clips with --allow-missing")
+        listed = listed_faults([text for _, text in faults], _SHOWN_FAULTS)
+        raise DataError(f"{file}: {listed}; fix these rows, or leave out their clips with --allow-missing")
     kept = set(clips) - {id_ for id_, _ in faults}
     if not kept:
         raise DataError(f"{file}: no clip has a reply to each of the {PROMPTS} prompts")
@@ -122,6 +122,17 @@ def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
     rule = next((why for why, holds in whys.items() if holds), "inherited" if read["rating"] is None else parser)
     shown = {"rating": read["rating"], "orientation": read["orientation"], "gated": gated}
     return {name: "" if value is None else str(value) for name, value in shown.items()} | {"rule": rule}
+
+
+def _fault_of(row: Mapping[str, str]) -> str:
+    """Return why a row cannot be used: its id is no id, or a text is too long; "" if it can."""
+    try:
+        if Row(Path(), row).id("id") != row["id"]:
+            return f"id {shown(row['id'])} begins or ends with white space"
+    except RowError as error:
+        return str(error)
+    long = next((name for name in NEEDED if len(row[name]) > MAX_REPLY), "")
+    return f"{long} has {len(row[long]):,} characters; allowed: up to {MAX_REPLY:,}" if long else ""
 
 
 def _record(row: Mapping[str, str], number: int) -> Record:
