@@ -12,6 +12,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from audiomarathon.benchmarks import get_task
 from audiomarathon.data import download
 from audiomarathon.data.archive import open_source
@@ -80,3 +82,15 @@ def zip_with(name: str, mode: int = stat.S_IFREG) -> bytes:
         info.external_attr = (mode | 0o644) << 16
         zipped.writestr(info, b"content")
     return stream.getvalue()
+
+
+def npy(array: np.ndarray) -> bytes:
+    """Return an array as the bytes of a .npy file."""
+    np.save(stream := io.BytesIO(), array)
+    return stream.getvalue()
+
+
+def npy_header(shape: object, dtype: str = "<f4") -> bytes:
+    """Return the beginning of a .npy file, without the numbers that it promises."""
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text

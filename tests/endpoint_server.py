@@ -104,9 +104,11 @@ WISHES = {
     "null for choices": event(choices=[None]),
     "a number": b"data: 5\n\n",
     "deep": b"data: " + b"[" * 200_000 + b"\n\n",
+    "cut event": b'data: {"choices": [{"del\n\n',
     "no choices": event(choices=[]) + DONE,
     "error inside": event({"content": "B"}) + b'data: {"error": {"message": "the engine died"}}\n\n',
     "2 MB": whole("x" * 2_000_000),
+    "900,000 characters": whole("x" * 900_000),
     "the key": whole(f"Bearer {KEY}"),
     "a part of the key": whole(f"it ends in {KEY[8:]}"),
     "deep parts": whole(nested("B", 450)),
@@ -119,6 +121,18 @@ PACKED = {  # with what they claim to be packed by
     "bomb of events": ("gzip", bomb(b"data:\n\n", 100_000)),
     "bomb in a bomb": ("gzip, gzip", gzip.compress(bomb(b":\n", 500_000), 1)),
     "no gzip": ("gzip", whole("Bé")),
+}
+
+
+OTHERS = {  # answers of another kind, with their content type
+    "no stream": ("application/json", b'{"choices": [{"message": {"content": "B"}}]}'),
+    "html": ("text/html", b"<html><body>Welcome to our gateway</body></html>"),
+    "html as a stream": ("text/event-stream", b"<html>\n<body>Welcome</body></html>"),
+    "another protocol": ("text/event-stream", b'event: message_start\ndata: {"type": "message_start"}\n\n'),
+    "text in events": ("text/event-stream", b"data: Hello\n\n"),
+    "utf-16": ("text/event-stream", whole("B").decode().encode("utf-16")),
+    "busy in json": ("application/json", b'{"error": {"message": "slow down", "code": 429}}'),
+    "no type": ("", b"\x00\x01"),
 }
 
 
@@ -229,7 +243,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _stream(self, request: dict[str, Any], fault: str | None, wish: str) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "application/json" if wish == "no stream" else "text/event-stream")
+        self.send_header("Content-Type", OTHERS[wish][0] if wish in OTHERS else "text/event-stream")
         if wish in PACKED:
             self.send_header("Content-Encoding", PACKED[wish][0])
         self.send_header(
@@ -252,8 +266,8 @@ class Handler(BaseHTTPRequestHandler):
             yield event({"content": json.dumps(request)}, "stop") + event(choices=[], usage=USAGE) + DONE
         elif wish in WISHES:
             yield WISHES[wish]
-        elif wish in PACKED:
-            yield PACKED[wish][1]
+        elif wish in PACKED or wish in OTHERS:
+            yield (PACKED | OTHERS)[wish][1]
         elif wish in ("bytes", "chunks"):
             yield from (bytes([byte]) for byte in whole("Bé"))
         elif wish == "hang after":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 import task_folders
+from archive_makers import npy, npy_header
 from conftest import call
 from matplotlib.figure import Figure
 
 from audiomarathon.cli import attention as command
 from audiomarathon.cli.command import run_script
 from audiomarathon.engine import attention_capture
-from audiomarathon.errors import SettingsError
-from audiomarathon.report.attention import draw, read_seen
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.report.attention import _clip, draw, read_seen
 from audiomarathon.report.attention_maps import Whole, draw_mean, in_blocks
 from audiomarathon.runs import attention as stored
 from audiomarathon.runs.attention import ROWS, Attention, index_of
@@ -232,6 +236,148 @@ class TestCapture:
         assert "sample id 'nobody'" in said
 
 
+def made(folder: Path, profile: np.ndarray, first: int = 0) -> Run:
+    layers = profile.shape[1]
+    groups = ["first token", "template before", "clip 1", "question", "rest of the template", "generated"]
+    mass = np.full((3, layers, 1, 6), 1 / 6, np.float32)
+    meta = {"groups": groups, "layers": list(range(first, first + layers)), "clips": [5], "kept_audio_bits": None}
+    meta |= {"model_layers": first + layers, "parts": [["first token", 0, 1], ["clip 1", 1, 6], ["question", 6, 8]]}
+    entropy, top = np.zeros((3, layers, 1)), np.zeros((3, layers, 1, 5))
+    blocks, edges = np.full((layers, 8, 8), 1 / 8), np.arange(9)
+    one = Attention(mass, profile, top, top, entropy, blocks, edges, ("t",) * 8, meta)
+    row = {"id": "a", "file": "a.npz", "layers": meta["layers"], "all": True, "full": False, "clips": None}
+    row |= {"bytes": one.save(folder / "attention" / "a.npz")}
+    (folder / "attention" / "index.jsonl").write_text(json.dumps(row) + "\n")
+    facts = {"task": "tau", "method": "base-0", "checkpoint": "c", "model": "embedded"}
+    (folder / "run.json").write_text(json.dumps(facts))
+    return Run(facts, {}, folder=folder)
+
+
+class TestDamagedFiles:
+    """Files that are damaged, or made to hurt, are one line that names them."""
+
+    @staticmethod
+    def plot(folder: Path, tmp_path: Path) -> tuple[int, str]:
+        return call("attention", "plot", folder, "-o", tmp_path / "pictures")
+
+    @staticmethod
+    def change(folder: Path, **arrays: bytes) -> None:
+        """Put the bytes of other members into the stored file, and its new size into the index."""
+        file = folder / "attention" / "a.npz"
+        with zipfile.ZipFile(file) as opened:
+            members = {name: opened.read(name) for name in opened.namelist()}
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
+            for name, content in (members | {f"{name}.npy": content for name, content in arrays.items()}).items():
+                out.writestr(name, content)
+        TestDamagedFiles.index(folder, bytes=file.stat().st_size)
+
+    @staticmethod
+    def index(folder: Path, **fields: Any) -> None:
+        file = folder / "attention" / "index.jsonl"
+        file.write_text("".join(json.dumps(row | fields) + "\n" for row in lines(file)))
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("mass", b"no array"),
+            ("mass", npy_header((10**12, 4, 1, 6))),
+            ("mass", npy_header((-1, 4, 1, 6))),
+            ("mass", npy_header("(" * 5000)),
+            ("mass", npy_header((1,), "|O") + pickle.dumps([1])),
+            ("mass", npy_header((3, 4, 1, 6), "<c8") + bytes(8 * 72)),
+            ("mass", npy(np.ones((3, 4, 6)))),
+            ("profile", npy(np.ones((3, 9, 5)))),
+            ("blocks", npy(np.ones((4, 0, 0)))),
+            ("tokens", npy(np.frombuffer(b'{"t": 1}', np.uint8))),
+            ("meta", npy(np.frombuffer(b"[" * 100_000, np.uint8))),
+            ("meta", npy(np.frombuffer(b"[1]", np.uint8))),
+            ("meta", npy(np.zeros(17 << 20, np.uint8))),
+        ],
+    )
+    def test_a_member_of_the_archive(self, tmp_path: Path, name: str, content: bytes) -> None:
+        made(tmp_path, np.ones((3, 4, 5), np.float16))
+        self.change(tmp_path, **{name: content})
+        code, said = self.plot(tmp_path, tmp_path)
+        assert (code, said.count("\n"), "a.npz: not a valid attention file" in said) == (2, 1, True), said
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"layers": "0123"}, {"layers": [[0], 1, 2, 3]}, {"layers": [0, 0, 1, 2]}, {"model_layers": "4"},
+            {"model_layers": 10**12}, {"clips": [10**12]}, {"groups": [1, 2, 3, 4, 5, 6]}, {"parts": [["a", "b", "c"]]},
+            {"parts": [["clip 1", 0, 10**9]]}, {"kept_audio_bits": "?"}, {"kept_audio_bits": [1]},
+        ],
+    )  # fmt: skip
+    def test_a_field_of_the_wrong_type(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        run = made(tmp_path, np.ones((3, 4, 5), np.float16))
+        one = Attention.read(tmp_path / "attention" / "a.npz")
+        replace(one, meta={**one.meta, **change}).save(tmp_path / "attention" / "a.npz")
+        self.index(tmp_path, bytes=(tmp_path / "attention" / "a.npz").stat().st_size)
+        with pytest.raises(RecordError, match=r"a\.npz: not a valid attention file"):
+            read_seen(run, "made", 0)
+
+    @pytest.mark.parametrize("content", [npy(np.ones(3)), b"", b"PK\5\6" + bytes(18), b"text", b"PK\3\4" + bytes(100)])
+    def test_another_kind_of_file(self, tmp_path: Path, content: bytes) -> None:
+        made(tmp_path, np.ones((3, 4, 5), np.float16))
+        (tmp_path / "attention" / "a.npz").write_bytes(content)
+        self.index(tmp_path, bytes=len(content))
+        code, said = self.plot(tmp_path, tmp_path)
+        assert (code, said.count("\n"), "a.npz" in said) == (2, 1, True), said
+
+    def test_what_unpacks_to_much_more_is_not_unpacked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("audiomarathon.untrusted.MAX_METADATA_BYTES", 1 << 16)
+        made(tmp_path, np.ones((3, 4, 5), np.float16))
+        self.change(tmp_path, mass=npy(np.zeros((3, 4, 1, 6000))))
+        assert "more than 65,536 bytes to unpack" in self.plot(tmp_path, tmp_path)[1]
+
+    @pytest.mark.usefixtures("undrawn")
+    def test_lines_of_the_index(self, tmp_path: Path) -> None:
+        """Bad lines are left out; a name in a line leads to no other file."""
+        made(tmp_path, np.ones((3, 4, 5), np.float16))
+        (tmp_path / "secret").write_text("not yours")
+        index = tmp_path / "attention" / "index.jsonl"
+        (good,) = lines(index)
+        away = {"id": "b", "bytes": 9}
+        bad = [
+            {"layers": [[0]]},
+            {"layers": ["a", 1]},
+            {"layers": [0.5]},
+            {"id": ["a"]},
+            {"bytes": "7"},
+            {"layers": []},
+        ]
+        bad += [away | {"file": "../secret"}, away | {"file": str(tmp_path / "secret")}]
+        index.write_text("\n".join([json.dumps(good), "[" * 100_000, "\x00", *(json.dumps(good | row) for row in bad)]))
+        assert list(index_of(tmp_path)) == ["a"]
+        assert self.plot(tmp_path, tmp_path)[0] == 0
+
+    def test_an_index_that_nobody_can_read(self, tmp_path: Path) -> None:
+        made(tmp_path, np.ones((3, 4, 5), np.float16))
+        (tmp_path / "attention" / "index.jsonl").unlink()
+        os.mkfifo(tmp_path / "attention" / "index.jsonl")
+        code, said = self.plot(tmp_path, tmp_path)
+        assert (code, "index.jsonl: cannot be read: a FIFO" in said) == (2, True)
+
+    @pytest.mark.usefixtures("undrawn")
+    def test_clips_are_those_of_the_data_not_of_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        made(tmp_path, np.ones((3, 4, 5), np.float16))
+        one = Attention.read(tmp_path / "attention" / "a.npz")
+        replace(one, meta={**one.meta, "audio": ["/etc/passwd"]}).save(tmp_path / "attention" / "a.npz")
+        self.index(tmp_path, bytes=(tmp_path / "attention" / "a.npz").stat().st_size)
+        opened: list[object] = []
+        monkeypatch.setattr("audiomarathon.report.attention.audio.decode", lambda clip, _rate: opened.append(clip))
+        assert self.plot(tmp_path, tmp_path)[0] == 0
+        assert opened == []
+
+    def test_samples_without_a_common_layer(self, tmp_path: Path) -> None:
+        made(tmp_path, np.ones((3, 1, 5), np.float16))
+        (row,) = lines(index := tmp_path / "attention" / "index.jsonl")
+        shutil.copy(tmp_path / "attention" / "a.npz", tmp_path / "attention" / "b.npz")
+        index.write_text(json.dumps(row) + "\n" + json.dumps(row | {"id": "b", "layers": [3]}) + "\n")
+        code, said = self.plot(tmp_path, tmp_path)
+        assert (code, "no layer was captured for each sample" in said) == (2, True)
+
+
 class TestPictures:
     @pytest.mark.usefixtures("sketched")
     def test_every_picture_and_its_figures(self, asked: Asked, captured: Path, tmp_path: Path) -> None:
@@ -255,6 +401,8 @@ class TestPictures:
         assert own["foresight"]["mean_of_last_layers"] == pytest.approx(own["foresight"]["by_layer"][3], abs=1e-5)
         assert [told[name]["foresight"]["over"] for name in told] == ["all audio tokens", "kept audio tokens"]
         assert own["samples"] == len(ones)
+        run = Run.read(captured / RUN)
+        assert _clip(run, next(iter(run.records)), [0.5]).seconds == 0.5, "the clip of the task's data"
 
     def test_foresight_is_the_rank_correlation_over_what_is_left(self, tmp_path: Path) -> None:
         """Layer 1 ranks four tokens 1-2-3-4; layer 2 the same way, layer 3 the other, and a fifth is dropped there."""
@@ -262,7 +410,7 @@ class TestPictures:
         profile[:, :2] = [1, 2, 3, 4, 5]
         profile[:, 2] = [10, 20, 30, 40, 0]
         profile[:, 3] = [4, 3, 2, 1, 0]
-        run = self.made(tmp_path, profile)
+        run = made(tmp_path, profile)
         one = read_seen(run, "made", 2)
         assert one is not None
         assert one.foresight[0] == pytest.approx([1, np.nan, 1, -1], nan_ok=True)
@@ -272,23 +420,9 @@ class TestPictures:
         assert np.isnan(none.foresight).all()
         assert np.isnan(none.last_layers().value)
 
-    def made(self, folder: Path, profile: np.ndarray, first: int = 0) -> Run:
-        layers = profile.shape[1]
-        groups = ["first token", "template before", "clip 1", "question", "rest of the template", "generated"]
-        mass = np.full((3, layers, 1, 6), 1 / 6, np.float32)
-        meta = {"groups": groups, "layers": list(range(first, first + layers)), "clips": [5], "kept_audio_bits": None}
-        meta |= {"model_layers": layers, "parts": [["first token", 0, 1], ["clip 1", 1, 6], ["question", 6, 8]]}
-        entropy, top = np.zeros((3, layers, 1)), np.zeros((3, layers, 1, 5))
-        blocks, edges = np.full((layers, 8, 8), 1 / 8), np.arange(9)
-        one = Attention(mass, profile, top, top, entropy, blocks, edges, ("t",) * 8, meta)
-        row = {"id": "a", "file": "a.npz", "layers": meta["layers"], "all": True, "full": False, "clips": None}
-        row |= {"bytes": one.save(folder / "attention" / "a.npz")}
-        (folder / "attention" / "index.jsonl").write_text(json.dumps(row) + "\n")
-        return Run({"task": "tau", "method": "base-0", "checkpoint": "c", "model": "embedded"}, {}, folder=folder)
-
     @pytest.mark.usefixtures("undrawn")
     def test_without_data_the_picture_over_time_has_no_spectrogram(self, tmp_path: Path) -> None:
-        run = self.made(tmp_path, np.ones((3, 4, 5), np.float16))
+        run = made(tmp_path, np.ones((3, 4, 5), np.float16))
         assert (tmp_path / "time.png") in draw([run], tmp_path)
         assert (
             json.loads((tmp_path / "attention.json").read_text())["base-0"]["foresight"]["mean_of_last_layers"] is None
@@ -296,7 +430,7 @@ class TestPictures:
 
     @pytest.mark.usefixtures("undrawn")
     def test_runs_of_one_name_are_told_apart_and_too_many_are_refused(self, tmp_path: Path) -> None:
-        runs = [self.made(tmp_path / str(number), np.ones((3, 4, 5), np.float16)) for number in range(9)]
+        runs = [made(tmp_path / str(number), np.ones((3, 4, 5), np.float16)) for number in range(9)]
         draw(runs[:2], tmp_path / "two")
         told = json.loads((tmp_path / "two" / "attention.json").read_text())
         assert list(told) == [f"base-0 ({run.folder})" for run in runs[:2]]
@@ -306,7 +440,7 @@ class TestPictures:
     @pytest.mark.usefixtures("undrawn")
     def test_layers_of_all_runs_say_what_can_be_foretold(self, tmp_path: Path) -> None:
         rising = np.tile(np.arange(1, 6, dtype=np.float16), (3, 8, 1))
-        one, other = self.made(tmp_path / "a", rising), self.made(tmp_path / "b", rising[:, :4], first=4)
+        one, other = made(tmp_path / "a", rising), made(tmp_path / "b", rising[:, :4], first=4)
         draw([one, other], tmp_path)
         told = json.loads((tmp_path / "attention.json").read_text())
         assert {own["foresight"]["layer"] for own in told.values()} == {5}
@@ -315,10 +449,10 @@ class TestPictures:
         assert (late.later, late.last_layers().value) == ([7], pytest.approx(1)), "not of layer 6 with itself"
 
     def test_samples_with_other_layers_are_drawn_by_those_that_all_have(self, tmp_path: Path) -> None:
-        run = self.made(tmp_path, np.ones((3, 4, 5), np.float16))
+        run = made(tmp_path, np.ones((3, 4, 5), np.float16))
         index = tmp_path / "attention" / "index.jsonl"
         (row,) = index_of(tmp_path).values()
-        self.made(tmp_path / "other", np.ones((3, 2, 5), np.float16), first=2)
+        made(tmp_path / "other", np.ones((3, 2, 5), np.float16), first=2)
         shutil.copy(tmp_path / "other" / "attention" / "a.npz", tmp_path / "attention" / "b.npz")
         size = (tmp_path / "attention" / "b.npz").stat().st_size
         more = {**row, "id": "b", "file": "b.npz", "layers": [2, 3], "all": False, "bytes": size}
@@ -329,7 +463,7 @@ class TestPictures:
 
     @pytest.mark.usefixtures("undrawn")
     def test_one_layer_alone_foretells_nothing(self, tmp_path: Path) -> None:
-        run = self.made(tmp_path, np.ones((3, 1, 5), np.float16))
+        run = made(tmp_path, np.ones((3, 1, 5), np.float16))
         (tmp_path / "pictures").mkdir()
         (tmp_path / "pictures" / "foresight.png").write_text("of other runs")
         names = {file.name for file in draw([run], tmp_path / "pictures")}

@@ -122,6 +122,16 @@ def test_a_fifo_is_not_waited_for(runs: Path, name: str) -> None:
             pass
 
 
+@pytest.mark.parametrize("name", ["samples.jsonl", "run.json", "summary.json"])
+def test_a_file_that_would_fill_the_memory_is_not_read(runs: Path, name: str) -> None:
+    """A sparse file takes no room on the disk."""
+    with (runs / "tau" / "M" / "dart-0.5-layer2" / name).open("r+b") as file:
+        file.truncate(5 << 40)
+    with pytest.warns(UserWarning, match=rf"{name}: cannot be read: 5,497,558,138,880 bytes, too large"):
+        read_panels([runs])
+    read_status([runs])
+
+
 @pytest.mark.parametrize("name", [".lock", "samples.jsonl", "samples.rejected"])
 def test_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
     target, folder = tmp_path / "precious", a_run(tmp_path, "base-0", [True])

@@ -10,6 +10,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from real_weights import real_weights
 
 from audiomarathon.errors import DataError
+from audiomarathon.metrics.captions import cider_d as cider
 from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 from audiomarathon.metrics.captions.fense import fense
 from audiomarathon.metrics.captions.lengths import first_sentence, human_ceiling, lengths
@@ -278,6 +280,24 @@ def test_lengths_by_hand() -> None:
     }
     assert lengths(["a"], None)["beyond_64"] is None
     assert lengths([], None)["words"] == {"mean": None, "p5": None, "p95": None}
+
+
+def test_each_reference_is_weighed_once_for_the_human_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"a dog barks {number} times" for number in range(20)]
+    frequencies, weighed = Frequencies.of([texts, ["rain"]]), list[str]()
+    weigh = cider._vectors
+    kept = lru_cache(1 << 10)(lambda own, text: weighed.append(text) or weigh(own, text))
+    monkeypatch.setattr(cider, "_kept", kept)
+    human_ceiling([texts], lambda own, others: cider_d(own, others, frequencies))
+    assert sorted(weighed) == sorted(texts)
+
+
+def test_a_thousand_long_replies_are_not_kept_in_memory() -> None:
+    before = cider._remembered.cache_info().currsize
+    tokens("word " * 1000)
+    cider_d(["word " * 1000], [["a"]], Frequencies.of([["a"], ["b"]]))
+    assert cider._remembered.cache_info().currsize <= before + 2
+    assert cider._recent.cache_info().maxsize == 4
 
 
 def test_the_human_ceiling_leaves_one_reference_out() -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from audiomarathon.engine.engine import open_local
 from audiomarathon.errors import ConfigError, ModelError, WeightsError
-from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.checkpoint import find_checkpoint, header_of
 from audiomarathon.models.checkpoint_files import check_files
 from audiomarathon.models.loading import check_finite
 from audiomarathon.settings import own_settings
@@ -150,3 +150,10 @@ def test_finite_weights_of_every_precision_pass() -> None:
         module.register_parameter("empty", torch.nn.Parameter(torch.empty(0, dtype=dtype)))
         module.register_parameter("whole", torch.nn.Parameter(torch.ones(3, dtype=torch.long), requires_grad=False))
         check_finite(Path("x"), module)
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 8, b"\x10" + bytes(7) + b"[" * 16, b"\2" + bytes(7) + b"[]", b""])
+def test_weights_whose_header_cannot_be_read_are_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(WeightsError, match=r"model\.safetensors: not a safetensors file, or cut short"):
+        header_of(tmp_path / "model.safetensors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -104,6 +105,14 @@ def test_tau_in_another_encoding_is_an_error_in_one_line(raw: list[str], tmp_pat
     meta.write_bytes(meta.read_bytes().replace(b"lyon", b"ly\xf6n"))
     built("tau", raw, tmp_path / "tau", code=2)
     assert "not UTF-8" in capsys.readouterr().err
+
+
+def test_tau_with_a_pipe_for_a_table_waits_for_nobody(raw: list[str], tmp_path: Path, capsys: Any) -> None:
+    meta = Path(raw[0]) / "meta.csv"
+    meta.unlink()
+    os.mkfifo(meta)
+    built("tau", raw, tmp_path / "tau", code=2)
+    assert "meta.csv: is not a plain file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("edit", [("metro_station\t", "subway\t"), ("\tidentifier", "\tplace")])

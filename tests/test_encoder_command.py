@@ -185,6 +185,11 @@ def test_embeddings_of_x_ares_are_probed(command: Command, env: Path, tmp_path: 
     assert json.loads((folder / "run.json").read_text())["origin"] == "imported"
 
 
+def test_a_path_in_the_place_of_an_encoders_name_is_refused(command: Command, tmp_path: Path) -> None:
+    code, _, err = command("import", tmp_path, "--encoder", "../../Theirs", "--tasks", "esc50")
+    assert (code, "must be the name of a folder in embeddings/" in one_error(err)) == (2, True)
+
+
 def test_more_than_one_percent_of_bad_rows_wants_a_word(command: Command, tmp_path: Path) -> None:
     task = write_task(tmp_path / "odd", clips=2, seconds=(0.1, 0.2))
     task.write_text(task.read_text().replace("output_dim=10", "output_dim=9"))

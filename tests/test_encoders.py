@@ -12,6 +12,7 @@ from unittest import TestCase
 import pytest
 import torch
 import transformers
+from conftest import call
 
 from audiomarathon import encoders
 from audiomarathon.encoders import check_audio_encoder, check_encoder, from_module, load_encoder
@@ -413,13 +414,58 @@ def test_a_plug_in_is_found_by_key_and_alias(monkeypatch: pytest.MonkeyPatch) ->
     [
         (lambda features, audio: features[:, :, :3], r"expected \[1, frames, 8\], got \[1, 25, 3\]"),
         (lambda features, audio: features[:, :0], r"got \[1, 0, 8\]"),
-        (lambda features, audio: None, "raised AttributeError"),
+        (lambda features, audio: None, "features must be a tensor, got NoneType"),
+        (lambda features, audio: features.numpy().astype(object), "must be a tensor, got ndarray"),
+        (lambda features, audio: torch.fft.fft(features), "floating-point numbers, got torch.complex64"),
+        (lambda features, audio: features > 0, "floating-point numbers, got torch.bool"),
+        (lambda features, audio: features.long(), "floating-point numbers, got torch.int64"),
+        (lambda features, audio: features.to_sparse(), "dense tensor, got a torch.sparse_coo"),
+        (lambda features, audio: torch.quantize_per_tensor(features, 0.1, 0, torch.qint8), "got a quantized tensor"),
+        (lambda features, audio: torch.nested.nested_tensor([*features]), "got a nested tensor"),
+        (lambda features, audio: features.to("meta"), "raised NotImplementedError"),
+        (lambda features, audio: features[0], r"3 dimensions \[B, T, D\], got \[25, 8\]"),
+        (lambda features, audio: sys.exit(0), "raised SystemExit: 0"),
+        (lambda features, audio: (_ for _ in ()).throw(GeneratorExit("odd")), "raised GeneratorExit: odd"),
+        (lambda features, audio: (features, torch.ones(1, 2)), "raised TypeError"),
         (lambda features, audio: features * float("nan"), "not finite"),
     ],
 )
 def test_encode_refuses_what_is_not_declared(forward: Any, said: str) -> None:
     with pytest.raises(EncoderError, match=f"FrameEncoder: .*{said}"):
         from_module(variant(forward)).encode(waves(1)[0])
+
+
+@pytest.mark.parametrize("exit_code", [None, 0, 3, "bye"])
+def test_an_encoder_that_ends_the_program_is_named(tmp_path: Path, exit_code: Any) -> None:
+    facts = "sampling_rate, output_dim, hop_size_in_ms = 16000, 8, 40"
+    lines = (
+        "import sys, torch",
+        "class GoneEncoder(torch.nn.Module):",
+        f"    {facts}",
+        "    def forward(self, audio):",
+    )
+    (tmp_path / "gone.py").write_text("\n".join((*lines, f"        sys.exit({exit_code!r})\n")))
+    code, said = call("encoder", "run", tmp_path / "gone.py", "--tasks", "esc50", "--data", tmp_path)
+    assert (code, said.count("\n"), "gone.py: the encoder cannot encode" in said) == (2, 1, True)
+    with pytest.raises(EncoderError, match=r"GoneEncoder: forward on .* raised SystemExit"):
+        load_encoder(str(tmp_path / "gone.py")).encode(waves(1)[0])
+
+
+def test_gradients_that_a_forward_switches_on_are_dropped() -> None:
+    def forward(features: torch.Tensor, audio: torch.Tensor) -> torch.Tensor:
+        torch.set_grad_enabled(True)
+        return features * torch.ones(8, requires_grad=True)
+
+    (found,) = from_module(variant(forward)).encode(waves(1)[0])
+    (wanted,) = from_module(variant()).encode(waves(1)[0])
+    assert not found.requires_grad
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("fact", [{"sampling_rate": True}, {"hop_size_in_ms": float("inf")}, {"max_seconds": "1"}])
+def test_facts_that_are_no_numbers_are_refused(fact: dict[str, Any]) -> None:
+    with pytest.raises(EncoderError, match=f"attribute {next(iter(fact))} must be a positive"):
+        from_module(variant(**fact))
 
 
 def test_frames_beyond_the_features_are_refused() -> None:

@@ -96,6 +96,9 @@ def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch:
         (lambda rows: rows[1].__setitem__("prompt", INSTRUCTIONS[0]), "line 5: two rows of id '2' and prompt 1"),
         (lambda rows: rows[1].__setitem__("allm_output", "output_2"), "line 4: allm_output is not filled in"),
         (lambda rows: rows.pop(3), "id '2' has no row of prompt 4"),
+        (lambda rows: rows[1].__setitem__("id", ""), "line [0-9]: field 'id' is empty"),
+        (lambda rows: rows[1].__setitem__("id", " 2"), "line [0-9]: id ' 2' begins or ends with white space"),
+        (lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001), "line 4: allm_output has 100,001 characters"),
     ],
 )
 def test_faults_are_told_by_line_and_leave_the_clip_out(tmp_path: Path, change: Any, fault: str) -> None:
@@ -110,10 +113,12 @@ def test_prompts_are_matched_whatever_their_white_space(tmp_path: Path) -> None:
     assert len(read_whole(file)) == 16
 
 
-@pytest.mark.parametrize("text", ["id,prompt\n1,2\n", ",".join(NEEDED) + "\n" + "1," * 20, 'id,"prompt'])
+@pytest.mark.parametrize(
+    "text", ["id,prompt\n1,2\n", ",".join(NEEDED) + "\n" + "1," * 20, 'id,"prompt', ",".join([*NEEDED, "id"]) + "\n"]
+)
 def test_other_tables_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(DataError, match=r"lacks the column|line 2 has more fields|not CSV"):
+    with pytest.raises(DataError, match=r"lacks the column|line 2 has more fields|not CSV|has 2 columns 'id'"):
         read_replies(tmp_path / "a.csv")
 
 

@@ -30,6 +30,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from audiomarathon.benchmarks import registry
 from audiomarathon.cli.judge import judge as judge_command
 from audiomarathon.errors import ModelError, RecordError, SettingsError
+from audiomarathon.files import sealed, unsealed
 from audiomarathon.judges import registry as judges
 from audiomarathon.judges.anchors import Certificate
 from audiomarathon.judges.cache import Cache
@@ -214,7 +215,15 @@ def test_a_second_question_is_asked_once_and_read(toy: Path) -> None:
         return "?" if len(messages) == 2 or told.endswith("It is: b") else perfect(messages)
 
     judge, case = Scripted(answer), case_of(toy, Asking())
-    judge_run(case, Bench("A", judge))
+    left = plan_of(case, Bench("A", judge)).calls
+
+    def step(done: int, more: int = 0) -> None:
+        nonlocal left
+        left += more - done
+        assert left >= 0, "progress is never beyond its total"
+
+    judge_run(case, Bench("A", judge), step=step)
+    assert left == 0
     assert {len(messages) for messages in judge.calls} == {2, 3}
     asked = len(judge.calls)
     judge_run(case, Bench("A", judge))
@@ -469,6 +478,36 @@ def test_a_damaged_or_strange_file_of_the_cache_is_asked_again(tmp_path: Path) -
     for odd in (content[:-9], content.replace(b"yes", b"no!"), b""):
         file.write_bytes(odd)
         assert cache.get(request) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"extra": 1}, {"text": None}, {"text": ["yes"]}, {"finish": 0}, {"error": "down"}, {"seconds": "1"},
+        {"new_tokens": 1.5}, {"prompt_tokens": True}, {"cost": {}}, {"new_tokens": -1}, {"cost": 1e300},
+        None, [], "yes",
+    ],
+)  # fmt: skip
+def test_an_entry_of_the_cache_with_a_wrong_reply_is_asked_again(tmp_path: Path, change: Any) -> None:
+    """Its checksum is right: another version, or another program, has written it."""
+    cache, request = Cache(tmp_path, {"model": "m"}), Request([{"role": "user", "content": "x"}], 5)
+    cache.put(request, toy_judged.Reply("yes", "stop", None, 1, 2, 0.5))
+    (file,) = tmp_path.rglob("*.json")
+    content = unsealed(file.read_bytes(), always=True) or {}
+    reply = content["reply"] | change if isinstance(change, dict) else change
+    file.write_bytes(sealed(content | {"reply": reply}))
+    assert cache.get(request) is None
+    file.write_bytes(sealed({name: content[name] for name in ("identity", "request")}))
+    assert cache.get(request) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"finish": 0}, {"error": []}, {"cost": "1"}, {"identity": [1]}, {"new_tokens": 1.5}]
+)
+def test_a_line_with_a_field_of_the_wrong_type_is_damaged(change: dict[str, Any]) -> None:
+    line = Judgement("A", "p", "1", "s", "hash", text="yes").to_line()
+    assert Judgement.from_line(line)
+    assert Judgement.from_line(sealed((unsealed(line) or {}) | change)) is None
 
 
 def test_torn_and_damaged_lines_are_asked_again(toy: Path) -> None:

@@ -165,6 +165,10 @@ def test_a_clotho_folder_weighs_words_by_the_split_that_has_the_clips(tmp_path: 
         ([ENTRIES[0] | {"prediction": None}], "entry 1: audio_id and prediction must be texts"),
         ([ENTRIES[0] | {"references": []}] * 7, "entry 5: references must be a list of texts; and 2 more"),
         ([ENTRIES[0] | {"references": [" "]}], "entry 1: a reference is empty"),
+        ([ENTRIES[0], ENTRIES[2] | {"references": ["a"] * 101}], "entry 2: has 101 references; allowed: up to 100"),
+        ([ENTRIES[0], ENTRIES[2] | {"prediction": "x" * 100_001}], "entry 2: the reply to "),
+        ([ENTRIES[0] | {"audio_id": " \u200b"}], "entry 1: audio_id is empty"),
+        ('[{"audio_id": "a", "prediction": "b", "prediction": "c"}]', "duplicate field 'prediction'"),
         (ENTRIES[:1], "one entry is not enough to weigh words"),
     ],
 )
@@ -188,6 +192,12 @@ def test_faults_of_parquet_files_are_told_by_row(tmp_path: Path) -> None:
     assert "row 3: duplicate id 'c2', first used in row 1" in output
     good = replies_file(tmp_path / "b.parquet", {"c1": None}, *ROWS[:2])  # type: ignore[dict-item]
     assert "row 2: model_output of c1 is not a text" in told(good)
+    long = replies_file(tmp_path / "d.parquet", {"c1": "x" * 100_001}, *ROWS[:2])
+    assert "row 2: the reply to 'c1' has 100,001 characters; allowed: up to 100,000" in told(long)
+    for column in ("id", "model_output"):
+        table = parquet.read_table(long)
+        parquet.write_table(table.append_column(column, table[column]), twice := tmp_path / "e.parquet")
+        assert f"has 2 columns '{column}'; keep one" in told(twice)
     assert "lacks the column 'replies'" in told(good, "--column", "replies")
     assert "cannot be read as parquet" in told(written(tmp_path / "c.parquet", "{}"))
     for file in (tmp_path / "none.parquet", tmp_path / "none.json"):

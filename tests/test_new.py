@@ -101,9 +101,15 @@ def test_it_says_what_to_do_next(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("thing", "mine"), "allowed: method, task, model, judge, encoder"),
-        (("method", "my-pruner"), "allowed: letters, digits and _"),
-        (("method", "class"), "allowed: letters, digits and _"),
-        (("method", "../up"), "allowed: letters, digits and _"),
+        (("method", "my-pruner"), "allowed: up to 60 letters, digits and _"),
+        (("method", "class"), "no word of Python"),
+        (("method", "none"), "no word of Python"),  # its class would be None
+        (("task", "row"), "no word of Python or of the template"),  # its class would hide the template's Row
+        (("method", "tests"), "no word of Python or of the template"),
+        (("method", "../up"), "allowed: up to 60 letters, digits and _"),
+        (("method", "a" * 300), "allowed: up to 60 letters, digits and _"),
+        (("method", "a\nb"), "new method 'a\\nb'"),
+        (("thing" * 100, "mine"), "allowed: method, task, model, judge, encoder"),
         (("method", "frame"), "a method or a package of that name exists"),
         (("task", "json"), "a task or a package of that name exists"),
         (("encoder", "Numpy"), "a encoder or a package of that name exists"),
@@ -116,5 +122,5 @@ def test_it_refuses_names_and_overwrites_nothing(tmp_path: Path, words: tuple[st
     (tmp_path / "here").mkdir()
     done = CliRunner().invoke(app, ["new", *words, "--into", str(tmp_path)])
     assert done.exit_code == 2
-    assert said in done.stderr
+    assert (said in done.stderr, done.stderr.count("\n")) == (True, 1)
     assert [file.name for file in tmp_path.rglob("*")] == ["here"]

@@ -188,36 +188,72 @@ class TestAsking:
     @pytest.mark.parametrize(
         ("wish", "message"),
         [
-            ("text for choices", "malformed event"),
-            ("null for choices", "malformed event"),
-            ("a number", "malformed event: 5"),
-            ("deep", "not JSON"),
             ("no choices", "the stream ended without a reply"),
             ("error inside", "the engine died"),
             ("hang up", "RemoteProtocolError"),
-            ("deep parts", "a malformed event|nested too deep"),
-            ("odd finish", "a malformed event"),
-            ("2 MB", "more than 1,114,112 bytes"),
-            ("endless", "more than"),
-            ("endless line", "more than"),
-            ("bomb", "more than 131,072 bytes"),
-            ("bomb of events", "more than 131,072 bytes"),
-            ("bomb in a bomb", "Content-Encoding 'gzip, gzip'"),
-            ("no gzip", "Content-Encoding gzip: .*incorrect header"),
+            ("cut event", "with an event that is not JSON"),
             ("heartbeats", "no complete reply within 0.1 s"),
-            ("no stream", "expected text/event-stream, got application/json"),
+            ("busy in json", "429 slow down"),
         ],
     )
-    def test_what_is_no_reply_is_tried_again_and_ends(
-        self, url: str, wish: str, message: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if wish.startswith("bomb"):  # a small one, which takes less time
-            monkeypatch.setattr("audiomarathon.endpoint.client._BYTES", 1 << 16)
+    def test_what_is_no_reply_is_tried_again_and_ends(self, url: str, wish: str, message: str) -> None:
         waits: list[float] = []
         limit = 0.1 if wish == "heartbeats" else 30.0
         with pytest.raises(EndpointError, match=rf"{message}.* \(2 attempts\)$"):
             ask(client(url, attempts=2, limit_s=limit, waits=waits), text=wish)
         assert len(waits) == 1
+
+    @pytest.mark.parametrize(
+        ("wish", "message"),
+        [
+            ("text for choices", "malformed event"),
+            ("null for choices", "malformed event"),
+            ("a number", "malformed event: '5'"),
+            ("deep", "nested too deeply"),
+            ("deep parts", "a malformed event|nested too deep"),
+            ("odd finish", "a malformed event"),
+            ("bomb in a bomb", "Content-Encoding 'gzip, gzip'"),
+            ("no gzip", "Content-Encoding gzip: .*incorrect header"),
+            ("no stream", 'application/json, not as a stream: \'{"choices"'),
+            ("html", "text/html, not as a stream: '<html>.*Welcome"),
+            ("html as a stream", "a stream that has no events: '<html>"),
+            ("utf-16", "a stream that has no events"),
+            ("another protocol", "events that have no 'choices', such as '{\"type\""),
+            ("text in events", "an event that is not JSON: 'Hello'"),
+            ("no type", "no content type"),
+        ],
+    )
+    def test_an_answer_of_another_kind_is_named_at_once(self, url: str, wish: str, message: str) -> None:
+        """Unless the server has answered before: then it may be a gateway's page about a fault that will pass."""
+        before = told(url)["posts"]
+        with pytest.raises(ModelError, match=rf"^127.*{message}.*; expected chat completions as a stream.*[^\n]$"):
+            ask(client(url), text=wish)
+        assert told(url)["posts"] == before + 1
+        known = client(url, attempts=2, waits=[])
+        ask(known)
+        with pytest.raises(EndpointError, match=r"\(2 attempts\)$"):
+            ask(known, text=wish)
+
+    @pytest.mark.parametrize(
+        ("wish", "message"),
+        [
+            ("900,000 characters", "a reply of more than 100,000 characters"),
+            ("2 MB", "more than 1,114,112 bytes"),
+            ("endless", "more than"),
+            ("endless line", "more than"),
+            ("bomb", "more than 131,072 bytes"),
+            ("bomb of events", "more than 131,072 bytes"),
+        ],
+    )
+    def test_a_reply_much_longer_than_asked_for_is_not_stored(
+        self, url: str, wish: str, message: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if wish.startswith("bomb"):  # a small one, which takes less time
+            monkeypatch.setattr("audiomarathon.endpoint.client._BYTES", 1 << 16)
+        endpoint, before = client(url), told(url)["posts"]
+        with pytest.raises(EndpointError, match=rf"{message}.*; the server ignores max_tokens=16$"):
+            ask(endpoint, text=wish)
+        assert (told(url)["posts"], endpoint.given_up) == (before + 1, 1)
 
     def test_a_finished_reply_does_not_wait_for_the_stream_to_end(
         self, url: str, monkeypatch: pytest.MonkeyPatch

@@ -262,6 +262,13 @@ def test_a_bad_file_ends_the_command_itself_too(no_env, monkeypatch: pytest.Monk
         (["frobnicate"], "error: no such command 'frobnicate'; see audiomarathon --help"),
         (["compare", "x", "--at-latency", "fast"], "error: invalid value for '--at-latency'"),
         (["run", "--layr", "2"], "see audiomarathon run --help"),
+        (["run", "tau", "--results", ""], "--results is empty; leave it out, or give a value"),
+        (["run", "tau", "--method", " "], "--method is empty"),
+        (["status", ""], "runs is empty"),
+        (["report", "x", "-o", ""], "--output/-o is empty"),
+        (["import", "lalm", "x.json", "--model-name", ""], "--model-name is empty"),
+        (["jasco", "import", "x.csv", "--model-name", "a\nb"], "allowed: one line of up to 200 characters"),
+        (["encoder", "import", "x", "--encoder", ""], "--encoder is empty"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

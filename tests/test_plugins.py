@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,12 @@ from audiomarathon.benchmarks.audiomarathon.tau import Tau
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.benchmarks.task import Task
 from audiomarathon.cli.app import app
+from audiomarathon.cli.output import reporting_errors
 from audiomarathon.engine.run import score
 from audiomarathon.errors import PluginError
+from audiomarathon.judges.judge import Judge, Reply
+from audiomarathon.judges.judgements import Request
+from audiomarathon.judges.registry import GROUP, plugged_in
 from audiomarathon.scoring.choice import Choice
 
 BUILT_IN = sum(not task.probed for one in registry.BUILT_IN for task in one.tasks)
@@ -199,3 +203,36 @@ def test_a_method_of_a_plugins_scorer_that_raises_names_it(
         with pytest.raises(PluginError, match=r"raising|'odd'"):
             score(folder)
     assert (folder / "samples.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("error", [KeyError("row"), SystemExit(0), MuteError()], ids=repr)
+def test_a_judge_of_a_plugin_that_raises_while_it_answers_is_named(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `ask` is a generator, whose code runs after the call."""
+
+    class Failing(Judge):
+        key = "failing"
+
+        def identity(self) -> dict[str, Any]:
+            return {}
+
+        def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
+            yield requests[0], Reply("yes", "stop")
+            raise error
+
+    monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", Failing())
+    plug_in(monkeypatch, GROUP, odd=f"{__name__}:BROKEN_NOW")
+    (judge,) = plugged_in()
+    answers = judge.ask([Request([], 1)])
+    assert next(answers)[1].text == "yes"
+    with pytest.raises(PluginError, match=rf"'odd' .*ask\(\) raised {type(error).__name__}"):
+        next(answers)
+
+
+def test_code_that_ends_the_program_where_nobody_expects_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code = compile("import sys\nsys.exit(0)", "/theirs/code.py", "exec")
+    with pytest.raises(SystemExit) as ended:
+        reporting_errors(lambda: exec(code, {"__name__": "theirs"}))()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: /theirs/code.py, line 2: SystemExit: 0 ended the command\n"

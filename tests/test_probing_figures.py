@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from archive_makers import npy, npy_header
 from test_probing_runs import RATE, FramesEncoder, made, results_of, task_of, wave
 from xares_tars import write_tar
 
@@ -18,6 +20,7 @@ from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.xares.published import ENCODERS, STATED, published_mean, weight
 from audiomarathon.benchmarks.xares.task import Clip, Recipe
 from audiomarathon.encoders.encoder import from_module
+from audiomarathon.errors import DataError
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.probing import imported
 from audiomarathon.probing import published_probes as published
@@ -205,6 +208,35 @@ def test_x_ares_validates_on_the_fold_that_it_tests() -> None:
     assert published_splits(task_of(folds=False, globs=globs)) == [Split(("train",), "test", "test")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "content", "reason"),
+    [
+        ("npy", npy_header((10**12, 2)), "promises"),
+        ("npy", b"not an array", "not an array of NumPy"),
+        ("npy", npy(np.ones((2, 2), complex)), "an array of complex128"),
+        ("npy", npy(np.ones(2)), "allowed: .frames, dim., equal dim"),
+        ("npy", npy(np.full((2, 2), np.nan)), "holds NaN or infinity"),
+        ("json", b'{"tone": "a", "tone": "b"}', "duplicate field 'tone'"),
+        ("json", b"[" * 100_000, "nested too deeply"),
+    ],
+)  # fmt: skip
+def test_stored_embeddings_that_are_damaged_or_made_to_hurt_are_bad_rows(
+    tmp_path: Path, kind: str, content: bytes, reason: str
+) -> None:
+    folder = tmp_path / "tones" / "embeddings" / "Theirs"
+    for fold in "123":
+        stored(folder, fold, [(f"s{fold}-{label}0", label, number) for number, label in enumerate("abc")])
+    good = {"npy": npy(np.ones((2, 2), np.float32)), "json": b'{"tone": "a"}'}
+    bad = [(f"odd0.{name}", own) for name, own in (good | {kind: content}).items()]
+    write_tar(folder / "tones-wds-encoded-fold-3-000001.tar", bad)
+    task = task_of(recipe=Recipe(encode_batch=16, epochs=1))
+    (row,) = imported._stored(task, "Theirs", folder).data.bad_rows
+    assert re.search(reason, str(row)), row
+    with pytest.raises(DataError, match=r"1 bad row of 10.* --allow-bad-rows"):
+        list(imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "results", say=print)[0])
+    assert not (tmp_path / "results").exists()
+
+
 def test_the_last_epochs_labels_stand_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(clips: object, splits: object, **_how: object) -> published.PublishedScores:
         return published.PublishedScores(np.array([3]), np.array([[[9.0, 0, 0]]]), np.array([[[0, 0, 9.0]]]))
@@ -219,9 +251,9 @@ def stored(folder: Path, part: str, items: Sequence[tuple[str, str, float]]) -> 
     """Write items of X-ARES: key with its batch's number, label, and what each of two frames holds."""
     members = []
     for key, label, value in items:
-        np.save(stream := io.BytesIO(), np.array([[value, 1.0], [value + 2, 1.0]], np.float32))
         meta = json.dumps({"tone": label}).encode()
-        members += [(f"{key}.npy", stream.getvalue()), (f"{key}.json", meta)]
+        frames = npy(np.array([[value, 1.0], [value + 2, 1.0]], np.float32))
+        members += [(f"{key}.npy", frames), (f"{key}.json", meta)]
     write_tar(folder / f"tones-wds-encoded-fold-{part}-000000.tar", members)
 
 
@@ -249,5 +281,6 @@ def test_stored_embeddings_are_the_first_of_equal_keys_and_batches_are_taken_off
     assert (score_.encoder, score_.n) == ("Theirs (imported)", 12)
     (damaged,) = folder.glob("*fold-2*")
     damaged.write_bytes(b"no tar")
-    with pytest.raises(Exception, match="no clips in 2"):
-        list(imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "other", say=print)[0])
+    for allowed, said in ((False, "1 bad row of 1[0-9].*not a plain tar"), (True, "no clips in 2")):
+        with pytest.raises(DataError, match=said):
+            list(imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "other", bad=allowed, say=print)[0])

@@ -1,7 +1,9 @@
 """From tars to run folders: what is encoded, kept, fitted and written."""
 
+import hashlib
 import io
 import json
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from safetensors.numpy import save
 from sklearn.metrics import average_precision_score
 from xares_tars import write_tar
 
@@ -19,7 +22,7 @@ from audiomarathon.encoders.encoder import Encoder, from_module
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.probing.encode import encode_own, encode_published, hear
-from audiomarathon.probing.evaluate import tried
+from audiomarathon.probing.evaluate import read_tasks, tried
 from audiomarathon.probing.problem import PUBLISHED, STANDARD, standard_splits
 from audiomarathon.probing.published_probes import SEEDS
 from audiomarathon.probing.run import probe
@@ -323,6 +326,19 @@ class TestSplits:
             assert [line.partition(": ")[2][:14] for line in said[1:]] == told
 
 
+def test_a_task_of_one_class_is_refused_and_a_part_of_one_class_is_said(tmp_path: Path) -> None:
+    """Every probe is right where there is nothing to tell apart."""
+    task, said = task_of(exact=False), list[str]()
+    for fold in (1, 2, 3):
+        clips = [(f"s{fold}-{i}", {"tone": "a"}, wave(300, 0.2, i)) for i in range(4)]
+        write(tmp_path / "tones", str(fold), clips)
+    with pytest.raises(DataError, match=r"own/tones: all 12 clips are of one class \(a\)"):
+        read_tasks([task], tmp_path, say=said.append)
+    write(tmp_path / "tones", "2", [(f"s2-{i}", {"tone": "ab"[i % 2]}, wave(300, 0.2, i)) for i in range(4)])
+    assert read_tasks([task], tmp_path, say=said.append)[0]
+    assert said == ["tones: all clips of 1, 3 are of one class, so scores there say little"]
+
+
 class TestStore:
     def test_parts_are_read_back_and_a_damaged_one_is_not(self, tmp_path: Path) -> None:
         store = Store(tmp_path, {"encoder": 1})
@@ -338,6 +354,25 @@ class TestStore:
         first.write_bytes(content)
         with pytest.warns(UserWarning, match="damaged"):
             assert len(Store(tmp_path, {"encoder": 1}).rows) == 1
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            save({"mean": np.ones((2, 3), np.float32)}, {"keys": "7"}),
+            save({"mean": np.ones((2, 3), np.float32)}, {"keys": "[[]]"}),
+            save({"mean": np.ones((2, 3), np.float32)}, {"keys": "[" * 100_000}),
+            save({"mean": np.ones(2, np.float32)}, {"keys": '["a", "b"]'}),
+            save({"other": np.ones((2, 3), np.float32)}, {"keys": '["a", "b"]'}),
+            b"\xff" * 16,
+        ],
+    )
+    def test_a_part_with_the_right_checksum_and_another_content(self, tmp_path: Path, content: bytes) -> None:
+        folder = Store(tmp_path, {}).folder
+        folder.mkdir(parents=True)
+        (folder / f"part-{hashlib.sha256(content).hexdigest()[:16]}.safetensors").write_bytes(content)
+        os.mkfifo(folder / "part-0123456789abcdef.safetensors")
+        with pytest.warns(UserWarning, match="damaged .*; its clips are encoded again"):
+            assert Store(tmp_path, {}).rows == {}
 
     def test_other_audio_or_weights_have_other_rows(self, tmp_path: Path) -> None:
         root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())

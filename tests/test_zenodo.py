@@ -171,6 +171,17 @@ def test_a_wrong_md5_is_one_line_and_the_next_call_starts_the_file_over(server: 
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
 
 
+def test_a_server_that_sends_more_than_it_stated_is_stopped(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = server.record()
+    for file in record["files"]:
+        file["size"] -= 1
+    monkeypatch.setattr(Server, "record", lambda _server: record)
+    with pytest.raises(DataError, match=r"sends more than the [0-9,]+ bytes that Zenodo states"):
+        zenodo.fetch(TASK, tmp_path)
+
+
 def test_a_busy_server_is_waited_for_as_it_asks_and_not_for_ever(
     server: Server, tmp_path: Path, waits: list[float]
 ) -> None:

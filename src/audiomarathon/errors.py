@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from audiomarathon.text import plain
+
+#: What other people's code may raise besides Ctrl-C: also `sys.exit`, which would end a command without a word.
+ANY_ERROR = (Exception, SystemExit)
 
 
 def told(error: BaseException) -> str:
@@ -105,3 +112,17 @@ class OutputError(AudioMarathonError):
 
 class RecordError(AudioMarathonError):
     """A run folder cannot be used: another process locks it, it belongs to another run, or it is not writable."""
+
+
+@contextmanager
+def blaming(what: str, kind: type[AudioMarathonError] = PluginError) -> Iterator[None]:
+    """Inside the block, turn whatever other people's code raises into one line: `what`, and the error.
+
+    Our own errors and Ctrl-C pass. `sys.exit` does not: it would end a command without a word.
+    """
+    try:
+        yield
+    except (AudioMarathonError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise kind(f"{what} {plain(told(error))}") from error

@@ -1,7 +1,7 @@
-"""Write files atomically, and open plain files only.
+"""Write files atomically; read plain files only, and never more than a limit.
 
 A reader sees either the whole old file or the whole new file, also after a crash. Opening a FIFO in somebody else's
-folder would block forever.
+folder would block forever, and a huge file would fill the memory.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from typing import IO, Any, Literal
 
 from audiomarathon.errors import DataError, RecordError
 
+MAX_METADATA_BYTES = 256 << 20  # of any file that is read whole: real metadata has a few MB
+MAX_RECORD_BYTES = 4 << 30  # of a run's files of JSON lines, which have some kB a sample
+MAX_CLIP_BYTES = 1 << 30  # of a clip that is read whole: an hour of stereo audio has 0.7 GB
+MAX_OBJECT_BYTES = 16 << 20  # of the JSON about one clip or sample: parsed, it takes up to 30 times as much memory
 ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
 _CRC = b', "crc": "%08x"}'  # the last key: checksum of the line without this key
 _LENGTH = len(_CRC % 0)
@@ -210,10 +214,25 @@ def open_plain(path: Path, mode: Literal["rb", "ab", "r+b"] = "rb") -> IO[bytes]
     return os.fdopen(number, mode)
 
 
-def read_plain(path: Path) -> bytes:
-    """Return the content of a plain file; refuse any other kind of file, see :func:`open_plain`."""
+def read_plain(path: Path, most: int = MAX_METADATA_BYTES) -> bytes:
+    """Return the content of a plain file of at most `most` bytes.
+
+    Raises
+    ------
+    OSError
+        The file is larger, or :func:`open_plain` refuses it.
+    """
     with open_plain(path) as stream:
-        return stream.read()
+        return read_stream(stream, most)
+
+
+def read_stream(stream: IO[bytes], most: int) -> bytes:
+    """Return the content of an open plain file; raise OSError if it has more than `most` bytes."""
+    size = os.fstat(stream.fileno()).st_size
+    content = stream.read(most + 1) if size <= most else b""  # a file may grow, and those of /proc have size 0
+    if max(size, len(content)) > most:
+        raise OSError(errno.EFBIG, f"{max(size, len(content)):,} bytes, too large; allowed: up to {most:,}")
+    return content
 
 
 def _kind(path: Path) -> str:

@@ -8,13 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from audiomarathon.errors import AudioMarathonError, PluginError, SettingsError, told
-from audiomarathon.text import did_you_mean, plain
+from audiomarathon.errors import SettingsError, blaming
+from audiomarathon.files import read_plain
+from audiomarathon.text import did_you_mean
 
 FILE = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?")
 _MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
@@ -90,15 +91,9 @@ def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed
     return name, objects[name]
 
 
-@contextmanager
-def raising(where: str) -> Iterator[None]:
-    """Inside the block, turn any error of third-party code into a :class:`PluginError` of one line."""
-    try:
-        yield
-    except (AudioMarathonError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise PluginError(f"{where}: cannot be loaded: {plain(told(error))}") from error
+def raising(where: str) -> AbstractContextManager[None]:
+    """Return a block that turns any error of third-party code into a :class:`PluginError` of one line."""
+    return blaming(f"{where}: cannot be loaded:")
 
 
 @contextmanager
@@ -163,7 +158,7 @@ def _is_current(texts: Mapping[ModuleType, bytes] | None) -> bool:
 
 def _text(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_plain(path)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
 

@@ -8,10 +8,10 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from audiomarathon.errors import AudioMarathonError, PluginError, SettingsError, told
+from audiomarathon.errors import SettingsError, blaming, told
 from audiomarathon.text import did_you_mean, plain
 
 
@@ -128,15 +128,23 @@ def guard(value: object, kind: type, name: str) -> None:
 def _guarded(inner: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(inner)
     def outer(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return inner(*args, **kwargs)
-        except (AudioMarathonError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise PluginError(f"{name} raised {plain(told(error))}") from error
+        with blaming(f"{name} raised"):
+            found = inner(*args, **kwargs)
+        return _guarded_items(found, name) if inspect.isgenerator(found) else found
 
     outer.guarded = True  # type: ignore[attr-defined]
     return outer
+
+
+def _guarded_items(found: Iterator[Any], name: str) -> Iterator[Any]:
+    """Yield the items of a plug-in's generator, whose code runs only now."""
+    while True:
+        with blaming(f"{name} raised"):
+            try:
+                item = next(found)
+            except StopIteration:
+                return
+        yield item
 
 
 def look_up(name: str, among: Sequence[N], *, kind: str) -> N:

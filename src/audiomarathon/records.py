@@ -12,6 +12,7 @@ from typing import Any, Literal
 from audiomarathon.thinking import without_thinking
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MAX_REPLY = 100_000  # characters of a reply from elsewhere (a server, a file); an hour of speech has 60,000
 
 
 @dataclass(frozen=True)

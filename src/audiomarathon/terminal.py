@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from audiomarathon.errors import OutputError
 
@@ -88,8 +88,15 @@ def showing_records() -> Iterator[None]:
             print(f"warning: {error}; the records are saved", file=sys.stderr)  # noqa: T201
 
 
+class Step(Protocol):
+    """A function that shows progress."""
+
+    def __call__(self, done: int, /, more: int = 0) -> object:
+        """Add `done` to the units that are done, and `more` to their total."""
+
+
 @contextmanager
-def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) -> Iterator[Callable[[int], object]]:
+def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) -> Iterator[Step]:
     """Show the progress of a block on stderr: as a bar on a terminal, elsewhere as a line every 30 s.
 
     Parameters
@@ -103,23 +110,28 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
 
     Yields
     ------
-    Callable
+    Step
         Function to call with the number of units done since the last call.
     """
     if shown is False:
-        yield lambda _more: None
+        yield lambda _done, more=0: more
         return
     if sys.stderr.isatty():
         from tqdm import tqdm
 
         with tqdm(total=total, desc=what, unit=unit, unit_scale=unit == "B") as bar:
-            yield bar.update
+
+            def advance(done: int, /, more: int = 0) -> None:
+                bar.total = (bar.total or 0) + more
+                bar.update(done)
+
+            yield advance
         return
     done, last = 0, time.monotonic()
 
-    def update(more: int) -> None:
-        nonlocal done, last
-        done += more
+    def update(just_done: int, /, more: int = 0) -> None:
+        nonlocal done, last, total
+        done, total = done + just_done, total + more
         if (now := time.monotonic()) - last >= LINE_EVERY_S:
             last = now
             counts = (

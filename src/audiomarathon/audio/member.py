@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from audiomarathon.files import open_plain
+
 
 @dataclass(frozen=True)
 class Member:
@@ -32,7 +34,7 @@ class Member:
 
     def read_bytes(self) -> bytes:
         """Return the file's content; fewer bytes if the tar was truncated."""
-        with self.archive.open("rb") as file:
+        with open_plain(self.archive) as file:
             file.seek(self.offset)
             return file.read(self.size)
 

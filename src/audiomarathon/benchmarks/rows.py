@@ -21,10 +21,9 @@ from typing import Any
 
 from audiomarathon.benchmarks.task import BadRow, Sample, name_id
 from audiomarathon.errors import DataError, SettingsError, told
-from audiomarathon.files import json_object, write_text
+from audiomarathon.files import MAX_METADATA_BYTES, write_text
 from audiomarathon.records import LETTERS
 
-MAX_METADATA_BYTES = 256 * 2**20  # real files have a few MB; a larger file is not metadata
 MAX_VALUES = 10_000_000  # in a parquet table: a file's size is no limit, since a million nulls take almost no space
 MAX_ID_LENGTH = 200
 MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud has about 5,000
@@ -237,11 +236,18 @@ def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str
         rows = [(reader.line_num, row) for row in reader]
     except csv.Error as error:
         raise DataError(f"{file}: not CSV: {error} at line {reader.line_num}") from error
-    if lacking := [name for name in needed if name not in (reader.fieldnames or ())]:
-        raise DataError(f"{file}: lacks the column {lacking[0]!r}; expected {', '.join(needed)}")
+    _check_columns(file, reader.fieldnames or (), needed)
     if long := next((line for line, row in rows if None in row), 0):
         raise DataError(f"{file}: line {long} has more fields than there are columns")
     return rows
+
+
+def _check_columns(file: Path, names: Sequence[str], needed: Sequence[str]) -> None:
+    """Refuse a table that lacks a column, or has two of one name: readers take the last of them without a word."""
+    if lacking := [name for name in needed if name not in names]:
+        raise DataError(f"{file}: lacks the column {lacking[0]!r}; expected {', '.join(needed)}")
+    if twice := next((name for name in names if name and names.count(name) > 1), ""):
+        raise DataError(f"{file}: has {names.count(twice)} columns {shown(twice)}; keep one")
 
 
 def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) -> Any:
@@ -283,7 +289,7 @@ def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
             yield from read_rows(file)
         case ".jsonl":
             lines = (line for line in read_text(file).split("\n") if line.strip())
-            yield from (json_object(line.encode()) or RowError("not JSON, or no object with fields") for line in lines)
+            yield from map(_fields_of, lines)
         case ".csv":
             yield from (row for _line, row in read_csv(file, columns))
         case _:
@@ -291,6 +297,14 @@ def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
                 for batch in opened.iter_batches(8, columns=list(columns)):
                     batch.validate(full=True)  # checks that texts are UTF-8
                     yield from batch.to_pylist()
+
+
+def _fields_of(line: str) -> dict[str, Any] | RowError:
+    try:
+        found = json.loads(line, object_pairs_hook=unique_fields)
+    except (ValueError, RecursionError) as error:
+        return RowError(f"not JSON ({told(error)})")
+    return found if isinstance(found, dict) and found else RowError("not JSON of an object with fields")
 
 
 @contextlib.contextmanager
@@ -303,8 +317,7 @@ def _parquet(file: Path, needed: Sequence[str], *, of_any_size: bool = False) ->
     try:
         _check_plain(file, of_any_size=of_any_size)
         with parquet.ParquetFile(file) as opened:  # read_table would take columns from folders called name=value
-            if lacking := [name for name in needed if name not in opened.schema_arrow.names]:
-                raise DataError(f"{file}: lacks the column {lacking[0]!r}; expected {', '.join(needed)}")
+            _check_columns(file, opened.schema_arrow.names, needed)
             yield opened
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{file}: cannot be read as parquet: {told(error)}") from error

@@ -58,6 +58,7 @@ _Tokenizer = Annotated[
 ]
 _Model = Annotated[str, argument("An audio LLM: audiomarathon list models.")]
 _Limit = Annotated[int, option("Clips per part (such as train or test), at least one per class; 0 = all.", min=0)]
+_AllowBadRows = Annotated[bool, option("Continue if over 1 % of rows are bad.", "--allow-bad-rows")]
 _RESULTS, _POINTS = Path("results"), "llm.2,llm.last"
 _TRIED = 20  # number of clips to encode for an estimate of the time
 
@@ -114,7 +115,7 @@ def run(
     seeds: Annotated[int, option("Number of seeds for trained probes (X-ARES' and Clotho's).", min=1, max=100)] = 5,
     llm: _Llm = "",
     tokenizer: _Tokenizer = "",
-    allow_bad_rows: Annotated[bool, option("Continue if over 1 % of rows are bad.", "--allow-bad-rows")] = False,
+    allow_bad_rows: _AllowBadRows = False,
     plan: Annotated[bool, option("Print available data and estimated time, and stop.", "--plan")] = False,
     ray: Ray | None = None,
 ) -> int:
@@ -329,6 +330,7 @@ def import_(
     tasks: _Tasks = "all",
     results: _Results = _RESULTS,
     tokenizer: _Tokenizer = "",
+    allow_bad_rows: _AllowBadRows = False,
 ) -> int:
     """Probe embeddings that X-ARES stored (wds-encoded-*.tar). The runs are marked `imported`, since only the
     encoder's name is known, not its code or weights.
@@ -337,7 +339,8 @@ def import_(
     """
     from audiomarathon.probing.imported import probe_stored
 
-    return _finish(probe_stored(env, encoder, _named(tasks, tokenizer=tokenizer), results, say=say), results)
+    chosen = _named(tasks, tokenizer=tokenizer)
+    return _finish(probe_stored(env, encoder, chosen, results, bad=allow_bad_rows, say=say), results)
 
 
 def demo(results: _Results = Path("encoder_demo")) -> int:

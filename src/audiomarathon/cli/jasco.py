@@ -16,6 +16,7 @@ from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
     BatchSize,
     Data,
+    ModelName,
     Results,
     Runs,
     argument,
@@ -85,7 +86,7 @@ def speech(
 
 def import_(
     file: Annotated[Path, argument("CSV with the columns of JASCO's example.csv.")],
-    model_name: Annotated[str, option("Name of the model in tables.", "--model-name")],
+    model_name: ModelName,
     results: Results = DEFAULT_RESULTS,
     allow_missing: Annotated[bool, option("Accept a file without replies to some clips.", "--allow-missing")] = False,
 ) -> int:

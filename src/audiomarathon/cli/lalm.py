@@ -26,6 +26,7 @@ from audiomarathon.cli.attention import utc_name
 from audiomarathon.cli.command import run_script
 from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
+    ModelName,
     Results,
     Runs,
     argument,
@@ -35,7 +36,7 @@ from audiomarathon.cli.options import (
     output_option,
 )
 from audiomarathon.cli.output import say, show
-from audiomarathon.errors import AudioMarathonError, DataError, RecordError, SettingsError
+from audiomarathon.errors import ANY_ERROR, AudioMarathonError, DataError, RecordError, SettingsError
 from audiomarathon.files import file_name, link, read_plain, write_bytes, write_json, write_text, writing
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
@@ -71,7 +72,7 @@ _FIGURES = {
 
 def import_(
     file: Annotated[Path, argument("predictions.json (Clotho) or predictions.parquet (MMAU-Pro).")],
-    model_name: Annotated[str, option("Name of the model in tables.", "--model-name")],
+    model_name: ModelName,
     results: Results = DEFAULT_RESULTS,
     control: Annotated[
         Literal["noise", "silence"] | None, option("What replaced the clips' audio, if anything.")
@@ -364,13 +365,13 @@ class _Options:
     def _write_attention(self, run: Run, samples: Sequence[str], place: Path) -> None:
         """Link each sample's attention into LALM Bench's folders: `sample_0000/` and so on, in data order."""
         from audiomarathon.report.attention import draw
-        from audiomarathon.runs.attention import FOLDER, WHOLE, Attention, index_of
+        from audiomarathon.runs.attention import WHOLE, Attention, file_of, index_of
 
         assert run.folder is not None
         rows = index_of(run.folder)
         for number, id_ in enumerate(samples):
             if id_ in rows:
-                file, target = run.folder / FOLDER / rows[id_]["file"], place / f"sample_{number:04d}"
+                file, target = file_of(run.folder, id_), place / f"sample_{number:04d}"
                 attention = Attention.read(file)
                 replace(attention, meta={**attention.meta, "attn_run_name": self.attention}).write_texts(target)
                 link(file, target / "attention.npz")
@@ -461,7 +462,7 @@ def _phase(
             result = work()
         except AudioMarathonError as error:
             say(f"error: {error}")
-        except Exception:  # a model that fails must not stop the others
+        except ANY_ERROR:  # a model that fails must not stop the others
             traceback.print_exc()
     phase, took = name.rpartition(" ")[2], f"({time.monotonic() - begun:.0f}s)"
     if result[1] is not None:

@@ -17,12 +17,14 @@ from audiomarathon.cli.options import argument, option
 from audiomarathon.cli.output import say
 from audiomarathon.encoders.encoder import all_encoders
 from audiomarathon.errors import SettingsError
-from audiomarathon.files import write_bytes, writing
+from audiomarathon.files import named_folder, write_bytes, writing
 from audiomarathon.models.registry import all_models
 from audiomarathon.plugins import Named
 
 _TEMPLATES = Path(__file__).parent / "new_templates"
-_NAME = re.compile(r"[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
+_LONGEST = 60  # characters of a name, which is part of file names and of labels in tables
+_NAME = re.compile(rf"(?=.{{1,{_LONGEST}}}\Z)[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
+_FOLDERS = ("src", "tests", "conftest", "example")  # of the new package, and pytest's file
 #: For each kind, a command to try the new package.
 KINDS = {
     "method": "audiomarathon run tau --data mini --method {name} --ratio 0.5",
@@ -42,19 +44,35 @@ def new(
 
     Example: audiomarathon new method my_pruner
     """
-    folder = into / name
+    from audiomarathon.benchmarks.rows import shown
+
     if kind not in KINDS:
-        raise SettingsError(f"new {kind}: not allowed; allowed: {', '.join(KINDS)}")
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise SettingsError(f"new {kind} {name}: not allowed; allowed: letters, digits and _, as in my_{kind}")
-    if folder.exists():
-        raise SettingsError(f"{folder}: already exists; give another name or --into")
+        raise SettingsError(f"new {shown(kind)}: not allowed; allowed: {', '.join(KINDS)}")
+    if not _NAME.fullmatch(name) or _is_reserved(kind, name):
+        allowed = f"up to {_LONGEST} letters, digits and _, as in my_{kind}; no word of Python or of the template"
+        raise SettingsError(f"new {kind} {shown(name)}: not allowed; allowed: {allowed}")
+    folder = named_folder(into) / name
+    with writing(folder):
+        if folder.exists():
+            raise SettingsError(f"{folder}: already exists; give another name or --into")
     if name.lower() in _taken(kind) or find_spec(name) is not None or _is_installed(name):
         raise SettingsError(f"new {kind} {name}: a {kind} or a package of that name exists; give another name")
     _write(_TEMPLATES / kind, folder, name)
     say(f"wrote {folder}; next:")
     for command in (f"pip install -e {folder}", f"pytest {folder}", KINDS[kind].format(name=name, folder=folder)):
         typer.echo(command)
+
+
+def _is_reserved(kind: str, name: str) -> bool:
+    """Tell whether the name, or the class's name made from it, already means something in the new package."""
+    words = {word for file in (_TEMPLATES / kind).rglob("*.py") for word in re.findall(r"\w+", file.read_text("utf-8"))}
+    title = _title(name)
+    return keyword.iskeyword(name) or keyword.iskeyword(title) or title in words - {"NewName"} or name in _FOLDERS
+
+
+def _title(name: str) -> str:
+    """Return the class's name: `my_pruner` gives `MyPruner`."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def _taken(kind: str) -> set[str]:
@@ -80,7 +98,7 @@ def _is_installed(name: str) -> bool:
 
 def _write(template: Path, folder: Path, name: str) -> None:
     """Copy a template to `folder` and insert the new name. If an error occurs, `folder` is not created."""
-    title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    title = _title(name)
     unfinished = folder.with_name(f".{folder.name}.new")
     with writing(folder):
         shutil.rmtree(unfinished, ignore_errors=True)

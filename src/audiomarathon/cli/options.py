@@ -15,6 +15,7 @@ from audiomarathon.models.registry import BUILT_IN as MODELS
 if TYPE_CHECKING:
     from audiomarathon.benchmarks import Loaded, Task
 
+_LONGEST_NAME = 200
 Completion = Callable[..., list[str]]
 
 
@@ -71,6 +72,15 @@ ModelOrNone = Annotated[str | None, _MODEL]
 Runs = Annotated[list[Path], argument("Run folders, or folders that contain run folders.")]
 Data = Annotated[Path | None, option("Data root [env: AUDIOMARATHON_DATA].", "--data")]
 Results = Annotated[Path, option("Results folder.", envvar="RESULTS_DIR")]
+
+
+def _one_line(name: str) -> str:
+    if not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise typer.BadParameter(f"{name[:60]!r}; allowed: one line of up to {_LONGEST_NAME} characters")
+    return name
+
+
+ModelName = Annotated[str, option("Name of the model in tables.", "--model-name", callback=_one_line)]
 DEFAULT_RESULTS = Path("results")
 PlanRuns = Annotated[bool, option("Print runs, samples, estimated hours and memory, and stop.", "--plan")]
 Seed = Annotated[int, option("Seed of intervals and significance tests.", min=0)]

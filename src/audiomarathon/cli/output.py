@@ -10,10 +10,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from audiomarathon.errors import AudioMarathonError
+from audiomarathon.errors import AudioMarathonError, told
 from audiomarathon.terminal import showing_records, standard_streams
 from audiomarathon.text import counted, plain
 
+_OURS = (__name__.partition(".")[0], "typer")
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,10 +67,25 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
             except KeyboardInterrupt:
                 say("\ninterrupted: finished samples are kept; run the same command again to continue")
                 code = 130
+            except SystemExit as error:
+                if not (place := _outside(error)):  # an inner command, a signal, or typer's completion
+                    raise
+                say(f"error: {place}: {told(error)} ended the command")
+                code = 2
         if code:
             sys.exit(code)
 
     return wrapped
+
+
+def _outside(error: BaseException) -> str:
+    """Return the file and line that raised an error; "" if they are of this package or of typer."""
+    place = error.__traceback__
+    while place and place.tb_next:
+        place = place.tb_next
+    if place is None or place.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+        return ""
+    return f"{place.tb_frame.f_code.co_filename}, line {place.tb_lineno}"
 
 
 def _showing_warnings() -> Callable[..., None]:

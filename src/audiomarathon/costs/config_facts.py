@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from typing import Any
 from audiomarathon import models
 from audiomarathon.compression.layers import attention_windows, source_of
 from audiomarathon.costs.prefill_flops import Cost
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import ModelError, WeightsError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.checkpoint import is_ignored
+from audiomarathon.models.checkpoint import header_of, is_ignored
 from audiomarathon.models.loading import loading
 from audiomarathon.models.registry import all_models
 
@@ -190,13 +189,14 @@ def _parameters(path: Path) -> int:
 def _parameters_in(files: Iterable[Path]) -> int:
     total = 0
     for file in files:
-        with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        total += sum(
-            math.prod(tensor["shape"])
-            for name, tensor in header.items()
+        shapes = [
+            tensor.get("shape")
+            for name, tensor in header_of(file).items()
             if name != "__metadata__" and not name.startswith(_LEFT_ON_DISK)
-        )
+        ]
+        if not all(isinstance(shape, list) and all(type(size) is int for size in shape) for shape in shapes):
+            raise WeightsError(f"{file}: not a safetensors file: a tensor has no shape")
+        total += sum(map(math.prod, shapes))
     return total
 
 

@@ -8,31 +8,27 @@ import io
 import lzma
 import shutil
 import stat
-import struct
 import tarfile
 import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
+from audiomarathon import untrusted
 from audiomarathon.benchmarks.locate import walk
 from audiomarathon.data import archive_rules
-from audiomarathon.data.archive_rules import Entry, Member, RefusedError, beyond, normal, vetted
+from audiomarathon.data.archive_rules import Entry, Member, normal, vetted
 from audiomarathon.errors import DataError, told
+from audiomarathon.untrusted import DAMAGE, RefusedError, TarHeader, ZipStream, beyond
 
 SPARE_BYTES = 200 * 2**20
 _CHUNK = 1 << 20
 _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z")
 _KINDS = ", ".join(_SUFFIXES)
 _SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c"
-_DAMAGE = (
-    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, struct.error, ValueError,
-    ArithmeticError, LookupError, AssertionError, RuntimeError, MemoryError,
-)  # fmt: skip
 _COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open), (b"]\0\0\x80", lzma.open))
 
 #: Function that opens an archive as a stream that can be read and sought.
@@ -118,7 +114,7 @@ def _reading(archive: Path) -> Iterator[None]:
         yield
     except RefusedError as error:
         raise DataError(f"{archive}: refused, nothing was unpacked: {error}") from None
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise DataError(f"{archive}: damaged, or not an archive ({told(error)}); allowed: {_KINDS}") from error
     except OSError as error:
         if error.errno is not None and error.filename != str(archive):
@@ -188,7 +184,7 @@ class ZipSource(ArchiveSource):
 
     def members(self, raw: Any) -> Generator[Member]:
         """Yield the members, which may be opened in any order."""
-        with _ZipFile(raw) as bounded, zipfile.ZipFile(bounded) as opened:
+        with ZipStream(raw) as bounded, zipfile.ZipFile(bounded) as opened:
             for info in opened.infolist():
                 kind = stat.S_IFDIR if info.is_dir() else stat.S_IFMT(info.external_attr >> 16) or stat.S_IFREG
                 headers = len(info.extra) + len(info.comment)
@@ -204,15 +200,6 @@ class ZipSource(ArchiveSource):
             yield stream
 
 
-class _ZipFile(io.BufferedReader):
-    """A zip archive's stream that limits the size of its list of members, which zipfile reads in one piece."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > archive_rules.MAX_HEADERS:
-            raise RefusedError(beyond(archive_rules.MAX_HEADERS, "bytes of headers"))
-        return super().read(size)
-
-
 class TarSource(ArchiveSource):
     """A tar archive, compressed or not, read from front to back without seeking."""
 
@@ -222,7 +209,7 @@ class TarSource(ArchiveSource):
             start = file.peek(8)
             unpack = next((unpack for magic, unpack in _COMPRESSED if start.startswith(magic)), None)
             content: Any = unpack(file) if unpack else file
-            with tarfile.open(fileobj=content, mode="r|", tarinfo=_Header, bufsize=_CHUNK) as opened:
+            with tarfile.open(fileobj=content, mode="r|", tarinfo=TarHeader, bufsize=_CHUNK) as opened:
                 while (info := opened.next()) is not None:
                     opened.members.clear()  # type: ignore[attr-defined]  # else all headers stay in memory
                     kind = stat.S_IFDIR if info.isdir() else stat.S_IFREG if info.isreg() else stat.S_IFLNK
@@ -231,24 +218,8 @@ class TarSource(ArchiveSource):
                 after = 0
                 while chunk := content.read(_CHUNK):  # gzip's checksum comes last
                     after += len(chunk)
-                    if after > archive_rules.MAX_HEADERS:
-                        raise RefusedError(beyond(archive_rules.MAX_HEADERS, "bytes after the last member"))
-
-
-class _Header(tarfile.TarInfo):
-    """Header of a member of a tar archive. Extended headers have a size limit, and sparse files are refused."""
-
-    def _proc_member(self, tar: tarfile.TarFile) -> Any:
-        if self.size < 0:
-            raise tarfile.ReadError("a negative size")
-        if not (self.isreg() or self.isdir()) and self.size > archive_rules.MAX_HEADER:
-            raise RefusedError(beyond(archive_rules.MAX_HEADER, "bytes in one header"))
-        return super()._proc_member(tar)  # type: ignore[misc]  # tarfile's own hook for subclasses
-
-    def _refuse_sparse(self, *_: object) -> NoReturn:
-        raise RefusedError("holds a sparse file (pack without --sparse)")
-
-    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+                    if after > untrusted.MAX_HEADERS:
+                        raise RefusedError(beyond(untrusted.MAX_HEADERS, "bytes after the last member"))
 
 
 class SevenZipSource(ArchiveSource):

@@ -8,23 +8,16 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from audiomarathon import untrusted
+from audiomarathon.untrusted import RefusedError, beyond
+
 MAX_BYTES = 200 * 10**9
 """Largest unpacked size of an archive: three times the benchmark."""
 
 MAX_MEMBERS = 100_000
 """Limit on a source's number of files and folders; the benchmark has 7,000."""
 
-MAX_HEADER = 1 << 16
-"""Limit on the bytes of one member's extended header (long name, pax)."""
-
-MAX_HEADERS = 32 << 20
-"""Limit on the bytes of all members' names and headers together; for `MAX_MEMBERS` members, 335 bytes each."""
-
 MAX_PATH = 1_000
-
-
-class RefusedError(Exception):
-    """Reason for refusing an archive; the reader adds the archive's name."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +77,12 @@ def vetted(members: Iterable[Member]) -> list[Entry]:
         total, headers = total + size, headers + len(name) + header
         for found, allowed, what in (
             (max(number, len(files) + len(folders)), MAX_MEMBERS, "files and folders"),
-            (headers, MAX_HEADERS, "bytes of headers"),
+            (headers, untrusted.MAX_HEADERS, "bytes of headers"),
             (total, MAX_BYTES, "bytes to unpack"),
         ):
             if found > allowed:
                 raise RefusedError(beyond(allowed, what))
     return list(files.values())
-
-
-def beyond(allowed: int, what: str) -> str:
-    """Return a message such as "more than 20,000 files and folders"; `what` says what was counted."""
-    return f"more than {allowed:,} {what}"
 
 
 def normal(name: str) -> str:

@@ -24,14 +24,13 @@ from audiomarathon.benchmarks.task import Filters, Part
 from audiomarathon.data.archive import Source, check_space, is_there
 from audiomarathon.data.archive_rules import Entry
 from audiomarathon.errors import DataError, MissingDataError
-from audiomarathon.files import write_bytes, writing
+from audiomarathon.files import MAX_METADATA_BYTES, write_bytes, writing
 from audiomarathon.lock import holding
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
 
 STAGE = ".download"
 _METADATA = (".json", ".jsonl", ".txt", ".csv", ".tsv")
-_MAX_METADATA = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -189,10 +188,12 @@ def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
     If the task has no metadata file (`named` is ""), every text file of its folder counts.
     """
     path = Path(entry.path)
+    if entry.size > MAX_METADATA_BYTES:
+        return False
     if path.name == FILE_NAME:
         return folder.is_relative_to(path.parent)
     is_text = path.name in (named, f"corpus_{named}") if named else path.suffix in _METADATA
-    return is_text and path.is_relative_to(folder) and entry.size <= _MAX_METADATA
+    return is_text and path.is_relative_to(folder)
 
 
 def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limit: int, seed: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from audiomarathon.benchmarks import Loaded, Sample, select
 from audiomarathon.errors import DataError
-from audiomarathon.files import append_line
+from audiomarathon.files import append_line, read_plain
 from audiomarathon.records import LETTERS
 
 SHARE = 0.1
@@ -125,8 +125,8 @@ def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
 def _read(file: Path) -> dict[str, dict[str, Any]]:
     """Return the last verdict on each sample, by id; skip an incomplete last line, which a killed review leaves."""
     try:
-        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        lines = read_plain(file).splitlines(keepends=True) if file.exists() else []
         rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
         return {row["id"]: {**row, "verdict": row["verdict"]} for row in rows}
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise DataError(f"{file}: is not a file of verdicts ({error}); name another file") from error

@@ -86,9 +86,13 @@ class Record:
                 with _answer(url, {"Range": f"bytes={have}-"} if have else {}) as answer:
                     # A server that ignores the range sends the whole file.
                     resumed = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-                    with part.open("ab" if have and resumed else "wb") as out:
+                    written = have if have and resumed else 0
+                    with part.open("ab" if written else "wb") as out:
                         for chunk in answer.iter_raw():
-                            out.write(chunk)
+                            written += out.write(chunk)
+                            if written > entry.size:
+                                part.unlink()
+                                raise DataError(f"{url}: sends more than the {entry.size:,} bytes that Zenodo states")
             except httpx2.TransportError as error:
                 if not tries_left:
                     raise DataError(f"{url}: {told(error)}; run the same command again to continue") from error

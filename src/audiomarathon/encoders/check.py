@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from audiomarathon.encoders.encoder import Encoder, from_module
-from audiomarathon.errors import EncoderError, told
+from audiomarathon.encoders.encoder import Encoder, from_module, unusable
+from audiomarathon.errors import AudioMarathonError, EncoderError, blaming
 
 if TYPE_CHECKING:
     import torch
@@ -60,11 +60,15 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
 
 
 def verdict(encoder: Any, device: str) -> str:
-    """Return a line about the first of X-ARES' ten rules that an encoder breaks; "" if it breaks none."""
+    """Return a line about the first of X-ARES' ten rules that an encoder breaks, or about features that are no numbers.
+
+    "" if it breaks none.
+    """
     try:
-        return next((problem for holds, problem in _verdicts(encoder, device) if not holds), "")
-    except Exception as error:  # users' code may raise anything
-        return f"the encoder cannot encode audio of shape [2, 50000]: {told(error)}"
+        with blaming("the encoder cannot encode audio of shape [2, 50000]:", EncoderError):
+            return next((problem for holds, problem in _verdicts(encoder, device) if not holds), "")
+    except AudioMarathonError as error:
+        return str(error)
 
 
 def _verdicts(encoder: Any, device: str) -> Iterator[tuple[bool, str]]:
@@ -82,6 +86,8 @@ def _verdicts(encoder: Any, device: str) -> Iterator[tuple[bool, str]]:
     yield len(features) == 2, f"features must have batch size 2, got {len(features)}"
     dim = encoder.output_dim
     yield features.size(2) == dim, f"features must have output_dim={dim} values, got {features.size(2)}"
+    problem = unusable(features)
+    yield not problem, problem
 
 
 def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
@@ -130,9 +136,10 @@ def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
     }
     for name, test in tests.items():
         try:
-            line = test()
-        except Exception as error:  # users' code may raise anything
-            line = f"cannot be tested: {told(error)}"
+            with blaming("cannot be tested:", EncoderError):
+                line = test()
+        except AudioMarathonError as error:
+            line = str(error)
         if line:
             yield Finding(name, line)
 

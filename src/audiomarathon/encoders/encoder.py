@@ -12,16 +12,17 @@ import importlib
 import inspect
 import itertools
 import json
+import math
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from audiomarathon.errors import AudioMarathonError, EncoderError, SettingsError, told
+from audiomarathon.errors import EncoderError, SettingsError, blaming
 from audiomarathon.object_reference import FILE, importing_from, is_reference, object_at, run_file
 from audiomarathon.plugins import look_up, plugins
 
@@ -83,16 +84,16 @@ class Encoder:
             raise EncoderError(
                 f"{self.name}: its forward takes no lengths, so all clips of a batch must have equal length"
             )
-        try:
+        with blaming(f"{self.name}: forward on {list(audio.shape)} raised", EncoderError):
             with torch.no_grad():
                 given = (audio.to(self.device), torch.tensor(lengths or [], device=self.device))
                 found = self.module(*given) if lengths is not None and self.takes_lengths else self.module(given[0])
             features, counts = found if isinstance(found, tuple) else (found, None)
-            features = features.to("cpu", torch.float32)
+            if problem := unusable(features):
+                raise EncoderError(f"{self.name}: {problem}")
+            features = features.detach().to("cpu", torch.float32)  # a forward may switch gradients on
             size = (len(audio), features.shape[1], self.output_dim)
-            frames = [size[1]] * len(audio) if counts is None else counts.tolist()
-        except Exception as error:  # users' code may raise anything
-            raise EncoderError(f"{self.name}: forward on {list(audio.shape)} raised {told(error)}") from error
+            frames = [size[1]] * len(audio) if counts is None else [int(count) for count in counts.tolist()]
         if features.shape != size or len(frames) != len(audio) or not all(1 <= n <= size[1] for n in frames):
             got = f"{list(features.shape)} with frames {frames}"
             raise EncoderError(f"{self.name}: features: expected [{size[0]}, frames, {size[2]}], got {got}")
@@ -100,6 +101,26 @@ class Encoder:
         if not all(bool(row.isfinite().all()) for row in rows):
             raise EncoderError(f"{self.name}: features of audio {list(audio.shape)} are not finite")
         return rows
+
+
+def unusable(features: Any) -> str:
+    """Return a line about features that are no plain tensor of real numbers `[B, T', D]`; "" if they are.
+
+    A conversion would drop the imaginary part of complex numbers, and the rest of integers beyond 2²⁴.
+    """
+    import torch
+
+    if not isinstance(features, torch.Tensor):
+        return f"features must be a tensor, got {type(features).__name__}"
+    if features.layout != torch.strided or features.is_quantized or features.is_nested:
+        kind = "a quantized" if features.is_quantized else "a nested" if features.is_nested else f"a {features.layout}"
+        return f"features must be a dense tensor, got {kind} tensor"
+    if not features.is_floating_point():
+        advice = (
+            "such as their .abs(), or real and imaginary part side by side" if features.is_complex() else ".float()"
+        )
+        return f"features must be floating-point numbers, got {features.dtype}; return {advice}"
+    return "" if features.ndim == 3 else f"features must have 3 dimensions [B, T, D], got {list(features.shape)}"
 
 
 @dataclass(frozen=True)
@@ -213,30 +234,24 @@ def from_module(
     if not isinstance(module, torch.nn.Module):
         raise EncoderError(f"{name}: must be a torch.nn.Module, got {type(module).__name__}")
     names = ("sampling_rate", "output_dim", "hop_size_in_ms", "max_seconds")
-    facts: dict[str, Any] = {fact: getattr(module, fact, None) for fact in names}
-    for fact, value in facts.items():
-        kind = int if fact in names[:2] else (int, float)
-        if not (isinstance(value, kind) and value > 0) and (fact, value) != ("max_seconds", None):
-            allowed = "a positive whole number" if kind is int else "a positive number"
-            raise EncoderError(f"{name}: attribute {fact} must be {allowed}, got {value!r}")
-    identity: dict[str, Any] = {"class": type(module).__name__, "source": _source_hash(type(module), files)}
-    identity |= {"arguments": dict(arguments or {}), "state": _state_hash(module), **facts}
-    was_training = any(part.training for part in module.modules() if not list(part.children()))
     with _loading(name):
+        facts: dict[str, Any] = {fact: getattr(module, fact, None) for fact in names}
+        for fact, value in facts.items():
+            kind = int if fact in names[:2] else (int, float)
+            sound = isinstance(value, kind) and type(value) is not bool and 0 < value < math.inf
+            if not sound and (fact, value) != ("max_seconds", None):
+                allowed = "a positive whole number" if kind is int else "a positive number"
+                raise EncoderError(f"{name}: attribute {fact} must be {allowed}, got {value!r}")
+        identity: dict[str, Any] = {"class": type(module).__name__, "source": _source_hash(type(module), files)}
+        identity |= {"arguments": dict(arguments or {}), "state": _state_hash(module), **facts}
+        was_training = any(part.training for part in module.modules() if not list(part.children()))
         module.eval().requires_grad_(False).to(device)
-    takes_lengths = list(inspect.signature(module.forward).parameters)[1:2] == ["lengths"]
+        takes_lengths = list(inspect.signature(module.forward).parameters)[1:2] == ["lengths"]
     return Encoder(name, module, identity, device, **facts, takes_lengths=takes_lengths, was_training=was_training)
 
 
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """Turn any error while loading into an EncoderError with a message of one line."""
-    try:
-        yield
-    except AudioMarathonError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise EncoderError(f"encoder {name}: cannot be loaded: {told(error)}") from error
+def _loading(name: str) -> AbstractContextManager[None]:
+    return blaming(f"encoder {name}: cannot be loaded:", EncoderError)
 
 
 def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
@@ -262,7 +277,7 @@ def _is_module(value: Any) -> TypeGuard[type[torch.nn.Module]]:
 def _value(text: str) -> Any:
     try:
         value = json.loads(text.lower())
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, int | float) else text
 

@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from ipaddress import ip_address
 from math import inf
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -32,6 +32,7 @@ import anyio.lowlevel
 import httpx2
 
 from audiomarathon.errors import ModelError, SettingsError, warn
+from audiomarathon.records import MAX_REPLY
 
 DEFAULT_URL = "https://api.openai.com/v1"
 _URL_HINT = "set OPENAI_BASE_URL to the full address, which usually ends in /v1"
@@ -42,6 +43,9 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds between attempts
 _LIMIT_S, _CONNECT_S = 600.0, 10.0  # seconds for one attempt, and for its connection
 _AFTERWARDS_S = 5.0  # seconds to wait for the token counts after the reply has ended
 _BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # limits of an answer's size; each token arrives in its own event
+_CHARACTERS_A_TOKEN = 32  # limit of a reply's length, if it may be longer than `MAX_REPLY`
+_NOTED = 100  # characters of an answer of another kind to show
+_FIELD = re.compile(rb"^(?:\xef\xbb\xbf)?(data|event|id|retry)?:", re.MULTILINE)  # a line of server-sent events
 _KEY_SHOWN = 5  # this many characters of the key are not secret, since services show as many
 
 _SECRET_LENGTH = 16
@@ -158,6 +162,14 @@ class _BadReplyError(Exception):
         self.status, self.code, self.headers = status, code, headers or {}
 
 
+class _ForeignError(_BadReplyError):
+    """The answer is no stream of chat completions: the server, or the address, is of another kind."""
+
+
+class _TooLongError(_BadReplyError):
+    """The reply is much longer than the requested number of tokens. At temperature 0 it would be so again."""
+
+
 _FAULTS = (_BadReplyError, httpx2.HTTPError, OSError, ValueError)
 """Errors worth a retry, unless `_raise_if_final` raises."""
 
@@ -271,7 +283,7 @@ class Endpoint:
             In the protocol's form: `{"role": "user", "content": "…"}`; a content may be a list of parts, such as
             `{"type": "input_audio", "input_audio": {"data": <base64>, "format": "wav"}}`.
         max_new_tokens
-            Sent as `max_tokens`; it also limits the reply's bytes.
+            Sent as `max_tokens`; it also limits the reply's characters, for servers that ignore it.
         extra
             Further fields of the request, such as `response_format`, `top_p` or `temperature` (0 if not given). Fields
             that are None are left out. Replies are always streamed.
@@ -282,12 +294,12 @@ class Endpoint:
             This request cannot succeed, has failed in all attempts, or the client was stopped; or the server withheld
             the reply (content filter), or put all tokens elsewhere, such as into `reasoning_content`.
         ModelError
-            Every request would fail: a wrong key, model or address.
+            Every request would fail: a wrong key, model or address, or a server that speaks another protocol.
         """
         fields = {"max_tokens": max_new_tokens, "temperature": 0, "seed": seed} | extra
         request = {"model": self.model, "messages": messages, **{k: v for k, v in fields.items() if v is not None}}
         body = json.dumps(request | {"stream": True, "stream_options": {"include_usage": True}}).encode()
-        return self._run(self._chat(body, _BYTES + max_new_tokens * _BYTES_A_TOKEN))
+        return self._run(self._chat(body, max_new_tokens))
 
     def models(self) -> list[str]:
         """Return the names of the endpoint's models. Make only one attempt.
@@ -319,15 +331,18 @@ class Endpoint:
             self._running.discard(future)
             future.cancel()  # Ctrl-C may have ended the wait
 
-    async def _chat(self, body: bytes, most_bytes: int) -> Answer:
+    async def _chat(self, body: bytes, max_new_tokens: int) -> Answer:
         reason = ""
         for attempt in range(1, self.attempts + 1):
             await self._wait(attempt)
             try:
-                reply = await self._reply(body, most_bytes)
+                reply = await self._reply(body, max_new_tokens)
             except _FAULTS as error:
                 self._raise_if_final(error, f"{self.host} refuses {self.model}")
                 self.trouble = reason = self.clean(error)
+                if isinstance(error, _TooLongError):
+                    self.given_up += 1
+                    raise EndpointError(f"{reason}; the server ignores max_tokens={max_new_tokens}") from None
                 asked = _seconds(getattr(error, "headers", {}).get("Retry-After"))
                 self._not_before = max(self._not_before, time.monotonic() + min(_LONGEST_WAIT, asked))
             else:
@@ -350,6 +365,11 @@ class Endpoint:
         """
         if _is_certificate(error):
             raise ModelError(f"{self.host}: {self.clean(error)}") from None
+        if isinstance(error, _ForeignError) and not self._answered:  # later it may be a gateway's page about a fault
+            raise ModelError(
+                f"{self.host} answers /chat/completions {self.clean(error)}; expected chat completions as a stream "
+                f"(text/event-stream); use a server that streams replies, and {_URL_HINT}"
+            ) from None
         if not isinstance(error, _BadReplyError) or not error.status:
             return
         status = error.status
@@ -384,9 +404,10 @@ class Endpoint:
             masked=text != reply.text,
         )
 
-    async def _reply(self, body: bytes, most_bytes: int) -> _Reply:
+    async def _reply(self, body: bytes, max_new_tokens: int) -> _Reply:
         """Send the request once, and return the streamed reply. Errors after the end of the reply are ignored."""
-        begin, reply = time.perf_counter(), _Reply()
+        begin, reply = time.perf_counter(), _Reply(max(MAX_REPLY, max_new_tokens * _CHARACTERS_A_TOKEN))
+        most_bytes = _BYTES + max_new_tokens * _BYTES_A_TOKEN
         try:
             async with self._response("POST", "/chat/completions", body) as (response, limit):
                 async for data in _events(response, most_bytes):
@@ -396,6 +417,8 @@ class Endpoint:
         except (_BadReplyError, httpx2.HTTPError):
             if not reply.finish:
                 raise
+        if not reply.finish and reply.odd and not reply.choices:
+            raise _ForeignError(f"with events that have no 'choices', such as {_quoted(reply.odd)}")
         if not reply.finish:
             raise _BadReplyError("the reply broke off" if reply.last else "the stream ended without a reply")
         return reply
@@ -468,11 +491,15 @@ def _loop() -> asyncio.AbstractEventLoop:
 class _Reply:
     """The part of a streamed reply that has arrived.
 
-    `first` and `last` are the seconds from the attempt's start to the first and the last piece. `usage` has the token
-    counts as the server sent them. `refused` says that the text is a refusal, and `elsewhere` names the field to which
-    the server sent tokens instead of to the text.
+    `most` is the limit on its characters. `first` and `last` are the seconds from the attempt's start to the first and
+    the last piece. `usage` has the token counts as the server sent them. `refused` says that the text is a refusal, and
+    `elsewhere` names the field to which the server sent tokens instead of to the text. `choices` tells whether an event
+    of the protocol has arrived, and `odd` is the first event of another kind.
     """
 
+    most: int
+    choices: bool = False
+    odd: str = ""
     text: str = ""
     finish: str = ""
     refused: bool = False
@@ -489,8 +516,10 @@ class _Reply:
         _BadReplyError
             The event reports an error, or is invalid.
         """
-        event = _json(data, f"an event is not JSON: {data[:100]!r}")
+        event = _json(data, f"with an event that is not JSON: {_quoted(data)}")
         try:
+            self.choices |= "choices" in event
+            self.odd = self.odd or ("" if {"choices", "usage", "error"} & event.keys() else data)
             if event.get("error"):
                 raise _BadReplyError(f"the server reports {_message_and_code(data)[0]}")
             if isinstance(event.get("usage"), dict):
@@ -503,13 +532,15 @@ class _Reply:
                 if text := text or refusal:
                     self.first = now if self.first is None else self.first
                     self.text += text
+                    if len(self.text) > self.most:
+                        raise _TooLongError(f"a reply of more than {self.most:,} characters")
                 finish = _text(choice.get("finish_reason"))
                 if finish in _GONE_WRONG:
                     raise _BadReplyError(f"the server did not finish the reply ({finish})")
                 self.finish = finish or self.finish
                 self.last = now
         except (AttributeError, TypeError):
-            raise _BadReplyError(f"a malformed event: {data[:100]}") from None
+            raise _ForeignError(f"with a malformed event: {_quoted(data)}") from None
 
     def lost(self, new_tokens: int) -> str:
         """Return why there is no reply although the model generated one, with a remedy; "" if there is nothing to say.
@@ -544,17 +575,38 @@ async def _events(response: httpx2.Response, most_bytes: int) -> AsyncIterator[s
     """Yield the data of server-sent events, up to the event `[DONE]`."""
     kind = response.headers.get("Content-Type", "")
     if not kind.lower().startswith("text/event-stream"):
-        kind = kind[:50] or "no content type"
-        raise _BadReplyError(f"expected text/event-stream, got {kind}; the server must support streamed replies")
-    bounded = httpx2.Response(
-        200, headers={"Content-Type": kind}, content=_bounded(response, most_bytes), request=response.request
-    )
+        _refuse(kind, (await _beginning(response)).decode(errors="replace"))
+    begun = bytearray()
+
+    async def noted() -> AsyncIterator[bytes]:
+        async for piece in _bounded(response, most_bytes):
+            begun.extend(piece[: _NOTED - len(begun)])
+            yield piece
+
+    bounded = httpx2.Response(200, headers={"Content-Type": kind}, content=noted(), request=response.request)
     bounded.encoding = "utf-8-sig"  # some servers send a byte order mark
     async for event in httpx2.EventSource(bounded, max_event_size=None):
         if event.data.strip() == "[DONE]":
             return
         if event.data:
             yield event.data
+    if begun.strip() and not _FIELD.search(begun):
+        raise _ForeignError(f"with a stream that has no events: {_quoted(begun.decode(errors='replace'))}")
+
+
+def _refuse(kind: str, body: str) -> NoReturn:
+    """Raise the error for an answer of another content type.
+
+    Some gateways report an error with the status 200, and put the true status into the body.
+    """
+    message, code = _message_and_code(body)
+    if code.isdecimal() and 400 <= int(code) < 600:
+        raise _BadReplyError(message, int(code), code)
+    raise _ForeignError(f"with {kind[:50] or 'no content type'}, not as a stream: {_quoted(body)}")
+
+
+def _quoted(text: str) -> str:
+    return repr(text.strip()[:_NOTED]) if text.strip() else "nothing"
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
@@ -578,25 +630,28 @@ async def _bounded(response: httpx2.Response, most_bytes: int) -> AsyncIterator[
     """
     coding = response.headers.get("Content-Encoding", "").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise _BadReplyError(f"Content-Encoding {coding[:50]!r}; allowed: none, gzip or deflate")
+        raise _ForeignError(f"with Content-Encoding {coding[:50]!r}; allowed: none, gzip or deflate")
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if coding not in ("", "identity") else None
     unpacked = 0
     async for piece in response.aiter_raw():
         try:
             content = unpack.decompress(piece, most_bytes + 1 - unpacked) if unpack else piece
         except zlib.error as error:
-            raise _BadReplyError(f"Content-Encoding {coding}: {error}") from None
+            raise _ForeignError(f"with Content-Encoding {coding}: {error}") from None
         unpacked += len(content)
         yield content
         if max(response.num_bytes_downloaded, unpacked) > most_bytes:
-            raise _BadReplyError(f"more than {most_bytes:,} bytes, which is too long for the requested reply")
+            raise _TooLongError(f"more than {most_bytes:,} bytes, which is too long for the requested reply")
 
 
 def _json(text: str, complaint: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
-        raise _BadReplyError(complaint) from None
+    except RecursionError:
+        raise _ForeignError(f"{complaint} (nested too deeply)") from None
+    except ValueError:
+        is_cut = text.lstrip().startswith("{")  # perhaps the end is missing
+        raise (_BadReplyError if is_cut else _ForeignError)(complaint) from None
 
 
 def _text(content: Any) -> str:

@@ -27,7 +27,7 @@ from audiomarathon.compression.layers import window_of
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.encoder_cache import encoder_shared
-from audiomarathon.errors import MethodError, RecordError, SettingsError, told
+from audiomarathon.errors import ANY_ERROR, MethodError, RecordError, SettingsError, told
 from audiomarathon.files import append_line, file_name, writing
 from audiomarathon.fingerprint import same
 from audiomarathon.models.audio_lm import AudioLM
@@ -367,7 +367,7 @@ def capture_missing(
                         different += not _capture_one(lm, plan, job, sample, prompt, inputs, settings, row)
             except RecordError:  # a full disk: later samples would fail too
                 raise
-            except Exception as error:  # one sample's failure is not the end of the run
+            except ANY_ERROR as error:  # one sample's failure is not the end of the run
                 say(f"error: {plan.task.key}: attention of {sample.id}: {told(error)}")
         step(1)
     if different:

@@ -20,7 +20,7 @@ import torch
 from audiomarathon.audio import decode as audio
 from audiomarathon.benchmarks.fingerprint import clip_hash
 from audiomarathon.benchmarks.task import Sample, Task
-from audiomarathon.errors import AudioError, DataError, told
+from audiomarathon.errors import ANY_ERROR, AudioError, DataError, told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
 
@@ -147,7 +147,7 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
         begin = time.perf_counter()
         try:
             prompts.append(heard(plan, sample, lm.sampling_rate))
-        except Exception as error:  # one sample's failure is a record, not the end of the run
+        except ANY_ERROR as error:  # one sample's failure is a record, not the end of the run
             ready.failed.append((sample, told(error)))
             continue
         ready.load += time.perf_counter() - begin
@@ -159,7 +159,7 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
     try:
         ready.inputs = lm.prepare(prompts)
         ready.clip_seconds = list(ready.inputs.heard_seconds or ready.clip_seconds)
-    except Exception as error:
+    except ANY_ERROR as error:
         if len(samples) == 1:
             return Ready([], None, [], 0.0, 0.0, [(samples[0], told(error))])
         ready.inputs = None  # the caller prepares the samples one by one, to find the sample that fails

@@ -15,7 +15,7 @@ from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan, Ready, prefetched, prepare
 from audiomarathon.engine.encoder_cache import Tower, encoder_shared
 from audiomarathon.engine.out_of_memory import MEMORY_ADVICE, free_memory, half, is_out_of_memory
-from audiomarathon.errors import told
+from audiomarathon.errors import ANY_ERROR, told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs
@@ -114,7 +114,7 @@ class _Loop:
                 try:
                     generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
                     forced = forced_decode(self.lm, inputs, method, plan.decode_tokens)
-                except (Exception, SystemExit) as error:  # one sample's failure is a record, not the end of the run
+                except ANY_ERROR as error:  # one sample's failure is a record, not the end of the run
                     reason, memory_full = told(error), is_out_of_memory(error)
                 else:
                     ran = self.tower.ran_in = self.tower.ran_in or generation
@@ -142,7 +142,7 @@ def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> Non
     for method in methods:
         try:
             method.generate(lm, inputs, max_new_tokens=_WARM_UP_TOKENS)
-        except (Exception, SystemExit):  # the run itself will fail in the same way, and record why
+        except ANY_ERROR:  # the run itself will fail in the same way, and record why
             free_memory()
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from audiomarathon.errors import ANY_ERROR
 from audiomarathon.records import Record, Verdict
 from audiomarathon.runs.scored import judged
 from audiomarathon.scoring.scorer import Scorer, figures_of
@@ -88,7 +89,7 @@ def progress_of(
         try:
             scored = [verdicts[record.id] for record in answered if record.id in verdicts]
             summary = figures_of(scorer, scored, seed=seed) if scorer else {}
-        except Exception:  # a third-party scorer may raise anything; showing progress must never end a run
+        except ANY_ERROR:  # a third-party scorer may raise anything; showing progress must never end a run
             summary = {}
     interval = (summary.get("intervals") or {}).get("score")
     low_high = (interval[0], interval[1]) if interval else None

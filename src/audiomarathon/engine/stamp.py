@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 from pathlib import Path
 from typing import Any
 
 from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import warn
+from audiomarathon.files import json_object, read_plain
 from audiomarathon.fingerprint import by_rule_1
 from audiomarathon.runs.folder import identity_hash
 from audiomarathon.settings import cache_folder
@@ -43,7 +43,7 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
     if weak:
         path = weak_path
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_object(read_plain(path)) or {}
         checks = {name: check["verdict"] for name, check in content["checks"].items()}
         found = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -21,7 +21,7 @@ from audiomarathon.engine.run import Result, check_batch_size, is_finished, load
 from audiomarathon.engine.sessions import now
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
-from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
+from audiomarathon.errors import ANY_ERROR, AudioMarathonError, RecordError, SettingsError
 from audiomarathon.files import writing
 from audiomarathon.runs.folder import what_failed
 from audiomarathon.settings import RunSettings
@@ -222,7 +222,7 @@ def _log(logs: Path | None, task: Task, say: Say, swept: Swept) -> Iterator[Say]
     except AudioMarathonError as error:
         swept.failures[task.key] = str(error)
         tell(f"error: {error}" if task.key in str(error) else f"error: {task.key}: {error}")
-    except Exception as error:  # one task's failure must not stop the others
+    except ANY_ERROR as error:  # one task's failure must not stop the others
         swept.failures[task.key] = f"{type(error).__name__}: {' '.join(str(error).split())}"
         with suppress(RecordError):
             _note(logs, task, traceback.format_exc())

@@ -8,13 +8,15 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from audiomarathon.files import read_plain, sealed, unsealed
 from audiomarathon.judges.judge import Reply
-from audiomarathon.judges.judgements import Request
+from audiomarathon.judges.judgements import Request, is_reply
+
+_FIELDS = {one.name for one in fields(Reply)}
 
 
 class Cache:
@@ -36,7 +38,7 @@ class Cache:
     def get(self, request: Request) -> Reply | None:
         """Return the cached answer to a request.
 
-        None if there is no answer, or its file is damaged or belongs to another request.
+        None if there is no answer, or its file is damaged, belongs to another request, or holds no such answer.
         """
         try:
             content = unsealed(read_plain(self._file(request)), always=True) or {}
@@ -44,7 +46,15 @@ class Cache:
             return None
         if (content.get("identity"), content.get("request")) != (self._identity, asdict(request)):
             return None
-        return Reply(**content["reply"])
+        stored = content.get("reply")
+        if (
+            not isinstance(stored, dict)
+            or stored.keys() != _FIELDS
+            or not is_reply(stored)
+            or stored["error"] is not None
+        ):
+            return None
+        return Reply(**stored)
 
     def put(self, request: Request, reply: Reply) -> None:
         """Store an answer. If the file cannot be written, do nothing; the judge will be asked again."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import read_plain, sealed, unsealed
+from audiomarathon.files import MAX_RECORD_BYTES, read_plain, sealed, unsealed
 from audiomarathon.judges.protocol import Messages, Protocol, shielded
 from audiomarathon.records import Record
 from audiomarathon.text import counted
@@ -24,6 +24,11 @@ from audiomarathon.text import counted
 _PREFIX = "judgements-"
 #: Allowed names of a judge, since the name is part of a file's name.
 NAME = re.compile(r"[\w.-]{1,80}")
+
+
+_LARGEST = 1e15  # limit of any number: sums of larger ones overflow
+_REPLY = {"text": str, "finish": str, "error": str | None} | dict.fromkeys(("prompt_tokens", "new_tokens"), int | None)
+_REPLY |= dict.fromkeys(("seconds", "cost"), int | float | None)  # types of the fields of an answer
 
 
 @dataclass(frozen=True)
@@ -88,10 +93,10 @@ class Judgement:
     def from_line(cls, line: bytes) -> Judgement | None:
         """Convert a line to its judgement; None if it is damaged."""
         content = unsealed(line, always=True) or {}
+        known = {one.name: content[one.name] for one in fields(cls) if one.name in content}
         texts = ("judge", "protocol", "version", "sample", "request_hash", "text")
-        if not all(isinstance(content.get(name), str) for name in texts):
-            return None
-        return cls(**{one.name: content[one.name] for one in fields(cls) if one.name in content})
+        sound = all(isinstance(content.get(name), str) for name in texts) and is_reply(known)
+        return cls(**known) if sound and isinstance(content.get("identity", {}), dict) else None
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,17 @@ class Reading:
 
     values: Mapping[str, Any] | None
     missing: str = ""
+
+
+def is_reply(content: Mapping[str, Any]) -> bool:
+    """Tell whether the fields of a stored answer (:class:`Judgement`) have the right types; a field may be missing."""
+    return all(
+        isinstance(value := content[name], kind)
+        and type(value) is not bool
+        and (not isinstance(value, int | float) or 0 <= value < _LARGEST)
+        for name, kind in _REPLY.items()
+        if name in content
+    )
 
 
 def request_of(protocol: Protocol, record: Record) -> Request | None:
@@ -166,7 +182,7 @@ def lines_in(file: Path) -> Iterator[Judgement]:
         The file cannot be read.
     """
     try:
-        content = read_plain(file)
+        content = read_plain(file, MAX_RECORD_BYTES)
     except OSError as error:
         raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     odd = 0

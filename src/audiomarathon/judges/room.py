@@ -5,20 +5,21 @@ The file `judgements-<judge>.jsonl` is the only state. A killed process loses at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import open_plain, writing
+from audiomarathon.files import MAX_RECORD_BYTES, open_plain, read_stream, writing
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Judgement, Request, judgements_file, read_judgements, request_of, second_of
 from audiomarathon.judges.protocol import Protocol
 from audiomarathon.lock import hold_run
 from audiomarathon.records import Record
+from audiomarathon.terminal import Step
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,10 @@ def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
     return Plan(n_answered, len(pending) - len(calls), len(calls), size, most_tokens)
 
 
-def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambda _more: None) -> int:
+def judge_run(case: Case, bench: Bench, *, step: Step = lambda _done, more=0: more) -> int:
     """Ask a judge for every answer that a run's folder lacks; return the number of failed requests.
 
-    `step` is called with 1 after each request.
+    `step` is called with 1 after each request, and with the number of second questions, which the plan cannot know.
 
     Raises
     ------
@@ -120,6 +121,8 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
         asked, failed = set[str](), 0
         with _appending(file) as stream:
             while pending := _pending(case, known, asked)[0]:  # the second round asks the second questions
+                if asked:
+                    step(0, len(pending))
                 asked.update(pending)
                 for request, reply, cached in _answers(bench, [request for request, _samples in pending.values()]):
                     failed += reply.error is not None
@@ -186,7 +189,7 @@ def _appending(file: Path) -> Iterator[IO[bytes]]:
     with writing(file):
         if file.exists():
             with open_plain(file, "r+b") as stream:
-                stream.truncate(stream.read().rfind(b"\n") + 1)
+                stream.truncate(read_stream(stream, MAX_RECORD_BYTES).rfind(b"\n") + 1)
         stream = open_plain(file, "ab")
     try:
         yield stream

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import ModelError, WeightsError
+from audiomarathon.files import json_object, open_plain
 from audiomarathon.fingerprint import blocks, feed, join_rules
 from audiomarathon.hub import hub_errors
 from audiomarathon.models.checkpoint_files import check_files, is_loaded
@@ -84,6 +85,25 @@ class Checkpoint:
                     digest.update(f"{name}:{size}\n".encode())
                     feed(digest, stream, spans)
         return join_rules(rule_1, rule_2)
+
+
+def header_of(file: Path) -> dict[str, Any]:
+    """Return the header of a safetensors file: type, shape and place of each tensor, by its name.
+
+    Raises
+    ------
+    WeightsError
+        The file is no such file, or its header is larger than the format allows.
+    """
+    try:
+        with open_plain(file) as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            found = json_object(stream.read(length)) if length <= _MOST_HEADER_BYTES else None
+    except OSError as error:
+        raise WeightsError(f"{file}: cannot be read ({error.strerror or error})") from error
+    if found is None or not all(isinstance(tensor, dict) for tensor in found.values()):
+        raise WeightsError(f"{file}: not a safetensors file, or cut short; download it again")
+    return found
 
 
 def is_ignored(name: str) -> bool:

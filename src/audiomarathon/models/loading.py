@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from audiomarathon.errors import AudioMarathonError, ModelError, WeightsError
+from audiomarathon.errors import ANY_ERROR, AudioMarathonError, ModelError, WeightsError
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def loading(path: Path, family: str) -> Iterator[None]:
         yield
     except AudioMarathonError:
         raise
-    except Exception as error:  # an unusual config may make the libraries raise any error
+    except ANY_ERROR as error:  # an unusual config may make the libraries raise any error
         if isinstance(error, torch.OutOfMemoryError):
             raise ModelError(f"{path}: the model does not fit the GPU's memory; try DEVICE_MAP=auto") from error
         if isinstance(error, OSError) and error.strerror:  # an error of the system, not of transformers

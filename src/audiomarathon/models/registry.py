@@ -9,7 +9,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from audiomarathon.errors import ModelError, SettingsError, told
+from audiomarathon.errors import ANY_ERROR, ModelError, SettingsError, told
 from audiomarathon.plugins import look_up, plugins
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ModelSpec:
         module, _, name = self.family.partition(":")
         try:
             family: type[AudioLM] = getattr(importlib.import_module(module), name)
-        except (Exception, SystemExit) as error:  # a plug-in's module may raise anything
+        except ANY_ERROR as error:  # a plug-in's module may raise anything
             raise ModelError(f"{self.key}: its family {self.family!r} cannot be imported: {told(error)}") from error
         return family
 

@@ -16,12 +16,11 @@ from audiomarathon.engine.run import Result
 from audiomarathon.errors import AudioMarathonError, DataError, MissingDataError, SettingsError
 from audiomarathon.probing.problem import PROTOCOLS, Encoded
 from audiomarathon.probing.published_probes import SEEDS
-from audiomarathon.probing.run import MOST_FAILED, embed, fit, found_for
+from audiomarathon.probing.run import check_data, embed, fit, found_for, left_out
 from audiomarathon.probing.store import Store
 from audiomarathon.probing.towers import read_points
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
-from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     import torch
@@ -100,9 +99,7 @@ def read_tasks(
     for task in tasks:
         try:
             found = task.read(root, limit=limit, mini=mini)
-            if not bad and len(found.bad_rows) > MOST_FAILED * found.rows:
-                many = f"{counted(len(found.bad_rows), 'bad row')} of {found.rows:,}, the first: {found.bad_rows[0]}"
-                raise DataError(f"{task.key}: {many}; fix them, or leave them out with --allow-bad-rows")
+            check_data(task, found, allow=bad)
         except DataError as error:
             if len(tasks) == 1 and not plan:
                 raise
@@ -110,10 +107,8 @@ def read_tasks(
             say(f"left out: {error}")
             continue
         there.append((task, found))
-        if found.bad_rows:
-            say(f"{task.name}: left out {counted(len(found.bad_rows), 'bad row')}, the first: {found.bad_rows[0]}")
-        if not found.clustered:
-            say(f"{task.name}: which clips depend on each other (clusters) is unknown, so all count as independent")
+        for line in left_out(task, found):
+            say(line)
     if not there and not plan:
         names = ", ".join(task.name for task in tasks)
         raise MissingDataError(f"{root.absolute()}: no data of {names}; get it with: audiomarathon encoder download")

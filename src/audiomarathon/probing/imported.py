@@ -3,45 +3,63 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import json
-import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import BadRow
+from audiomarathon.benchmarks.xares.tars import members_of, parsed
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
 from audiomarathon.engine.run import IMPORTED, Result
-from audiomarathon.errors import DataError, MissingDataError, told
+from audiomarathon.errors import DataError, MissingDataError, SettingsError, told
+from audiomarathon.files import MAX_METADATA_BYTES, MAX_OBJECT_BYTES
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.problem import Encoded, Material
 from audiomarathon.probing.published_probes import SEEDS
-from audiomarathon.probing.run import fit, found_for
+from audiomarathon.probing.run import check_data, fit, found_for, left_out
+from audiomarathon.untrusted import array_of
 
 
 def probe_stored(
-    env: Path, encoder: str, tasks: Sequence[EncoderTask], results: Path, *, say: Callable[[str], None]
+    env: Path,
+    encoder: str,
+    tasks: Sequence[EncoderTask],
+    results: Path,
+    *,
+    bad: bool = False,
+    say: Callable[[str], None],
 ) -> list[Iterator[Result]]:
     """Return, for each task with stored embeddings, an iterator that runs its probes and yields their results.
 
     Embeddings are searched in `<env>/<task>/embeddings/<encoder>/` and `<env>/embeddings/<encoder>/`.
 
+    Parameters
+    ----------
+    bad
+        Whether to accept a task if more than 1 % of its rows are bad.
+
     Raises
     ------
+    SettingsError
+        The encoder's name is a path.
     MissingDataError
         No task has stored embeddings.
     """
 
     def probed(task: EncoderTask, folder: Path) -> Iterator[Result]:
         if settings := found_for(task, "both", say):
-            yield from fit(_stored(task, encoder, folder), results, settings=settings, seeds=SEEDS, say=say)
+            found = _stored(task, encoder, folder)
+            check_data(task, found.data, allow=bad)
+            for line in left_out(task, found.data):
+                say(line)
+            yield from fit(found, results, settings=settings, seeds=SEEDS, say=say)
 
+    if Path(encoder).name != encoder or encoder.startswith("."):
+        raise SettingsError(f"--encoder {encoder}: must be the name of a folder in embeddings/, not a path")
     there = list[Iterator[Result]]()
     for task in tasks:
         folder = next((one for one in (env / task.name, env) if (one / "embeddings" / encoder).is_dir()), None)
@@ -67,21 +85,25 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
     for part, glob in task.parts.items():
         tars = sorted(folder.glob(f"*wds-encoded-fold-{part}-*.tar" if task.folds else f"*wds-encoded-{glob}"))
         check_shards(tars)
-        for key, batch, tar, member in _items(tars, task.recipe.encode_batch, bad):
+        for key, batch, embedding, text in _items(tars, task.recipe.encode_batch, bad):
             original = key.removesuffix(str(batch))
             try:
-                frames, meta = (read() for read in member)
-                items = [*task.items(original, meta)]
-                row = frames.astype(np.float64).mean(axis=0)
-                if row.ndim != 1 or (rows and row.shape != rows[0].shape):
+                if not original:
+                    raise ValueError("the name of a clip is empty")
+                items = [*task.items(original, parsed(_content(text, MAX_OBJECT_BYTES)))]
+                frames = array_of(_content(embedding, MAX_METADATA_BYTES))
+                if frames.ndim != 2 or not frames.size or (rows and frames.shape[1:] != rows[0].shape):
                     raise ValueError(f"an embedding has the shape {frames.shape}; allowed: (frames, dim), equal dim")
-            except (ValueError, LookupError, TypeError, OSError) as error:
-                bad.append(BadRow(tar, 0, f"{key!r}: {told(error)}"))
+                row = frames.astype(np.float64).mean(axis=0)
+                if not np.isfinite(row).all():
+                    raise ValueError("an embedding holds NaN or infinity")
+            except (ValueError, OSError) as error:
+                bad.append(BadRow(embedding.archive, 0, f"{key!r}: {told(error)}"))
                 continue
             id_ = f"{part}/{original}"
             for mark, labels, cluster, known in items:
                 clustered &= bool(cluster)
-                clips.append(Clip(id_ + mark, part, Member(tar, key, 0, 0), labels, cluster or id_, known))
+                clips.append(Clip(id_ + mark, part, replace(embedding, name=key), labels, cluster or id_, known))
                 rows.append(row)
                 digest.update(clips[-1].id.encode() + row.tobytes())
     if not rows:
@@ -89,7 +111,7 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
         raise DataError(f"{folder}: holds no embedding of {task.name}{first}")
     there = {label for clip in clips for label in clip.labels}
     classes = task.classes if isinstance(task.classes, frozenset) else there
-    data = Dataset(folder, tuple(clips), tuple(sorted(classes)), tuple(bad), clustered)
+    data = Dataset(folder, tuple(clips), tuple(sorted(classes)), tuple(bad), clustered, len(clips) + len(bad))
     whole = np.stack(rows)
     firsts = sorted({clip.id: place for place, clip in reversed([*enumerate(clips)])}.values())
     own: Material = ([clips[place] for place in firsts], whole[firsts])
@@ -106,31 +128,32 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
     )
 
 
-def _items(
-    tars: Sequence[Path], size: int, bad: list[BadRow]
-) -> Iterator[tuple[str, int, Path, tuple[Callable[[], Any], Callable[[], Any]]]]:
-    """Yield (key, batch number, tar, (function that loads the frames, function that loads the JSON)).
+def _items(tars: Sequence[Path], size: int, bad: list[BadRow]) -> Iterator[tuple[str, int, Member, Member]]:
+    """Yield (key, batch number, frames, JSON) of each item.
 
     A key is a member's name without ".npy" or ".json"; if it occurs several times in a tar, the first counts. Damaged
     tars, and keys without both files, are added to `bad`. `size` is the number of clips in a batch of X-ARES.
     """
     written = 0  # X-ARES counts its batches (of `size` clips) over all tars of a part
     for tar in tars:
-        found: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {}
-        try:
-            with tarfile.open(tar) as opened:
-                for member in opened:
-                    key, _, kind = member.name.rpartition(".")
-                    if kind not in ("npy", "json") or (stream := opened.extractfile(member)) is None:
-                        continue
-                    content = io.BytesIO(stream.read())
-                    load = partial(np.load, allow_pickle=False) if kind == "npy" else json.load
-                    found.setdefault(key, (written // size, {}))[1].setdefault(kind, partial(load, content))
-                    written += kind == "npy"
-        except (tarfile.TarError, OSError, EOFError) as error:
-            bad.append(BadRow(tar, 0, f"damaged: {told(error)}"))
+        found: dict[str, tuple[int, dict[str, Member]]] = {}
+        for number, member, flaw in members_of(tar, bad):
+            key, _, kind = member.name.rpartition(".")
+            if kind not in ("npy", "json"):
+                continue
+            if flaw:
+                bad.append(BadRow(tar, number, flaw))
+            else:
+                found.setdefault(key, (written // size, {}))[1].setdefault(kind, member)
+            written += kind == "npy"
         for key, (batch, kinds) in found.items():
             if {"npy", "json"} <= kinds.keys():
-                yield key, batch, tar, (kinds["npy"], kinds["json"])
+                yield key, batch, kinds["npy"], kinds["json"]
             else:
                 bad.append(BadRow(tar, 0, f"{key!r} has only {', '.join(kinds)}, expected npy and json"))
+
+
+def _content(member: Member, most: int) -> bytes:
+    if member.size > most:
+        raise ValueError(f"{member.name} has {member.size:,} bytes; allowed: up to {most:,}")
+    return member.read_bytes()

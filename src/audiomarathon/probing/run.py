@@ -30,6 +30,7 @@ from audiomarathon.engine.environment import environment
 from audiomarathon.engine.run import Result, score
 from audiomarathon.engine.sessions import now
 from audiomarathon.errors import DataError, EncoderError, RecordError
+from audiomarathon.files import file_name
 from audiomarathon.probing import published_probes
 from audiomarathon.probing.encode import Heard, encode_own, encode_published, hear
 from audiomarathon.probing.frames import predict_frames
@@ -197,7 +198,7 @@ def fit(
         trained = setting == PUBLISHED[0] or isinstance(task, CaptionedTask)
         identity |= {"seeds": list(seeds[:1] if isinstance(task, SpokenTask) else seeds)} if trained else {}
         identity |= task.made_with(released=setting in PUBLISHED)
-        folder = results / task.key / encoded.name / setting
+        folder = results / task.key / file_name(encoded.name) / setting
         run = RunFolder(folder, identity, task.scorer.fits)
         try:
             run.peek()
@@ -217,6 +218,45 @@ def fit(
                     if one != run.records.get(one.id):
                         run.append(one)
         yield score(folder)
+
+
+def check_data(task: EncoderTask, data: Dataset, *, allow: bool) -> None:
+    """Refuse data that cannot tell encoders apart.
+
+    Parameters
+    ----------
+    allow
+        Whether more than 1 % of the rows may be bad, that is, give no clip.
+
+    Raises
+    ------
+    DataError
+        Too many rows are bad, or all clips have the same labels, so that every probe is always right.
+    """
+    if task.label and len({clip.labels for clip in data.clips}) == 1:
+        same = "; ".join(data.clips[0].labels) or "no label"
+        alike = f"all {len(data.clips):,} clips are of one class ({same}), which every probe gets right"
+        raise DataError(f"{task.key}: {alike}; needed: two classes or more")
+    if not allow and len(data.bad_rows) > MOST_FAILED * data.rows:
+        many = f"{counted(len(data.bad_rows), 'bad row')} of {data.rows:,}, the first: {data.bad_rows[0]}"
+        raise DataError(f"{task.key}: {many}; fix them, or leave them out with --allow-bad-rows")
+
+
+def left_out(task: EncoderTask, data: Dataset) -> list[str]:
+    """Return lines for the user: bad rows, unknown clusters, parts whose clips are all of one class."""
+    lines = []
+    if data.bad_rows:
+        lines.append(f"{task.name}: left out {counted(len(data.bad_rows), 'bad row')}, the first: {data.bad_rows[0]}")
+    if not data.clustered:
+        lines.append(
+            f"{task.name}: which clips depend on each other (clusters) is unknown, so all count as independent"
+        )
+    labels: dict[str, set[tuple[str, ...]]] = {}
+    for clip in data.clips:
+        labels.setdefault(clip.part, set()).add(clip.labels)
+    if alike := [part for part, own in labels.items() if len(own) == 1] if task.label else []:
+        lines.append(f"{task.name}: all clips of {', '.join(alike)} are of one class, so scores there say little")
+    return lines
 
 
 def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,11 +21,13 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from audiomarathon.files import read_plain, write_bytes
+from audiomarathon.files import MAX_RECORD_BYTES, open_plain, read_plain, write_bytes
+from audiomarathon.untrusted import array_of
 
 Rows = dict[str, npt.NDArray[np.float32]]
 FRAMES = 1  # version of the frame files: raise it when their content changes
 _HALF = 6e4  # larger values are kept in single precision
+_CHANGED = "its content does not match its checksum"
 _VERSION = 1  # version of how clips are decoded, cut, batched and pooled: raise it when one of these changes
 
 
@@ -78,10 +81,11 @@ class FrameStore(Store):
         """Return whether a row is stored; at first use, check its file and map it into memory."""
         file = self._files.get(row.replace(":", "_"))
         if row not in self.rows and file:
-            if file.stem.endswith(f"-{_hash(file.read_bytes())}"):
+            try:
                 self.rows[row] = _mapped(file)
-            else:
-                warnings.warn(f"{file}: damaged; its clips are encoded again", stacklevel=3)
+            except (OSError, ValueError) as error:
+                warnings.warn(f"{file}: damaged ({error}); its clips are encoded again", stacklevel=3)
+                del self._files[row.replace(":", "_")]
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
@@ -96,24 +100,39 @@ class FrameStore(Store):
 
 
 def _mapped(file: Path) -> npt.NDArray[np.float32]:
-    """Map an array into memory and close its file. `np.load` keeps it open, and the number of open files is limited."""
+    """Map an array into memory and close its file. `np.load` keeps it open, and the number of open files is limited.
+
+    Raises
+    ------
+    OSError, ValueError
+        The file is not plain, or does not match its checksum, or holds no frames.
+    """
     import torch
 
-    head = np.load(file, mmap_mode="r")
-    content = torch.from_file(str(file), size=file.stat().st_size, dtype=torch.uint8).numpy()
-    found: npt.NDArray[np.float32] = content[head.offset :].view(head.dtype).reshape(head.shape)
-    return found
+    with open_plain(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+        if not size or not file.stem.endswith(f"-{digest[:16]}"):
+            raise ValueError(_CHANGED)
+    content = torch.from_file(str(file), size=size, dtype=torch.uint8).numpy()
+    found = array_of(content)
+    if found.ndim not in (1, 2) or found.dtype not in (np.float16, np.float32):
+        raise ValueError(f"an array of {found.dtype} with {found.ndim} axes")
+    return found  # type: ignore[return-value]  # checked above
 
 
 def read_part(file: Path) -> Rows:
     """Return the rows in a part; if it is damaged, warn and return none, so that its clips are encoded again."""
-    content = read_plain(file)
     try:
+        content = read_plain(file, MAX_RECORD_BYTES)
         if file.stem != f"part-{_hash(content)}":
-            raise ValueError("its content does not match its checksum")
+            raise ValueError(_CHANGED)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        return dict(zip(json.loads(header["__metadata__"]["keys"]), load(content)["mean"], strict=True))
-    except (ValueError, KeyError, SafetensorError) as error:
+        keys, mean = json.loads(header["__metadata__"]["keys"]), load(content)["mean"]
+        if mean.ndim != 2 or mean.dtype != np.float32 or not isinstance(keys, list):
+            raise ValueError(f"an array of {mean.dtype} with {mean.ndim} axes")
+        return dict(zip(keys, mean, strict=True))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         warnings.warn(f"{file}: damaged ({error}); its clips are encoded again", stacklevel=3)
         return {}
 

@@ -19,11 +19,11 @@ from audiomarathon.files import write_json, writing
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.models.registry import get_model
 from audiomarathon.report.attention_maps import draw_map, in_blocks
-from audiomarathon.report.charts import library
+from audiomarathon.report.charts import library, literal
 from audiomarathon.report.explain import Clip, spectrogram
-from audiomarathon.report.samples import columns
+from audiomarathon.report.samples import columns, samples_in
 from audiomarathon.report.series import BASE, palette
-from audiomarathon.runs.attention import FOLDER, ROWS, Attention, index_of
+from audiomarathon.runs.attention import INDEX, ROWS, Attention, file_of, index_of
 from audiomarathon.runs.record_line import unpack
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class Seen:
     foresight: Floats
     pruned: bool
 
+    @property
+    def label(self) -> str:
+        """The run's name as a text of a picture."""
+        return literal(self.name)
+
     def last_layers(self) -> Estimate:
         """Return how well layer K − 1 predicts the last layers: the mean rank correlation, with its interval.
 
@@ -115,14 +120,21 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen:
     """
     assert run.folder is not None
     rows = {id_: row for id_, row in index_of(run.folder).items() if sample in ("", id_)}
-    layers = _shared_layers(rows.values())
+    if not (layers := _shared_layers(rows.values())):
+        raise RecordError(f"{run.folder}: no layer was captured for each sample; draw one of them with --sample")
     if layer and layer - 1 not in layers[:-1]:
         allowed = ", ".join(str(own + 1) for own in layers[:-1]) or "none: no two layers were captured for every sample"
         raise SettingsError(f"--layer {layer}: layer {layer - 1} and a later one must be captured; allowed: {allowed}")
-    files = {id_: run.folder / FOLDER / row["file"] for id_, row in rows.items()}
+    files = {id_: file_of(run.folder, id_) for id_ in rows}
     found, marks, pruned, count = list[tuple[Floats, ...]](), list[dict[str, tuple[float, float]]](), False, 0
     for file in files.values():
         one = Attention.read(file)
+        heads, wanted = one.mass.shape[2], (found[0][0].shape[-1] if found else one.mass.shape[2])
+        if heads != wanted or not {*layers} <= {*one.meta["layers"]}:
+            raise RecordError(
+                f"{file}: has layers {one.meta['layers']} of {heads} heads, which do not fit {file.parent / INDEX} and "
+                "the run's other samples; delete it and run `audiomarathon attention capture`"
+            )
         places = [one.meta["layers"].index(number) for number in layers]
         shares, profile = _shares(one)[:, places], one.profile[0, places]
         ranks = [
@@ -217,7 +229,7 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
     if layer:
         pictures["foresight"] = _foresight([one for one in seen if not one.pruned] or seen, layer)
     if shared := [id_ for id_ in seen[0].files if all(id_ in one.files for one in seen)]:
-        pictures["time"] = _time(seen, shared[0])
+        pictures |= {"time": picture} if (picture := _time(seen, shared[0])) else {}
     files = [folder / f"{name}.png" for name in pictures]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -326,7 +338,7 @@ def _heads(seen: Sequence[Seen]) -> Figure:
                 panel.set_title(f"by the {_ASKING[kind]}", fontsize=9)
             if row == len(seen) - 1:
                 panel.set_xlabel("head", fontsize=8)
-        grid[row, 0].set_ylabel(f"{one.name.replace('+', chr(10) + '+ ')}\nlayer", fontsize=8)
+        grid[row, 0].set_ylabel(f"{one.label.replace('+', chr(10) + '+ ')}\nlayer", fontsize=8)
     figure.colorbar(image, ax=grid, label="share of attention", shrink=0.8)
     return figure
 
@@ -347,14 +359,14 @@ def _layers(seen: Sequence[Seen]) -> Figure:
             each = each[np.isfinite(each).all(1)]
             if len(each):
                 marks = _by_layer(above, one.layers)
-                above.plot(one.layers, each.mean(0), label=one.name, linewidth=1.8, **look, **marks)
+                above.plot(one.layers, each.mean(0), label=one.label, linewidth=1.8, **look, **marks)
                 band = np.quantile(each, [0.1, 0.9], 0)
                 above.fill_between(one.layers, *band, color=look["color"], alpha=0.15, linewidth=0)
         above.set_title(f"to the audio, by the {_ASKING[kind]}", fontsize=9)
         _by_layer(below, seen[0].layers)
         parts = np.nan_to_num(seen[0].shares[place]).T
         below.stackplot(seen[0].layers, parts, labels=_SHARES, colors=palette(len(_SHARES)), alpha=0.8)
-        below.set_title(f"{seen[0].name}: to what, by the {_ASKING[kind]}", fontsize=9)
+        below.set_title(f"{seen[0].label}: to what, by the {_ASKING[kind]}", fontsize=9)
         below.set_xlabel("layer", fontsize=9)
         above.set_ylim(0, 1)
     for row in grid:
@@ -368,7 +380,7 @@ def _blocks(one: Seen) -> Figure:
     """Draw each layer's attention map in blocks, with lines where audio and question start and end."""
     across = min(7, len(one.layers))
     down = -(-len(one.layers) // across)
-    title = f"{one.name}: which part of the prompt (rows) attends to which (columns); each row sums to 1"
+    title = f"{one.label}: which part of the prompt (rows) attends to which (columns); each row sums to 1"
     figure, grid = _figure(down, across, max(7, 1 + 1.8 * across), 1.2 + 1.95 * down, title)
     for panel in grid.flat[len(one.layers) :]:
         panel.set_axis_off()
@@ -402,7 +414,7 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
         numbers = [one.layers[at] for at in one.later]
         text += f" in layers {numbers[0]}–{numbers[-1]}" if numbers else ""
         text += ", kept tokens only" * one.pruned
-        panel.plot(one.layers, _mean(one.foresight), linewidth=2.2, label=f"{one.name}{text}", **look, **marks)
+        panel.plot(one.layers, _mean(one.foresight), linewidth=2.2, label=f"{one.label}{text}", **look, **marks)
     panel.axvline(layer - 1, color="#777777", linestyle=":")
     panel.axhline(0, color="#777777", linewidth=0.8)
     across = "Spearman's ρ over audio tokens\n(attention of the prompt's last token)"
@@ -411,15 +423,24 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
     return figure
 
 
-def _time(seen: Sequence[Seen], id_: str) -> Figure:
-    """Draw the question's attention over a sample's clips for each run, and the tokens that pruners kept."""
+def _time(seen: Sequence[Seen], id_: str) -> Figure | None:
+    """Draw the question's attention over a sample's clips for each run, and the tokens that pruners kept.
+
+    None without audio tokens, or if the model is not installed, so that nobody knows how long a token is.
+    """
     attentions = [Attention.read(one.files[id_]) for one in seen]
     pruned = [bool(one.meta["kept_audio_bits"]) for one in attentions]
-    per_second = get_model(str(seen[0].run.facts["model"])).tokens_per_second
     clips = attentions[0].meta["clips"]
-    clip = _clip(attentions[0], [tokens / per_second for tokens in clips])
+    try:
+        per_second = get_model(str(seen[0].run.facts.get("model"))).tokens_per_second
+    except SettingsError:
+        return None
+    if not per_second or not min(one.profile.shape[2] for one in attentions):
+        return None
+    clip = _clip(seen[0].run, id_, [tokens / per_second for tokens in clips])
     heights = [1.2 if clip else 0.01, *(height for drops in pruned for height in (1.6, *[0.18] * drops))]
-    title = f"{id_}: when the question listens" + f" ({len(clips)} clips, one after the other)" * (len(clips) > 1)
+    several = f" ({len(clips)} clips, one after the other)" * (len(clips) > 1)
+    title = f"{literal(id_)}: when the question listens{several}"
     tall = 1.2 + 0.95 * sum(heights)
     figure, grid = _figure(len(heights), 1, 11, tall, title, height_ratios=heights, sharex=True)
     strips, total = iter(grid[1:, 0]), sum(clips)
@@ -434,13 +455,13 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
         extent = (0, total / per_second, len(one.layers) - 0.5, -0.5)
         image = panel.imshow(shown, aspect="auto", vmin=-3, vmax=3, cmap="RdBu_r", extent=extent)
         panel.set_facecolor(_GREY)
-        panel.set_title(one.name + " (grey: dropped)" * drops, fontsize=9, loc="left", pad=2)
+        panel.set_title(one.label + " (grey: dropped)" * drops, fontsize=9, loc="left", pad=2)
         panel.set_ylabel("layer", fontsize=8)
         _name_layers(panel, one.layers)
         for end in np.cumsum(clips)[:-1]:
             panel.axvline(end / per_second, color="black", linewidth=1)
         if drops:
-            bits = unpack(found.meta["kept_audio_bits"], total)[None]
+            bits = unpack(found.meta["kept_audio_bits"], found.profile.shape[2])[None]
             panel = next(strips)
             panel.imshow(columns(bits, bins), aspect="auto", vmin=0, vmax=1, cmap="Greens", extent=extent)
             panel.set_yticks([])
@@ -457,13 +478,19 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
     return figure
 
 
-def _clip(found: Attention, seconds: Sequence[float]) -> Clip | None:
-    """Join a sample's clips into one, each cut or padded to the duration of its tokens; None if a file is missing."""
+def _clip(run: Run, id_: str, seconds: Sequence[float]) -> Clip | None:
+    """Join a sample's clips into one, each cut or padded to the duration of its tokens; None if a clip is missing.
+
+    The clips are those of the task's data. The paths in the stored attention are not opened: the results may be
+    somebody else's.
+    """
+    sample = samples_in(run).get(id_)
     try:
-        waves = [audio.decode(Path(clip), _RATE) for clip in found.meta["audio"]]
-    except (AudioMarathonError, KeyError):
+        waves = [audio.decode(clip, _RATE) for clip in sample.clips] if sample else []
+    except AudioMarathonError:
+        return None
+    if sample is None or not waves or len(waves) != len(seconds):
         return None
     sizes = [round(length * _RATE) for length in seconds]
     cut = [np.pad(wave[:size], (0, max(0, size - len(wave)))) for wave, size in zip(waves, sizes, strict=True)]
-    events = tuple(map(tuple, found.meta["events"]))
-    return Clip(found.meta["sample_id"], np.concatenate(cut), _RATE, events) if cut else None
+    return Clip(id_, np.concatenate(cut), _RATE, (sample.event,) if sample.event else ())

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.files import write_json, writing
+from audiomarathon.report.charts import literal
 from audiomarathon.runs.attention import BLOCKS
 
 Maps = npt.NDArray[np.floating[Any]]
@@ -85,7 +86,7 @@ def _draw(one: Maps, tokens: Sequence[str], title: str, file: Path) -> None:
     axes.set_xticks(range(0, len(tokens), step), plain, rotation=90, fontsize=7)
     axes.set_yticks(range(0, len(tokens), step), plain, fontsize=7)
     axes.set(xlabel="attends to", ylabel="token")
-    axes.set_title(title.replace("$", r"\$"), fontsize=11)
+    axes.set_title(literal(title), fontsize=11)
     _save(figure, file)
 
 
@@ -112,8 +113,8 @@ def draw_map(axes: Any, one: Maps, **look: Any) -> Any:
 
 
 def _token(text: str) -> str:
-    """Return a token as matplotlib's label: escape "$", which would start a formula, and make white space visible."""
-    plain = text.replace("$", r"\$").replace("\n", "⏎").strip()
+    """Return a token as matplotlib's label, with white space made visible."""
+    plain = literal(text).replace("\n", "⏎").strip()
     return plain or "␣"
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.files import write_bytes, write_text
+from audiomarathon.files import read_plain, write_bytes, write_text
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.report import series
 from audiomarathon.settings import cache_folder
@@ -140,6 +140,11 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise SettingsError(f"pictures need {name.replace('_', '-')}: pip install 'audiomarathon[report]'") from None
+
+
+def literal(text: str) -> str:
+    """Escape the dollar signs of a text for matplotlib, which would read the text between two as a formula."""
+    return text.replace("$", r"\$")
 
 
 def line_chart(
@@ -433,8 +438,8 @@ def script() -> str:
     """
     converter = library("vl_convert")
     kept = cache_folder() / f"vega-{converter.__version__}.js"  # bundling takes more than a second
-    with suppress(OSError, RecordError):
-        return kept.read_text(encoding="utf-8")
+    with suppress(OSError, ValueError):
+        return read_plain(kept).decode()
     found: str = converter.javascript_bundle()
     with suppress(OSError, RecordError):
         write_text(kept, found)

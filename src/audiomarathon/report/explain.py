@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.errors import SettingsError
-from audiomarathon.report.charts import library
+from audiomarathon.report.charts import library, literal
 from audiomarathon.report.series import colour
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
         1 + len(strips), len(clips), squeeze=False, sharex="col", height_ratios=[2.3, *[0.48] * len(strips)],
         width_ratios=[clip.seconds for clip in clips], gridspec_kw={**ends, "hspace": 0.18, "wspace": 0.03},
     )  # fmt: skip
-    figure.text(0.01, 1 - 0.18 / height, "\n".join(lines), va="top", fontsize=11, linespacing=1.35)
+    figure.text(0.01, 1 - 0.18 / height, literal("\n".join(lines)), va="top", fontsize=11, linespacing=1.35)
     whole = sum(clip.seconds for clip in clips)
     for column, clip in enumerate(clips):
         own = [(_WHOLE if strip.method == "base" else colour(strip.method), strip.shares[column]) for strip in strips]
@@ -147,7 +147,7 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
             for axes in grid[:, column]:
                 axes.set_yticks([])
         if len(clips) > 1:
-            grid[0, column].set_title(clip.name, fontsize=9, loc="left", pad=3)
+            grid[0, column].set_title(literal(clip.name), fontsize=9, loc="left", pad=3)
     for row, strip in enumerate(strips, start=1):
         _words(grid[row, 0], grid[row, -1], strip, event_share(clips, strip, tokens_per_second))
     grid[0, 0].set_ylabel("kHz", fontsize=9)
@@ -235,12 +235,12 @@ def _words(first: Any, last: Any, strip: Strip, event: float | None) -> None:
 
     `event` is the kept share of the deciding event's tokens, which is added; None if unknown.
     """
-    first.text(-0.012, 0.5, strip.label, transform=first.transAxes, ha="right", va="center", fontsize=9)
+    first.text(-0.012, 0.5, literal(strip.label), transform=first.transAxes, ha="right", va="center", fontsize=9)
     kept = sum(float(shares.sum()) for shares in strip.shares)
     total = sum(len(shares) for shares in strip.shares)
     facts = f"keeps {kept / total:.0%}" + ("" if event is None else f" · of the event {event:.0%}")
     ink = {True: "#00704F", False: "#B34700", None: "#222222"}[strip.right]
     reply = textwrap.shorten(strip.reply, 34, placeholder=" …") or "(no reply)"
     place = {"transform": last.transAxes, "ha": "left", "fontsize": 9}
-    last.text(1.015, 0.56, reply, va="bottom", color=ink, **place)
+    last.text(1.015, 0.56, literal(reply), va="bottom", color=ink, **place)
     last.text(1.015, 0.44, facts, va="top", color="#555555", **{**place, "fontsize": 8})

@@ -144,14 +144,17 @@ def _shortened(text: str, longest: int = _LONGEST) -> str:
 
 def _samples(systems: Sequence[System], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
     """Return a task's samples by id, from `data` or the run's data folder; empty if the data is missing."""
+    own = next(system for system in systems if key in system.runs and system.control == control)
+    return samples_in(own.runs[key], data)
+
+
+def samples_in(run: Run, data: Path | None = None) -> Mapping[str, Sample]:
+    """Return the samples of a run's task by id, from `data` or the run's data folder; empty if the data is missing."""
     try:
-        task = get_task(key)
-        own = next(system for system in systems if key in system.runs and system.control == control)
-        found = (
-            Path(str(own.runs[key].facts["data_folder"])) if data is None or control else task_folder(task, data, {})
-        )
+        task = get_task(run.key)
+        found = Path(str(run.facts["data_folder"])) if data is None or run.control else task_folder(task, data, {})
         return {sample.id: sample for sample in task.load(found).samples} if found.is_dir() else {}
-    except (AudioMarathonError, KeyError):
+    except (AudioMarathonError, KeyError, OSError):  # an OSError: a name that no folder can have
         return {}
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import json_object, read_plain, write_bytes, write_text
+from audiomarathon.files import MAX_OBJECT_BYTES, file_name, json_object, read_plain, write_bytes, write_text
 from audiomarathon.fingerprint import same
 from audiomarathon.runs.folder import RunFolder
+from audiomarathon.runs.record_line import unpack
 from audiomarathon.settings import RunSettings
+from audiomarathon.untrusted import arrays_of
 
 FOLDER = "attention"
 INDEX = "index.jsonl"
@@ -34,7 +34,8 @@ BLOCKS = 64
 TOP = 16
 
 Array = npt.NDArray[Any]
-_TYPES = {"id": str, "file": str, "bytes": int, "layers": list, "all": bool, "full": bool}  # fields of an index line
+_TYPES = {"id": str, "bytes": int, "layers": list, "all": bool, "full": bool}  # fields of an index line
+_MOST_LAYERS = 1_000  # each is a panel of a picture; published models have up to 126
 _ARRAYS = ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edges")
 
 
@@ -104,27 +105,107 @@ class Attention:
             The file cannot be read, or is damaged.
         """
         try:
-            with np.load(io.BytesIO(read_plain(file)), allow_pickle=False) as found:
-                arrays = {name: found[name] for name in _ARRAYS}
-                tokens, meta = (json.loads(found[name].tobytes()) for name in ("tokens", "meta"))
-        except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
+            found = arrays_of(file, (*_ARRAYS, "tokens", "meta"))
+            tokens, meta = (_json(found.pop(name)) for name in ("tokens", "meta"))
+            if damage := _damage_of(found, tokens, meta):
+                raise ValueError(damage)
+        except (OSError, ValueError, RecordError) as error:
+            why = getattr(error, "strerror", None) or error
             raise RecordError(
-                f"{file}: not a valid attention file ({error}); delete it and run `audiomarathon attention capture`"
+                f"{file}: not a valid attention file ({why}); delete it and run `audiomarathon attention capture`"
             ) from error
-        return cls(**arrays, tokens=tuple(tokens), meta=meta)
+        return cls(**found, tokens=tuple(tokens), meta=meta)
+
+
+def _json(text: Array) -> Any:
+    if text.nbytes > MAX_OBJECT_BYTES:
+        raise ValueError(f"texts of {text.nbytes:,} bytes; allowed: up to {MAX_OBJECT_BYTES:,}")
+    try:
+        return json.loads(text.tobytes())
+    except RecursionError:
+        raise ValueError("its texts are nested too deeply") from None
+
+
+def _damage_of(arrays: Mapping[str, Array], tokens: Any, meta: Any) -> str:
+    """Return what is wrong with the content of a file, as a text; "" if it is that of an :class:`Attention`.
+
+    Raises
+    ------
+    RecordError
+        The kept audio tokens cannot be read.
+    """
+    mass, profile, blocks = arrays["mass"], arrays["profile"], arrays["blocks"]
+    if (mass.ndim, profile.ndim, blocks.ndim) != (4, 3, 3) or not mass.size:
+        return "its arrays have other numbers of axes"
+    (rows, layers, heads, groups), audio, size = mass.shape, profile.shape[2], blocks.shape[2]
+    top = (rows, layers, heads, min(TOP, audio))
+    shapes = {"mass": (len(ROWS), *mass.shape[1:]), "profile": (rows, layers, audio), "top_index": top, "top_mass": top}
+    shapes |= {"entropy": (rows, layers, heads), "blocks": (layers, max(1, size), size), "edges": (size + 1,)}
+    if odd := [name for name, shape in shapes.items() if arrays[name].shape != shape]:
+        return f"its array {odd[0]} has the shape {arrays[odd[0]].shape}, expected {shapes[odd[0]]}"
+    if not isinstance(meta, dict) or not _are(str, tokens) or not tokens:
+        return "its texts are of the wrong type"
+    last, bits = meta.get("model_layers"), meta.get("kept_audio_bits")
+    parts = meta.get("parts")
+    sound = {
+        "groups": _are(str, meta.get("groups")) and len(meta["groups"]) == groups,
+        "layers": _are_layers(meta.get("layers")) and len(meta["layers"]) == layers,
+        "model_layers": type(last) is int and last <= _MOST_LAYERS,
+        "clips": _are(int, meta.get("clips")) and min(meta["clips"], default=0) >= 0 and sum(meta["clips"]) == audio,
+        "parts": isinstance(parts, list) and all(_is_part(part, len(tokens)) for part in parts),
+        "kept_audio_bits": bits is None or isinstance(bits, str),
+    }
+    if odd := [name for name, is_sound in sound.items() if not is_sound]:
+        return f"its {odd[0]!r} does not fit its arrays"
+    if max(meta["layers"]) >= meta["model_layers"]:
+        return "it has layers that the model lacks"
+    if bits:
+        unpack(bits, audio)
+    return ""
+
+
+def _are_layers(value: Any) -> bool:
+    """Tell whether a value from JSON is a list of layers: whole numbers from 0, each once, in order."""
+    return _are(int, value) and bool(value) and value == sorted({*value}) and 0 <= value[0] <= value[-1] < _MOST_LAYERS
+
+
+def _are(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(type(one) is kind for one in value)
+
+
+def _is_part(value: Any, length: int) -> bool:
+    kinds = [type(one) for one in value] if isinstance(value, list) else []
+    return kinds == [str, int, int] and 0 <= value[1] <= value[2] <= length
+
+
+def file_of(run: Path, id_: str) -> Path:
+    """Return the file with a sample's attention, in the folder of its run. It need not exist.
+
+    The name follows from the sample's id. The index names the file too, but a name in somebody's results may lead to
+    any file of this machine.
+    """
+    return run / FOLDER / f"{file_name(id_)}.npz"
 
 
 def index_of(run: Path) -> dict[str, dict[str, Any]]:
     """Return the index of a run's stored attention: each sample's last line, by the sample's id.
 
-    Lines whose file is missing, or has another size than the line says, are left out.
+    Lines that are damaged, and lines whose file is missing or has another size than the line says, are left out.
+
+    Raises
+    ------
+    RecordError
+        The index cannot be read.
     """
     index = run / FOLDER / INDEX
-    lines = read_plain(index).splitlines() if index.is_file() else []
+    try:
+        lines = read_plain(index).splitlines() if index.exists() else []
+    except OSError as error:
+        raise RecordError(f"{index}: cannot be read: {error.strerror or error}") from error
     found = {}
     for row in filter(None, map(json_object, lines)):
-        if all(isinstance(row.get(name), kind) for name, kind in _TYPES.items()):
-            file = index.parent / row["file"]
+        if all(isinstance(row.get(name), kind) for name, kind in _TYPES.items()) and _are_layers(row["layers"]):
+            file = file_of(run, row["id"])
             if file.is_file() and file.stat().st_size == row["bytes"]:
                 found[row["id"]] = row
     return found

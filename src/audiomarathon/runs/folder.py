@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from audiomarathon.compression.method import Method
 from audiomarathon.errors import RecordError
-from audiomarathon.files import open_plain, read_plain, write_bytes, write_json, writing
+from audiomarathon.files import MAX_RECORD_BYTES, open_plain, read_plain, read_stream, write_bytes, write_json, writing
 from audiomarathon.fingerprint import is_weak, same
 from audiomarathon.judges.judgements import read_judgements
 from audiomarathon.lock import hold_run
@@ -198,7 +198,7 @@ class RunFolder:
         if not self.samples_file.exists():
             return {}
         with open_plain(self.samples_file, "r+b") as stream:
-            content = stream.read()
+            content = read_stream(stream, MAX_RECORD_BYTES)
             whole = _whole_lines(content)
             if len(whole) < len(content):
                 stream.truncate(len(whole))
@@ -262,7 +262,7 @@ def read_records(path: Path) -> dict[str, Record]:
 def _bare_records(path: Path) -> dict[str, Record]:
     file = path / "samples.jsonl"
     try:
-        content = read_plain(file)
+        content = read_plain(file, MAX_RECORD_BYTES)
     except OSError as error:
         raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     lines = _whole_lines(content).splitlines()

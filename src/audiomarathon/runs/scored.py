@@ -8,10 +8,11 @@ figure mixes two versions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from audiomarathon.errors import AudioMarathonError, DataError, PluginError, RecordError, told
-from audiomarathon.files import read_plain, sealed, unsealed, write_bytes
+from audiomarathon.errors import ANY_ERROR, AudioMarathonError, DataError, PluginError, RecordError, told
+from audiomarathon.files import MAX_RECORD_BYTES, read_plain, sealed, unsealed, write_bytes
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import Scorer
 
@@ -55,7 +56,7 @@ def judged(
     for group in [[record] for record in todo] if scorer.instant else [todo] if todo else []:
         try:
             found |= {one.record.id: one for one in scorer.verdicts(group)}
-        except (Exception, SystemExit) as error:  # a third-party scorer may raise anything
+        except ANY_ERROR as error:  # a third-party scorer may raise anything
             for record in group:
                 failed(record, error)
     return {record.id: found[record.id] for record in answered if record.id in found}
@@ -81,8 +82,10 @@ def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) ->
             raise PluginError(f"{what} ({error})") from error
     content = b"".join(lines)
     file = verdicts_file(folder, scorer)
-    if not file.is_file() or read_plain(file) != content:
-        write_bytes(file, content)
+    with suppress(OSError):
+        if read_plain(file, MAX_RECORD_BYTES) == content:
+            return
+    write_bytes(file, content)
 
 
 def cannot_be_judged(scorer: Scorer, record: Record, error: BaseException) -> AudioMarathonError:
@@ -96,7 +99,7 @@ def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str
     The stamp shows which version of the scorer made the verdict, and from which reply and reference.
     """
     try:
-        lines = read_plain(verdicts_file(folder, scorer)).splitlines()
+        lines = read_plain(verdicts_file(folder, scorer), MAX_RECORD_BYTES).splitlines()
     except (OSError, RecordError):
         return {}
     found = {}

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, natural
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, natural, read_text
 from audiomarathon.errors import DataError
-from audiomarathon.files import write_json
+from audiomarathon.files import MAX_OBJECT_BYTES, open_plain, write_json
 from audiomarathon.records import LETTERS
 
 Row = dict[str, Any]
@@ -170,8 +170,12 @@ class Corpus(ABC):
         """Return the corpus's tab-separated tables with these columns; if `only`, with exactly these, in this order."""
         found = []
         for file in (file for root in self.roots for file in below(root, [".tsv"])):
-            with file.open(encoding="utf-8-sig", errors="replace") as opened:
-                there = opened.readline().rstrip("\r\n").split("\t")
+            try:
+                with open_plain(file) as opened:
+                    first = opened.readline(MAX_OBJECT_BYTES)
+            except OSError as error:
+                raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+            there = first.decode("utf-8-sig", errors="replace").rstrip("\r\n").split("\t")
             if there == list(columns) if only else set(columns) <= set(there):
                 found.append(file)
         return found
@@ -233,11 +237,9 @@ def table(file: Path, columns: Sequence[str], *, exact: bool = False) -> Iterato
     DataError
         The table cannot be read, or lacks one of the columns.
     """
-    try:
-        lines = io.StringIO(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
-    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE if exact else csv.QUOTE_MINIMAL)
+    reader = csv.DictReader(
+        io.StringIO(read_text(file)), delimiter="\t", quoting=csv.QUOTE_NONE if exact else csv.QUOTE_MINIMAL
+    )
     if not set(columns) <= set(reader.fieldnames or ()):
         raise DataError(f"{file}: expected the tab-separated columns {', '.join(columns)}")
     for number, row in enumerate(reader, start=2):

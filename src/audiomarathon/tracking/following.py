@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from audiomarathon.benchmarks.task import Task
-from audiomarathon.errors import told
+from audiomarathon.errors import ANY_ERROR, told
 from audiomarathon.records import Record, Verdict
 from audiomarathon.runs.folder import Job
 from audiomarathon.runs.scored import judged
@@ -60,7 +60,7 @@ class _Curve:
         scorer = self._task.scorer
         try:
             found = sums_of(scorer, list(self._verdicts.values())).figures[scorer.figure.name]
-        except Exception:  # a third-party scorer may raise anything; without a running score, the run still continues
+        except ANY_ERROR:  # a third-party scorer may raise anything; without a running score, the run still continues
             return {}
         return {} if found is None else {"score": found}
 
@@ -87,7 +87,7 @@ def following(
         for tracker in list(trackers):
             try:
                 getattr(tracker, hook)(*what)
-            except (Exception, SystemExit) as error:  # a missing server must not end the run
+            except ANY_ERROR as error:  # a missing server must not end the run
                 trackers.remove(tracker)
                 say(f"warning: {tracker.key} failed in {task.key} ({plain(told(error))}); nothing more is sent to it")
 

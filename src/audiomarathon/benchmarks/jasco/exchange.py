@@ -9,11 +9,11 @@ from pathlib import Path
 from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks.jasco.figures import PROMPTS, gate
 from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS
-from audiomarathon.benchmarks.rows import as_csv, listed_faults, natural, read_csv
+from audiomarathon.benchmarks.rows import Row, RowError, as_csv, listed_faults, natural, read_csv, shown
 from audiomarathon.benchmarks.shards import check_shards
-from audiomarathon.benchmarks.task import Sample, name_id
+from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import DataError
-from audiomarathon.records import Record, Verdict
+from audiomarathon.records import MAX_REPLY, Record, Verdict
 
 REPLY = "allm_output"
 JUDGEMENT = "llama3_extract"  # the original's column name, whatever the judge
@@ -24,7 +24,7 @@ _EXAMPLE = (
 NEEDED = ["id", "prompt", *COLUMNS, REPLY]
 _SHOWN_FAULTS = 20
 
-Row = tuple[int, dict[str, str]]  # its last line in the file, and its fields
+Line = tuple[int, dict[str, str]]  # its last line in the file, and its fields
 
 
 def example(samples: Iterable[Sample]) -> str:
@@ -44,7 +44,7 @@ def example(samples: Iterable[Sample]) -> str:
     return as_csv(rows, _EXAMPLE)
 
 
-def read_replies(file: Path) -> list[tuple[Row, Record]]:
+def read_replies(file: Path) -> list[tuple[Line, Record]]:
     """Read a CSV file of replies; return each row with its record, in the file's order. Prompts may be any text.
 
     The first row of an id becomes the record `<id>-p1`, the second `<id>-p2`, and so on.
@@ -58,9 +58,11 @@ def read_replies(file: Path) -> list[tuple[Row, Record]]:
     found = []
     check_shards([file])
     for line, row in read_csv(file, NEEDED):
+        if fault := _fault_of(row):
+            raise DataError(f"{file}, line {line}: {fault}")
         seen[id_ := _id(row)] += 1
         if seen[id_] > PROMPTS:
-            raise DataError(f"{file}, line {line}: more than {PROMPTS} rows of id {id_!r}")
+            raise DataError(f"{file}, line {line}: more than {PROMPTS} rows of id {shown(id_)}")
         found.append(((line, row), _record(row, seen[id_])))
     return found
 
@@ -86,24 +88,25 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
     faults: list[tuple[str, str]] = []
     check_shards([file])
     for line, row in read_csv(file, NEEDED):
+        if fault := _fault_of(row):
+            faults.append((row["id"], f"line {line}: {fault}"))
+            continue
         id_, reply = _id(row), row[REPLY].strip()
         number = numbers.get(_plain(row["prompt"]), 0)
-        fault = ""
-        if not number:
-            fault = f"unknown prompt {row['prompt'][:40]!r}"
-        elif number in clips[id_]:
-            fault = f"two rows of id {id_!r} and prompt {number}"
-        elif not reply or reply in {f"output_{k}" for k in range(1, PROMPTS + 1)}:
-            fault = f"{REPLY} is not filled in"
-        if fault:
+        flaws = {
+            f"unknown prompt {row['prompt'][:40]!r}": not number,
+            f"two rows of id {shown(id_)} and prompt {number}": number in clips[id_],
+            f"{REPLY} is not filled in": not reply or reply in {f"output_{k}" for k in range(1, PROMPTS + 1)},
+        }
+        if fault := next((flaw for flaw, applies in flaws.items() if applies), ""):
             faults.append((id_, f"line {line}: {fault}"))
         clips[id_].setdefault(number, _record(row, number))
     for id_, rows in clips.items():
         if lacking := [str(number) for number in range(1, PROMPTS + 1) if number not in rows]:
-            faults.append((id_, f"id {id_!r} has no row of prompt {', '.join(lacking)}"))
+            faults.append((id_, f"id {shown(id_)} has no row of prompt {', '.join(lacking)}"))
     if faults and not allow_missing:
-        shown = listed_faults([text for _, text in faults], _SHOWN_FAULTS)
-        raise DataError(f"{file}: {shown}; fix these rows, or leave out their clips with --allow-missing")
+        listed = listed_faults([text for _, text in faults], _SHOWN_FAULTS)
+        raise DataError(f"{file}: {listed}; fix these rows, or leave out their clips with --allow-missing")
     kept = set(clips) - {id_ for id_, _ in faults}
     if not kept:
         raise DataError(f"{file}: no clip has a reply to each of the {PROMPTS} prompts")
@@ -127,6 +130,16 @@ def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
     return {name: "" if value is None else str(value) for name, value in shown.items()} | {"rule": rule}
 
 
+def _fault_of(row: Mapping[str, str]) -> str:
+    """Return why a row cannot be used: its id is no id, or a text is too long; "" if it can."""
+    try:
+        _id(row)
+    except RowError as error:
+        return str(error)
+    long = next((name for name in NEEDED if len(row[name]) > MAX_REPLY), "")
+    return f"{long} has {len(row[long]):,} characters; allowed: up to {MAX_REPLY:,}" if long else ""
+
+
 def _record(row: Mapping[str, str], number: int) -> Record:
     reference = {"answer": row["tgt_text"], "prompt": row["prompt"], **{name: row[name] for name in COLUMNS}}
     groups, id_ = {"prompt": str(number)}, _id(row)
@@ -135,7 +148,7 @@ def _record(row: Mapping[str, str], number: int) -> Record:
 
 def _id(row: Mapping[str, str]) -> str:
     """Return the id of a row's clip, as the task reads it."""
-    return name_id(row["id"].strip())
+    return Row(Path(), row).id("id")
 
 
 def _plain(text: str) -> str:

@@ -16,6 +16,7 @@ from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import open_plain, write_text
 from audiomarathon.scoring.caption import Caption
 
+MAX_REFERENCES = 100  # of an item; the published sets have 5
 #: Prompts by their name in `TASK_PROMPT`. `detail` makes long replies, which CIDEr-D punishes: if references have 11
 #: words, its length factor is 0.32 for a reply of 20 words, and 0.007 for 30.
 PROMPTS = {
@@ -217,12 +218,22 @@ class AudioCaps(Captioning):
         return [dict(zip(self.columns, (item[1][-1], video, start, text), strict=True)) for text in item[2]]
 
 
+def few(references: Sequence[str]) -> Sequence[str]:
+    """Return an item's references; raise :class:`RowError` if they are more than `MAX_REFERENCES`.
+
+    What people score is the mean over all pairs of references, so its cost grows with the square of their number.
+    """
+    if len(references) > MAX_REFERENCES:
+        raise RowError(f"has {len(references):,} references; allowed: up to {MAX_REFERENCES}")
+    return references
+
+
 def _sample(item: Item, clips: Mapping[str, Path], places: str, question: str, meta: Mapping[str, Any]) -> Sample:
     id_, names, captions = item
     clean(id_, "the clip's name")
     if not captions:
         raise RowError(f"{shown(id_)} has no caption")
-    texts = tuple(one_text(clean(text, "a caption"), "caption") for text in captions)
+    texts = tuple(one_text(clean(text, "a caption"), "caption") for text in few(captions))
     found = next((clip for name in names for key in _keys(name) if (clip := clips.get(key))), None)
     if found is None:
         others = f" (also under the names {', '.join(names[1:])})" if len(names) > 1 else ""

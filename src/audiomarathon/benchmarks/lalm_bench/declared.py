@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks.audiomarathon.librispeech import INSTRUCTION as TRANSCRIBE
-from audiomarathon.benchmarks.lalm_bench.captions import PROMPTS
+from audiomarathon.benchmarks.lalm_bench.captions import PROMPTS, few
 from audiomarathon.benchmarks.lalm_bench.figures import QuestionTypes
 from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
 from audiomarathon.benchmarks.lalm_bench.questions import TOKENS, Questions
@@ -255,7 +255,7 @@ class Declared(Task):
             raise RowError(f"clip {shown(bare[0])} has no audio in the table, but other clips do")
         clips = row.clips(toml["clips"])
         options, answer = self._options(row) if "options" in toml else ((), "")
-        references = [one_text(text, "reference") for text in row.listed(toml.get("references", ()))]
+        references = [one_text(text, "reference") for text in few(row.listed(toml.get("references", ())))]
         letters = tuple(LETTERS[options.index(option)] for option in options)  # options of the same text are one option
         groups = {name: _group(row.fields.get(name)) for name in self.group_fields}
         return Sample(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audiomarathon.benchmarks.lalm_bench.captions import ALL, Clotho
+from audiomarathon.benchmarks.lalm_bench.captions import ALL, Clotho, few
 from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES, METADATA, MmauPro, read_questions, schema
 from audiomarathon.benchmarks.lalm_bench.open_ended import CRITERIA, OpenEndedAsPublished
 from audiomarathon.benchmarks.rows import RowError, clean, listed_faults, one_text, read_parquet, read_rows, shown
@@ -20,7 +20,7 @@ from audiomarathon.errors import DataError, told
 from audiomarathon.judges.judgements import reading_of
 from audiomarathon.metrics.classification import per_class
 from audiomarathon.metrics.statistics import mean_of
-from audiomarathon.records import LETTERS, Record, Verdict
+from audiomarathon.records import LETTERS, MAX_REPLY, Record, Verdict
 
 if TYPE_CHECKING:
     import pyarrow
@@ -72,7 +72,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
         clean(id_, "audio_id")
         if id_ in records:
             raise RowError(f"second entry of {shown(id_)}")
-        reference = {"references": [one_text(clean(one, "a reference"), "reference") for one in texts]}
+        reference = {"references": [one_text(clean(one, "a reference"), "reference") for one in few(texts)]}
         records[id_] = _with_reply(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
 
     check_shards([file])
@@ -254,6 +254,8 @@ def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None
 
 
 def _with_reply(record: Record, reply: str, *, faithful: bool) -> Record:
+    if len(reply) > MAX_REPLY:
+        raise RowError(f"the reply to {shown(record.id)} has {len(reply):,} characters; allowed: up to {MAX_REPLY:,}")
     if reply == FAILED and not faithful:
         return replace(record, error=f"the reply in the file is {FAILED}, so the model failed on this clip")
     return replace(record, reply=reply)

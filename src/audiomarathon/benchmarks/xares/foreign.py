@@ -28,7 +28,7 @@ from audiomarathon.benchmarks.xares.graded import GradedTask
 from audiomarathon.benchmarks.xares.processed import Processed
 from audiomarathon.benchmarks.xares.spoken import SpokenTask
 from audiomarathon.benchmarks.xares.task import EncoderTask, Recipe
-from audiomarathon.errors import AudioMarathonError, PluginError, SettingsError, told
+from audiomarathon.errors import SettingsError, blaming
 
 _DEFAULTS: dict[str, Any] = dict(  # noqa: C408  # as X-ARES writes them
     formal_name="", xares_settings=None, env_root="./env", disabled=False, private=False, torch_num_threads=2, seed=42,
@@ -260,12 +260,8 @@ def _own(config: TaskConfig, kind: _Kind) -> EncoderTask:
 
 def _told(path: Path, work: Callable[[], Any]) -> Any:
     """Run a user's code; turn every exception into a :class:`PluginError` with a one-line message."""
-    try:
+    with blaming(f"{path}: raised"):
         return work()
-    except (AudioMarathonError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise PluginError(f"{path}: raised {told(error)}") from error
 
 
 class _Logger:

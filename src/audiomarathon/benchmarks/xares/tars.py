@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.rows import unique_fields
 from audiomarathon.benchmarks.task import BadRow, storable
 from audiomarathon.errors import told
+from audiomarathon.files import MAX_CLIP_BYTES, MAX_METADATA_BYTES, MAX_OBJECT_BYTES, open_plain
+from audiomarathon.untrusted import DAMAGE, RefusedError, TarHeader, beyond
 
 AUDIO = ("flac", "mp3", "sox", "wav", "m4a", "ogg", "wma")
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 _BLOCK = 512
-_DAMAGE = (tarfile.TarError, OSError, EOFError, ValueError, ArithmeticError, LookupError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,19 @@ class Entry:
     ----------
     row
         Number of the audio among the tar's members, from 1.
-    meta
-        The clip's parsed JSON.
+    text
+        The clip's JSON, which is valid.
     """
 
     key: str
     row: int
     audio: Member
-    meta: Any
+    text: bytes
+
+    @property
+    def meta(self) -> Any:
+        """The clip's parsed JSON; it is not kept, since it takes many times the memory of its text."""
+        return parsed(self.text)
 
 
 def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
@@ -44,59 +52,103 @@ def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
     as webdataset cuts it. Members with another extension, or with a name that begins with a dot, are ignored, since
     webdataset never puts them into a clip. Of several members for one key, the first counts.
     """
-    audio: dict[str, tuple[int, Member]] = {}
-    metas: dict[str, tuple[int, Any]] = {}
+    audio: dict[str, tuple[int, Member | None]] = {}
+    texts: dict[str, tuple[int, bytes | None]] = {}
     bad: list[BadRow] = []
-    number = 0
-    try:
-        with tar.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
-            length = tar.stat().st_size
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # else every header stays in memory
-                number += 1
-                found = _NAME.fullmatch(str(PurePosixPath(member.name)))
-                key, kind = found.groups() if found else ("", "")
-                kind = kind.lower()
-                if member.isdir() or kind not in (*AUDIO, "json"):
-                    continue
-                held: dict[str, tuple[int, Any]] = metas if kind == "json" else audio
-                flaw = _flaw(member, length) or (f"{key!r} has a second {kind} file" if key in held else "")
-                if not flaw:
-                    try:
-                        held[key] = (number, _parsed(stream, member) if kind == "json" else _placed(tar, member))
-                    except (ValueError, RecursionError) as error:
-                        flaw = f"{member.name!r} is not JSON ({told(error)})"
-                if flaw:
-                    held.setdefault(key, (number, None))
-                    bad.append(BadRow(tar, number, flaw))
-            stream.seek(archive.offset)
-            if (end := stream.read(_BLOCK)) != bytes(_BLOCK):
-                raise tarfile.ReadError("bytes that are not a header" if end else "no end mark")
-    except _DAMAGE as error:
-        bad.append(BadRow(tar, 0, f"cut off, damaged or not a plain tar after {number} members ({told(error)})"))
-    for key in audio.keys() ^ metas.keys():
+    number = total = 0
+    for number, member, fault in members_of(tar, bad):
+        found = _NAME.fullmatch(str(PurePosixPath(member.name)))
+        key, kind = found.groups() if found else ("", "")
+        kind, why = kind.lower(), fault
+        if kind not in (*AUDIO, "json"):
+            continue
+        if key in (texts if kind == "json" else audio):
+            why = f"{key!r} has a second {kind} file"
+        elif kind == "json":
+            total += member.size if member.size <= MAX_OBJECT_BYTES else 0
+            text, why = (None, why) if why else _read(member, MAX_METADATA_BYTES - total)
+            texts[key] = number, text
+        else:
+            why = why or _too_large(member, MAX_CLIP_BYTES)
+            audio[key] = number, None if why else member
+        if why:
+            bad.append(BadRow(tar, number, why))
+    for key in audio.keys() ^ texts.keys():
         have, lack = ("audio", "JSON") if key in audio else ("JSON", "audio")
-        bad.append(BadRow(tar, (audio.get(key) or metas[key])[0], f"{key!r} has {have} but no {lack}"))
-    pairs = [(key, *audio[key], metas[key][1]) for key in audio if key in metas]
-    entries = [Entry(*pair) for pair in pairs if None not in pair[2:]]
+        bad.append(BadRow(tar, (audio.get(key) or texts[key])[0], f"{key!r} has {have} but no {lack}"))
+    entries = [
+        Entry(key, row, clip, text)
+        for key, (row, clip) in audio.items()
+        if clip is not None and (text := texts.get(key, (0, None))[1]) is not None
+    ]
     return entries, sorted(bad, key=lambda one: one.row or number + 1)
 
 
+def members_of(tar: Path, bad: list[BadRow]) -> Iterator[tuple[int, Member, str]]:
+    """Yield (number from 1, member, reason why it cannot be read or "") for each member of an uncompressed tar.
+
+    Folders are counted, but left out. If the tar is damaged or hostile, the iterator ends, and the reason is added to
+    `bad`.
+    """
+    number = 0
+    try:
+        with open_plain(tar) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=TarHeader) as archive:
+            length = stream.seek(0, 2)
+            stream.seek(0)
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]  # else every header stays in memory
+                number += 1
+                if not member.isdir():
+                    place = Member(tar, member.name, member.offset_data, member.size)
+                    yield number, place, _flaw(member, length)
+            stream.seek(archive.offset)
+            if (end := stream.read(_BLOCK)) != bytes(_BLOCK):
+                raise tarfile.ReadError("bytes that are not a header" if end else "no end mark")
+    except (*DAMAGE, OSError, RefusedError) as error:
+        bad.append(BadRow(tar, 0, f"cut off, damaged or not a plain tar after {number} members ({told(error)})"))
+
+
+def parsed(text: bytes) -> Any:
+    """Parse the JSON about a clip.
+
+    Raises
+    ------
+    ValueError
+        It is not JSON, or null, or nested too deeply, or has a field twice.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=unique_fields)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if value is None:
+        raise ValueError("null")
+    return value
+
+
+def _read(member: Member, left: int) -> tuple[bytes | None, str]:
+    """Return the text of a JSON member and "", or None and the reason why it is unusable.
+
+    `left` is negative if the tar has too much JSON.
+    """
+    if why := _too_large(member, MAX_OBJECT_BYTES):
+        return None, why
+    if left < 0:
+        return None, f"the JSON up to {member.name!r} has {beyond(MAX_METADATA_BYTES, 'bytes')}"
+    try:
+        parsed(text := member.read_bytes())
+    except (OSError, ValueError) as error:
+        return None, f"{member.name!r} is not JSON ({told(error)})"
+    return text, ""
+
+
+def _too_large(member: Member, most: int) -> str:
+    return f"{member.name!r} has {member.size:,} bytes; allowed: up to {most:,}" if member.size > most else ""
+
+
 def _flaw(member: tarfile.TarInfo, length: int) -> str:
-    """Return the reason why a member of a tar cannot be read; "" if it can."""
-    if not member.isreg() or member.issparse():
+    """Return the reason why a member of a tar must not be read; "" if it may."""
+    if not member.isreg():
         return f"{member.name!r} is not a plain file; allowed: no links, devices or sparse files"
     if member.name.startswith("/") or ".." in member.name.split("/") or storable(member.name) != member.name:
         return f"{member.name!r} is not allowed as a name: absolute, with .. or not UTF-8"
     return f"{member.name!r} is cut off" if member.offset_data + member.size > length else ""
-
-
-def _placed(tar: Path, member: tarfile.TarInfo) -> Member:
-    return Member(tar, member.name, member.offset_data, member.size)
-
-
-def _parsed(stream: IO[bytes], member: tarfile.TarInfo) -> Any:
-    stream.seek(member.offset_data)
-    if (value := json.loads(stream.read(member.size))) is None:
-        raise ValueError("null")
-    return value

@@ -262,7 +262,13 @@ class EncoderTask(Task):
                         bad.append(BadRow(tar, entry.row, str(error)))
                         continue
                     id_ = f"{part}/{entry.key}"
-                    if id_ in clips:  # webdataset allows the same key in another tar of the part
+                    if first := clips.get(id_):  # webdataset allows the same key in another tar of the part
+                        if items and first.labels == items[0][1] and _same_bytes(first.audio, entry.audio):
+                            twice = (
+                                f"{entry.key!r} is also in {first.audio.archive.name}, with the same audio and labels"
+                            )
+                            bad.append(BadRow(tar, entry.row, twice))
+                            continue
                         id_ = f"{part}/{tar.stem}/{entry.key}"
                     for mark, labels, cluster, facts in items:
                         clustered &= bool(cluster)
@@ -373,6 +379,10 @@ class EncoderTask(Task):
             odd = f"missing: {', '.join(sorted(lack)[:_NAMED])}" if (lack := known - {*counts}) else f"rarest: {rare}"
             raise DataError(f"{self.key}: {len(counts)} classes in {folder}, must be {wanted}; {odd}")
         return tuple(sorted(known))
+
+
+def _same_bytes(one: Member, other: Member) -> bool:
+    return one.size == other.size and one.read_bytes() == other.read_bytes()
 
 
 def tars_of(folder: Path, glob: str) -> list[Path]:

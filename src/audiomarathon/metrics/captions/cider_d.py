@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from audiomarathon.errors import DataError
-from audiomarathon.metrics.captions.ptb import tokens
+from audiomarathon.metrics.captions.ptb import SHORT, tokens
 from audiomarathon.metrics.statistics import Floats
 
 ORDERS = 4
@@ -70,12 +70,23 @@ class Frequencies:
 
         The weight of an n-gram is its count in the text times ln(total / items that contain it).
         """
-        rarest, items = math.log(self.total), self.items
-        found = []
-        for order in _ngrams(text):
-            weights = {ngram: n * (rarest - math.log(max(1, items.get(ngram, 0)))) for ngram, n in order.items()}
-            found.append((weights, math.sqrt(sum(weight * weight for weight in weights.values()))))
-        return found
+        return _kept(self, text) if len(text) <= SHORT else _vectors(self, text)
+
+    def __hash__(self) -> int:
+        """Return the hash of the frequencies, which was computed once."""
+        return hash(self.hash)
+
+
+def _vectors(frequencies: Frequencies, text: str) -> list[Vector]:
+    rarest, items = math.log(frequencies.total), frequencies.items
+    found = []
+    for order in _ngrams(text):
+        weights = {ngram: n * (rarest - math.log(max(1, items.get(ngram, 0)))) for ngram, n in order.items()}
+        found.append((weights, math.sqrt(sum(weight * weight for weight in weights.values()))))
+    return found
+
+
+_kept = lru_cache(maxsize=1 << 10)(_vectors)
 
 
 def cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]], frequencies: Frequencies) -> Floats:
@@ -112,7 +123,13 @@ def _length(text: str) -> int:
     return sum(_ngrams(text)[1].values())
 
 
-@lru_cache(maxsize=1 << 13)
 def _ngrams(text: str) -> list[Counter[Ngram]]:
+    return (_remembered if len(text) <= SHORT else _recent)(text)
+
+
+def _counted(text: str) -> list[Counter[Ngram]]:
     words = " ".join(tokens(text)).split()  # COCO's code splits a telephone number at its no-break spaces
     return [Counter(zip(*(words[start:] for start in range(order)), strict=False)) for order in range(1, ORDERS + 1)]
+
+
+_remembered, _recent = lru_cache(maxsize=1 << 13)(_counted), lru_cache(maxsize=4)(_counted)

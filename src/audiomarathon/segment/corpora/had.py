@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from audiomarathon.benchmarks.rows import read_text
 from audiomarathon.errors import DataError
 from audiomarathon.files import write_json
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
@@ -66,7 +67,7 @@ class HadCorpus(Corpus):
 
 def _labels(file: Path) -> Iterator[tuple[str, list[tuple[float, float]], bool]]:
     """Yield each clip's name, its fake segments (start, end) in seconds, and whether it is labelled genuine."""
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), start=1):
+    for number, line in enumerate(read_text(file).splitlines(), start=1):
         if not (words := line.split()):
             continue
         try:

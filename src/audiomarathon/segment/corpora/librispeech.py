@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from audiomarathon.benchmarks.rows import read_text
 from audiomarathon.files import write_text
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, audio_files, below
 
@@ -36,7 +37,7 @@ Name the folder of a split, or LibriSpeech/ for all splits."""
         return sorted(groups, key=lambda group: group.name)
 
     def _utterances(self, transcript: Path) -> list[Source]:
-        lines = (line.partition(" ") for line in transcript.read_text(encoding="utf-8-sig").splitlines())
+        lines = (line.partition(" ") for line in read_text(transcript).splitlines())
         texts = {name: text.strip() for name, _, text in lines if text.strip()}
         sources = []
         for path in audio_files(transcript.parent):

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from audiomarathon.benchmarks.audiomarathon.race import Race
+from audiomarathon.benchmarks.rows import read_text
 from audiomarathon.errors import AudioError, DataError
 from audiomarathon.records import LETTERS
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
@@ -55,7 +56,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
                     continue
                 try:
                     passage = _passage(path)
-                except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+                except (ValueError, LookupError, TypeError, AttributeError, RecursionError, DataError) as error:
                     self.left_out.append((self.name(path), f"is not a passage with questions ({error!r})"))
                     continue
                 for number in passage["unusable"]:
@@ -100,7 +101,7 @@ def _passage(path: Path) -> dict[str, Any]:
 
     Raises ValueError, KeyError, TypeError or AttributeError if the file is not a passage.
     """
-    data = json.loads(path.read_text(encoding="utf-8-sig"))
+    data = json.loads(read_text(path))
     questions, unusable = [], []
     triples = zip(data["questions"], data["options"], data["answers"], strict=True)
     for number, (question, texts, answer) in enumerate(triples):

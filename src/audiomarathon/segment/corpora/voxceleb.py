@@ -15,7 +15,7 @@ import typer
 from audiomarathon.benchmarks.audiomarathon.vox import Vox
 from audiomarathon.benchmarks.audiomarathon.vox_age import VoxAge
 from audiomarathon.benchmarks.locate import nearest
-from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, read_text
 from audiomarathon.errors import DataError
 from audiomarathon.segment.corpus import Corpus, Group, Row, below, question
 
@@ -138,11 +138,7 @@ def table(file: Path) -> list[dict[str, str]]:
 
 
 def _cells(file: Path) -> list[list[str]]:
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
-    if not lines:
+    if not (lines := read_text(file).splitlines()):
         raise DataError(f"{file}: is empty")
     delimiter = "\t" if "\t" in lines[0] else ","
     return [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter) if row]

@@ -1,0 +1,131 @@
+"""Read tars, zips and arrays that somebody else made: no header, member or array may take more than its limit."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from audiomarathon.files import MAX_METADATA_BYTES, read_plain
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.generic]
+
+MAX_HEADER = 1 << 16
+"""Limit on the bytes of one member's extended header (long name, pax)."""
+
+MAX_HEADERS = 32 << 20
+"""Limit on the bytes of all members' names and headers together; for 100,000 members, 335 bytes each."""
+
+DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, struct.error, ValueError,
+    ArithmeticError, LookupError, AssertionError, RuntimeError, MemoryError,
+)  # fmt: skip
+"""What Python's readers raise on a damaged or hostile archive, besides OSError."""
+
+
+_MOST_HEADER = 1 << 14  # of a .npy file; numpy itself reads at most 10,000 bytes
+
+
+class RefusedError(Exception):
+    """Reason for refusing an archive; the reader adds the archive's name."""
+
+
+def beyond(allowed: int, what: str) -> str:
+    """Return a message such as "more than 20,000 files and folders"; `what` says what was counted."""
+    return f"more than {allowed:,} {what}"
+
+
+class TarHeader(tarfile.TarInfo):
+    """Header of a member of a tar archive. Extended headers have a size limit, and sparse files are refused."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> Any:
+        if self.size < 0:
+            raise tarfile.ReadError("a negative size")
+        if not (self.isreg() or self.isdir()) and self.size > MAX_HEADER:
+            raise RefusedError(beyond(MAX_HEADER, "bytes in one header"))
+        return super()._proc_member(tar)  # type: ignore[misc]  # tarfile's own hook for subclasses
+
+    def _apply_pax_info(self, *given: Any) -> None:
+        super()._apply_pax_info(*given)  # type: ignore[misc]
+        if self.size < 0:  # else the next header is one that was read before, without end
+            raise tarfile.ReadError("a negative size")
+
+    def _refuse_sparse(self, *_: object) -> NoReturn:
+        raise RefusedError("holds a sparse file (pack without --sparse)")
+
+    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+
+
+class ZipStream(io.BufferedReader):
+    """A zip archive's stream that limits the size of its list of members, which zipfile reads in one piece."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read `size` bytes, unless they are more than a list of members may have."""
+        if size is not None and size > MAX_HEADERS:
+            raise RefusedError(beyond(MAX_HEADERS, "bytes of headers"))
+        return super().read(size)
+
+
+def array_of(content: bytes | Array) -> Array:
+    """Return the array in the bytes of a `.npy` file; it has numbers only, no objects or records.
+
+    The array shares the memory of `content`, so a mapped file stays mapped.
+
+    Raises
+    ------
+    ValueError
+        They are no such file, or not as long as its header says. No memory is taken for the promised array.
+    """
+    import numpy as np
+
+    start = content[:_MOST_HEADER]
+    stream = io.BytesIO(start if isinstance(start, bytes) else start.tobytes())
+    try:
+        version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"version {version} of the format")
+        of_version = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_column, dtype = of_version(stream)  # type: ignore[no-untyped-call]
+    except Exception as error:  # numpy parses the header as Python code, which fails in many ways
+        raise ValueError(f"not an array of NumPy ({type(error).__name__})") from None
+    if dtype.kind not in "biuf":
+        raise ValueError(f"an array of {dtype}; allowed: real numbers")
+    there = len(content) - stream.tell()
+    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != there:
+        raise ValueError(f"its header promises the shape {str(shape)[:60]} of {dtype}, but {there:,} bytes follow")
+    flat = np.frombuffer(content, dtype, offset=stream.tell())
+    return flat.reshape(shape, order="F" if by_column else "C")
+
+
+def arrays_of(file: Path, names: Sequence[str]) -> dict[str, Array]:
+    """Return arrays of a `.npz` file by name.
+
+    Raises
+    ------
+    OSError
+        The file is not plain, too large, or cannot be read.
+    ValueError
+        It is no such file, or lacks an array, or its arrays are too large.
+    """
+    content = read_plain(file)
+    try:
+        with ZipStream(io.BytesIO(content)) as stream, zipfile.ZipFile(stream) as opened:
+            members = [opened.getinfo(f"{name}.npy") for name in names]
+            if sum(member.file_size for member in members) > MAX_METADATA_BYTES:
+                raise RefusedError(beyond(MAX_METADATA_BYTES, "bytes to unpack"))
+            if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+                raise RefusedError("neither stored nor deflated")  # other codecs take memory as the file says
+            return {name: array_of(opened.read(member)) for name, member in zip(names, members, strict=True)}
+    except (*DAMAGE, RefusedError) as error:
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
