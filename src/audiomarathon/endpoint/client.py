@@ -348,8 +348,8 @@ class Endpoint:
         if _is_foreign(error) and not self._answered:  # later it may be a gateway's page about a fault
             no_http = "" if isinstance(error, _ForeignError) else "without valid HTTP: "
             raise ModelError(
-                f"{self.host} answers /chat/completions {no_http}{self.clean(error)}; expected chat completions as a stream "
-                f"(text/event-stream); use a server that streams replies, and {_URL_HINT}"
+                f"{self.host} answers /chat/completions {no_http}{self.clean(error)}; expected chat completions as a "
+                f"stream (text/event-stream); use a server that streams replies, and {_URL_HINT}"
             ) from None
         if not isinstance(error, _BadReplyError) or not error.status:
             return

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 REPLY = "model_output"
 FAILED = "ERROR"  # the original's reply for a clip on which the model failed
 _SHOWN_FAULTS = 5
+_LONGEST_NAME = 255  # of a clip's file
 _TYPES = {"closed": "closed", "open": "openended", "following": "aif"}
 
 
@@ -47,6 +48,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
         An entry has missing, mistyped or duplicate fields; the message names them.
     """
     records: dict[str, Record] = {}
+    seen = set[str]()  # ids in one Unicode form
     known: dict[str, list[str]] = {}
     if folder:
         tables = Clotho().tables(Clotho().find(folder), ALL)
@@ -65,8 +67,11 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
         if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
             raise RowError("references must be a list of texts")
         id_ = storable(clean(id_, "audio_id"))
-        if id_ in records:
+        if len(id_) > _LONGEST_NAME or any(unicodedata.category(character)[0] == "C" for character in id_):
+            raise RowError(f"audio_id {shown(id_)} is not one line of at most {_LONGEST_NAME} characters")
+        if _composed(id_) in seen:
             raise RowError(f"second entry of {shown(id_)}")
+        seen.add(_composed(id_))
         reference = {"references": [clean(one, "a reference") for one in few(texts)]}
         records[id_] = _with_reply(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
 
