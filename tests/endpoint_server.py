@@ -130,6 +130,8 @@ OTHERS = {  # answers of another kind, with their content type
     "html as a stream": ("text/event-stream", b"<html>\n<body>Welcome</body></html>"),
     "another protocol": ("text/event-stream", b'event: message_start\ndata: {"type": "message_start"}\n\n'),
     "text in events": ("text/event-stream", b"data: Hello\n\n"),
+    "no chat": ("text/event-stream", b'data: {"choices": [{"text": "B", "finish_reason": "stop"}]}\n\n'),
+    "a key refused": ("text/event-stream", b'data: {"error": {"message": "no key", "code": 401}}\n\n'),
     "utf-16": ("text/event-stream", whole("B").decode().encode("utf-16")),
     "busy in json": ("application/json", b'{"error": {"message": "slow down", "code": 429}}'),
     "no type": ("", b"\x00\x01"),

@@ -168,6 +168,8 @@ def test_a_clotho_folder_weighs_words_by_the_split_that_has_the_clips(tmp_path: 
         ([ENTRIES[0], ENTRIES[2] | {"references": ["a"] * 101}], "entry 2: has 101 references; allowed: up to 100"),
         ([ENTRIES[0], ENTRIES[2] | {"prediction": "x" * 100_001}], "entry 2: the reply to "),
         ([ENTRIES[0] | {"audio_id": " \u200b"}], "entry 1: audio_id is empty"),
+        ([ENTRIES[0] | {"audio_id": name} for name in ("a", "x" * 256)], "entry 2: audio_id 'xxx"),
+        ([ENTRIES[0] | {"audio_id": name} for name in ("\u00e9", "e\u0301")], "entry 2: second entry of '\u00e9'"),
         ('[{"audio_id": "a", "prediction": "b", "prediction": "c"}]', "duplicate field 'prediction'"),
         (ENTRIES[:1], "one entry is not enough to weigh words"),
     ],

@@ -219,6 +219,7 @@ class TestAsking:
             ("html as a stream", "a stream that has no events: '<html>"),
             ("utf-16", "a stream that has no events"),
             ("another protocol", "events that have no 'choices', such as '{\"type\""),
+            ("no chat", "a malformed event"),
             ("text in events", "an event that is not JSON: 'Hello'"),
             ("no type", "no content type"),
         ],
@@ -281,6 +282,10 @@ class TestAsking:
             ask(client(url, "wrong-key-987654"))
         with pytest.raises(ModelError, match="OPENAI_API_KEY is not set"):
             ask(client(url, ""))
+
+    def test_a_status_inside_a_stream_counts_like_that_of_an_answer(self, url: str) -> None:
+        with pytest.raises(ModelError, match=r"refuses OPENAI_API_KEY .*401"):
+            ask(client(url), text="a key refused")
 
     def test_one_sample_may_be_forbidden_to_a_client_that_was_answered_before(self, url: str) -> None:
         endpoint = client(url)

@@ -332,7 +332,7 @@ def test_a_task_of_one_class_is_refused_and_a_part_of_one_class_is_said(tmp_path
     for fold in (1, 2, 3):
         clips = [(f"s{fold}-{i}", {"tone": "a"}, wave(300, 0.2, i)) for i in range(4)]
         write(tmp_path / "tones", str(fold), clips)
-    with pytest.raises(DataError, match=r"own/tones: all 12 clips are of one class \(a\)"):
+    with pytest.raises(DataError, match=r"own/tones: all clips \(12\) are of one class, 'a'"):
         read_tasks([task], tmp_path, say=said.append)
     write(tmp_path / "tones", "2", [(f"s2-{i}", {"tone": "ab"[i % 2]}, wave(300, 0.2, i)) for i in range(4)])
     assert read_tasks([task], tmp_path, say=said.append)[0]

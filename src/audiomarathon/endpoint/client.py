@@ -365,10 +365,11 @@ class Endpoint:
         """
         if _is_certificate(error):
             raise ModelError(f"{self.host}: {self.clean(error)}") from None
-        if isinstance(error, _ForeignError) and not self._answered:  # later it may be a gateway's page about a fault
+        if _is_foreign(error) and not self._answered:  # later it may be a gateway's page about a fault
+            no_http = "" if isinstance(error, _ForeignError) else "without valid HTTP: "
             raise ModelError(
-                f"{self.host} answers /chat/completions {self.clean(error)}; expected chat completions as a stream "
-                f"(text/event-stream); use a server that streams replies, and {_URL_HINT}"
+                f"{self.host} answers /chat/completions {no_http}{self.clean(error)}; expected chat completions as a "
+                f"stream (text/event-stream); use a server that streams replies, and {_URL_HINT}"
             ) from None
         if not isinstance(error, _BadReplyError) or not error.status:
             return
@@ -521,10 +522,13 @@ class _Reply:
             self.choices |= "choices" in event
             self.odd = self.odd or ("" if {"choices", "usage", "error"} & event.keys() else data)
             if event.get("error"):
-                raise _BadReplyError(f"the server reports {_message_and_code(data)[0]}")
+                message, code = _message_and_code(data)
+                raise _BadReplyError(f"the server reports {message}", _status(code), code)
             if isinstance(event.get("usage"), dict):
                 self.usage = event["usage"]
             for choice in event.get("choices") or ():
+                if "text" in choice and not {"delta", "message"} & choice.keys():  # a completion, not of a chat
+                    raise TypeError
                 delta = choice.get("delta") or choice.get("message") or {}
                 text, refusal = _text(delta.get("content")), _text(delta.get("refusal"))
                 self.refused = not text and (self.refused or (bool(refusal) and not self.text))
@@ -600,9 +604,20 @@ def _refuse(kind: str, body: str) -> NoReturn:
     Some gateways report an error with the status 200, and put the true status into the body.
     """
     message, code = _message_and_code(body)
-    if code.isdecimal() and 400 <= int(code) < 600:
-        raise _BadReplyError(message, int(code), code)
+    if status := _status(code):
+        raise _BadReplyError(message, status, code)
     raise _ForeignError(f"with {kind[:50] or 'no content type'}, not as a stream: {_quoted(body)}")
+
+
+def _status(code: str) -> int:
+    """Return the HTTP status that an error's code is; 0 for any other code."""
+    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 0
+
+
+def _is_foreign(error: Exception) -> bool:
+    """Tell whether an answer is of another protocol than this client speaks, HTTP included."""
+    illegal = isinstance(error, httpx2.RemoteProtocolError) and str(error).startswith(("illegal", "Receive buffer"))
+    return illegal or isinstance(error, _ForeignError)
 
 
 def _quoted(text: str) -> str:

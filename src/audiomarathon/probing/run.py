@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.rows import shown
 from audiomarathon.benchmarks.xares.captioned import CaptionedTask
 from audiomarathon.benchmarks.xares.framed import FramedTask
 from audiomarathon.benchmarks.xares.graded import GradedTask
 from audiomarathon.benchmarks.xares.spoken import SpokenTask
+from audiomarathon.benchmarks.xares.tars import CUT
 from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
 from audiomarathon.encoders.check import hop_off
 from audiomarathon.encoders.encoder import Encoder
@@ -226,20 +228,24 @@ def check_data(task: EncoderTask, data: Dataset, *, allow: bool) -> None:
     Parameters
     ----------
     allow
-        Whether more than 1 % of the rows may be bad, that is, give no clip.
+        Whether a tar may be cut, and more than 1 % of the rows be bad, that is, give no clip.
 
     Raises
     ------
     DataError
-        Too many rows are bad, or all clips have the same labels, so that every probe is always right.
+        A tar is cut, so that nobody knows what it has lost; too many rows are bad; or all clips have the same labels,
+        so that every probe is always right.
     """
-    if task.label and len({clip.labels for clip in data.clips}) == 1:
-        same = "; ".join(data.clips[0].labels) or "no label"
-        alike = f"all {len(data.clips):,} clips are of one class ({same}), which every probe gets right"
-        raise DataError(f"{task.key}: {alike}; needed: two classes or more")
+    cut = next((row for row in data.bad_rows if row.reason.startswith(CUT)), None)
+    if cut and not allow:
+        raise DataError(f"{task.key}: {cut}; get the file again, or leave out what it has lost with --allow-bad-rows")
     if not allow and len(data.bad_rows) > MOST_FAILED * data.rows:
         many = f"{counted(len(data.bad_rows), 'bad row')} of {data.rows:,}, the first: {data.bad_rows[0]}"
         raise DataError(f"{task.key}: {many}; fix them, or leave them out with --allow-bad-rows")
+    if task.label and len({clip.labels for clip in data.clips}) == 1:
+        same = shown("; ".join(data.clips[0].labels))
+        alike = f"all clips ({len(data.clips):,}) are of one class, {same}, which every probe gets right"
+        raise DataError(f"{task.key}: {alike}; needed: two classes or more")
 
 
 def left_out(task: EncoderTask, data: Dataset) -> list[str]:

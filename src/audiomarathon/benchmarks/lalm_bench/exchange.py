@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 REPLY = "model_output"
 FAILED = "ERROR"  # the original's reply for a clip on which the model failed
 _SHOWN_FAULTS = 5
+_LONGEST_NAME = 255  # of a clip's file
 _TYPES = {"closed": "closed", "open": "openended", "following": "aif"}
 
 
@@ -69,7 +70,8 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
             raise RowError("audio_id and prediction must be texts")
         if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
             raise RowError("references must be a list of texts")
-        clean(id_, "audio_id")
+        if len(clean(id_, "audio_id")) > _LONGEST_NAME:
+            raise RowError(f"audio_id {shown(id_)} has {len(id_)} characters; allowed: up to {_LONGEST_NAME}")
         if id_ in records:
             raise RowError(f"second entry of {shown(id_)}")
         reference = {"references": [one_text(clean(one, "a reference"), "reference") for one in few(texts)]}

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from audiomarathon.audio.member import Member
-from audiomarathon.benchmarks.rows import unique_fields
+from audiomarathon.benchmarks.rows import shown, unique_fields
 from audiomarathon.benchmarks.task import BadRow, storable
 from audiomarathon.errors import told
 from audiomarathon.files import MAX_CLIP_BYTES, MAX_METADATA_BYTES, MAX_OBJECT_BYTES, open_plain
@@ -20,6 +20,9 @@ from audiomarathon.untrusted import DAMAGE, RefusedError, TarHeader, beyond
 AUDIO = ("flac", "mp3", "sox", "wav", "m4a", "ogg", "wma")
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 _BLOCK = 512
+_LONGEST_NAME = 1_000
+CUT = "cut off, damaged or not a plain tar"
+"""Begin of the reason of a bad row that stands for all members that a tar has lost."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def members_of(tar: Path, bad: list[BadRow]) -> Iterator[tuple[int, Member, str]
             if (end := stream.read(_BLOCK)) != bytes(_BLOCK):
                 raise tarfile.ReadError("bytes that are not a header" if end else "no end mark")
     except (*DAMAGE, OSError, RefusedError) as error:
-        bad.append(BadRow(tar, 0, f"cut off, damaged or not a plain tar after {number} members ({told(error)})"))
+        bad.append(BadRow(tar, 0, f"{CUT} after {number} members ({told(error)})"))
 
 
 def parsed(text: bytes) -> Any:
@@ -148,7 +151,10 @@ def _too_large(member: Member, most: int) -> str:
 def _flaw(member: tarfile.TarInfo, length: int) -> str:
     """Return the reason why a member of a tar must not be read; "" if it may."""
     if not member.isreg():
-        return f"{member.name!r} is not a plain file; allowed: no links, devices or sparse files"
+        return f"{shown(member.name)} is not a plain file; allowed: no links, devices or sparse files"
+    if len(member.name) > _LONGEST_NAME or not member.name.isprintable():
+        why = f"over {_LONGEST_NAME:,} characters, not UTF-8 or not printable"
+        return f"{shown(member.name)} is not allowed as a name: {why}"
     if member.name.startswith("/") or ".." in member.name.split("/") or storable(member.name) != member.name:
         return f"{member.name!r} is not allowed as a name: absolute, with .. or not UTF-8"
     return f"{member.name!r} is cut off" if member.offset_data + member.size > length else ""

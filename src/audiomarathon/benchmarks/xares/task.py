@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.rows import MAX_ID_LENGTH, shown
 from audiomarathon.benchmarks.selection import draw
 from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Sample, Task, storable
@@ -363,8 +364,8 @@ class EncoderTask(Task):
 
     def _labels(self, meta: Any) -> tuple[str, ...]:
         found = self._named(meta)
-        if odd := {label for label in found if not label.isprintable()}:
-            raise ValueError(f"{min(odd)!r} holds control characters")
+        if odd := {label for label in found if not label.isprintable() or len(label) > MAX_ID_LENGTH}:
+            raise ValueError(f"{shown(min(odd))} is not one line of at most {MAX_ID_LENGTH} characters")
         if isinstance(self.classes, frozenset) and (odd := found - self.classes):
             raise ValueError(f"{min(odd)!r} is none of the task's {len(self.classes)} classes")
         return tuple(sorted(map(storable, found)))
