@@ -97,7 +97,7 @@ def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch:
         (lambda rows: rows[1].__setitem__("allm_output", "output_2"), "line 4: allm_output is not filled in"),
         (lambda rows: rows.pop(3), "id '2' has no row of prompt 4"),
         (lambda rows: rows[1].__setitem__("id", ""), "line [0-9]: field 'id' is empty"),
-        (lambda rows: rows[1].__setitem__("id", " 2"), "line [0-9]: id ' 2' begins or ends with white space"),
+        (lambda rows: rows[1].__setitem__("id", "a\nb"), r"line [0-9]: id 'a\\nb' is not one line"),
         (lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001), "line 4: allm_output has 100,001 characters"),
     ],
 )

@@ -483,7 +483,8 @@ def test_a_damaged_or_strange_file_of_the_cache_is_asked_again(tmp_path: Path) -
 @pytest.mark.parametrize(
     "change",
     [
-        {"extra": 1}, {"text": None}, {"text": ["yes"]}, {"finish": 0}, {"error": "down"}, {"seconds": "1"},
+        {"extra": 1}, {"text": "x" * 100_001}, {"text": None}, {"text": ["yes"]}, {"finish": 0}, {"error": "down"},
+        {"seconds": "1"},
         {"new_tokens": 1.5}, {"prompt_tokens": True}, {"cost": {}}, {"new_tokens": -1}, {"cost": 1e300},
         None, [], "yes",
     ],

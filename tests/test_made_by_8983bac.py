@@ -16,7 +16,7 @@ from audiomarathon.engine.environment import device_name
 from audiomarathon.engine.run import Result, run, score
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import is_weak
-from audiomarathon.report.series import conditions
+from audiomarathon.results.beside import apart
 from audiomarathon.results.pairs import Pairs
 from audiomarathon.results.sweep_summary import read_outcome
 from audiomarathon.results.systems import read_systems
@@ -102,5 +102,4 @@ def test_a_setting_of_today_is_compared_with_its_base(results: Path) -> None:
     assert {side.checkpoint for side in sides.values()} == {"embedded"}
     pairs = Pairs.of(*(sides[name].runs["librispeech"] for name in ("random-0.5-layer2", "base-0"))).pairs
     assert len(pairs) == len(sides["base-0"].runs["librispeech"].records)
-    identities = [sides[name].runs["tau"].facts["identity"] for name in ("random-0.5-layer2", "base-0")]
-    assert conditions(*identities) == ""
+    assert apart(*(sides[name].runs["tau"] for name in ("random-0.5-layer2", "base-0"))) == ""

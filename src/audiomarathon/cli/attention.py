@@ -154,7 +154,7 @@ def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]
                 if len(texts) + len(clips) < len(parts) or name in found:
                     raise ValueError(name)
                 found[name] = ("\n".join(texts), clips)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise DataError(
                     f'{file}, line {number}: not a prompt; allowed: a text, {{"prompt": …}}, or {{"messages": […]}} '
                     "with a single user turn of text and audio; an id may occur only once"

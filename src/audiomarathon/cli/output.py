@@ -14,7 +14,7 @@ from audiomarathon.errors import AudioMarathonError, told
 from audiomarathon.terminal import showing_records, standard_streams
 from audiomarathon.text import counted, plain
 
-_OURS = (__name__.partition(".")[0], "typer")
+_OURS = (__name__.partition(".")[0], "typer", "argparse")  # modules that end a command after their own message
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
@@ -79,7 +79,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def _outside(error: BaseException) -> str:
-    """Return the file and line that raised an error; "" if they are of this package or of typer."""
+    """Return the file and line that raised an error; "" if they are of `_OURS`."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next

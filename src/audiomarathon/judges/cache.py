@@ -15,6 +15,7 @@ from typing import Any
 from audiomarathon.files import read_plain, sealed, unsealed
 from audiomarathon.judges.judge import Reply
 from audiomarathon.judges.judgements import Request, is_reply
+from audiomarathon.records import MAX_REPLY
 
 _FIELDS = {one.name for one in fields(Reply)}
 
@@ -47,14 +48,9 @@ class Cache:
         if (content.get("identity"), content.get("request")) != (self._identity, asdict(request)):
             return None
         stored = content.get("reply")
-        if (
-            not isinstance(stored, dict)
-            or stored.keys() != _FIELDS
-            or not is_reply(stored)
-            or stored["error"] is not None
-        ):
+        if not isinstance(stored, dict) or stored.keys() != _FIELDS or not is_reply(stored):
             return None
-        return Reply(**stored)
+        return Reply(**stored) if stored["error"] is None and len(stored["text"]) <= MAX_REPLY else None
 
     def put(self, request: Request, reply: Reply) -> None:
         """Store an answer. If the file cannot be written, do nothing; the judge will be asked again."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from audiomarathon.errors import ModelError, TemplateError
+from audiomarathon.errors import ModelError, TemplateError, told
+from audiomarathon.files import MAX_OBJECT_BYTES, read_plain
 from audiomarathon.models.prompt import Prompt, Waveform
 from audiomarathon.models.templates import render, template_file
 
@@ -116,9 +117,10 @@ def template_in(folder: Path) -> str:
     file = folder / "chat_template.json"
     if not file.is_file():
         file = folder / "chat_template.jinja"
-        return file.read_text(encoding="utf-8") if file.is_file() else ""
     try:
-        template: str = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{file}: holds no chat template") from error
+        if file.suffix == ".jinja":
+            return read_plain(file, MAX_OBJECT_BYTES).decode() if file.is_file() else ""
+        template: str = json.loads(read_plain(file))["chat_template"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelError(f"{file}: holds no chat template ({told(error)})") from error
     return template

@@ -11,6 +11,7 @@ from typing import Any
 
 from audiomarathon.engine.progress_view import Progress, progress_of
 from audiomarathon.errors import AudioMarathonError, RecordError
+from audiomarathon.files import read_plain
 from audiomarathon.lock import is_held
 from audiomarathon.records import Record
 from audiomarathon.runs.read import Run, run_folders
@@ -93,7 +94,10 @@ def _is_starting(results: Path) -> bool:
     """Tell whether a command is starting runs in a folder: a lock is held there, or a recent log ends without error."""
     logs = [file for file in results.glob("logs/*.log") if time.time() - file.stat().st_mtime < STARTING_S]
     latest = max(logs, key=lambda file: file.stat().st_mtime, default=None)
-    last = latest.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] if latest else ["error"]
+    try:
+        last = read_plain(latest).decode(errors="replace").splitlines()[-1:] if latest else ["error"]
+    except OSError:
+        last = ["error"]
     return not any(line.startswith("error") for line in last) or any(map(is_held, results.rglob(".lock")))
 
 
