@@ -49,7 +49,7 @@ COUNT = ("2", "1", "3")
         ("It belongs to the **3) Hip-hop/Rap** genre, and **Jazz** is near.", MUSIC, "C", "bold"),
         ("It may be **1) Jazz** or **2) Blues**.", MUSIC, None, "unparsed"),
         ("It may be **Jazz** or **Blues**.", MUSIC, None, "unparsed"),
-        ("The mood fits **blues** here, though jazz is near.", MUSIC, "B", "bold"),
+        ("The mood fits **blues** here, though jazz is near.", MUSIC, "B", "option text"),
         ("<think>**1) Jazz**</think>It has the **2) Blues** feel, some jazz.", MUSIC, "B", "bold"),
         ("It has a **blues** feel, a jazz note.\n* **Jazz**: swing\n* **Hip-hop/Rap**: words", MUSIC, "B", "bold"),
         ("1. Listen\n2. I cannot tell", MUSIC, None, "unparsed"),
