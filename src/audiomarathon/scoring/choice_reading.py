@@ -268,23 +268,25 @@ _AND_SO = re.compile(
     r"\b(?:so|and|but|however|yet|that|because|since|as)\s+(?:option\s+|choice\s+)?\(?$", re.IGNORECASE
 )
 _VERDICT = re.compile(
-    r"[\s)]*(?:\w+ly\s+)?(?:(?:is|was|seems?|sounds?|looks?|appears?|feels?|(?:would|must|should|might|may|could|to)"
+    r"[\s)]*(?:\w+ly\s+)?(?:best (?:fits|matches|suits|describes|represents|reflects|captures)\b"
+    r"|(?:is|was|seems?|sounds?|looks?|appears?|feels?|(?:would|must|should|might|may|could|to)"
     r" be)\b(?:\s+(?:to be|the|my|most|more|likely|\w+ly))*\s+(?:correct|right|best|answer|choice|option|true|likely"
-    r"|probable|accurate|appropriate|suitable|plausible|fit|match)\b|(?:fits|matches|works)\b|是?正确|が正解)",
+    r"|probable|accurate|appropriate|suitable|plausible|closest|fit|match)\b|(?:fits|matches|works)\b|是?正确|が正解)",
     re.IGNORECASE,
 )
 _BUT = r"mais|sondern|aber|sino|pero|ma|mas|maar|ale|lecz|но"
-_EDGE = re.compile(rf"[.,;:!?\n。、]|(?<!anything )\bbut\b|\b(?:however|{_BUT})\b|而是|而", re.IGNORECASE)
+_EDGE = re.compile(rf"[.,;:!?\n。、—]|\s[–-]\s|(?<!anything )\bbut\b|\b(?:however|{_BUT})\b|而是|而", re.IGNORECASE)
 _DENIES = re.compile(
     r"\b(?:no(?! (?:doubt|question)\b)|non|not(?! only\b)|none|nothing|never|neither|nor|cannot"
     r"|without(?! (?:a )?doubt\b)|(?<!no )(?<!without )(?<!without a )(?<!any )doubt\w*"
+    r"|too \w+(?: \w+)? (?:to be|for)"
     r"|lack\w*|wrong|incorrect|except|unless|unlikely|unlike|hardly|barely|scarcely|far from|anything but|besides|than"
     r"|instead of|less like|rul\w+ out|eliminat\w+|exclud\w+|discard\w*|reject\w*"
     r"|pas|nicht|kein\w*|nie|ni|não|niet|geen|inte|ikke|не|нет|ни)\b|n't\b|不|非|没|沒",
     re.IGNORECASE,
 )
 _DENIED_AFTER = re.compile(
-    r"(?:,\s*\w+\s*,)?[^.,;!?\n]*?(?:\b(?:is|are|was|were|be|seems?|looks?|sounds?|does|do|did|can|could|would"
+    r"\s*[:–—-]\s*(?:wrong|incorrect)\b|(?:,\s*\w+\s*,)?[^.,;!?\n而]*?(?:\b(?:is|are|was|were|be|seems?|looks?|sounds?|does|do|did|can|could|would"
     r"|should)\s+(?:\w+\s+)?(?:not|never|wrong|incorrect|false|unlikely|absent|missing|out|excluded|eliminated|ruled)\b"
     r"|n't\b|\bcannot\b|\bmakes no\b|(?:是)?(?:不|错|錯)|\s*(?:では?(?:な|あり)|じゃな|[이가은는]?\s*아[니닌닙])"
     r"|\s+değil\b)",
@@ -308,6 +310,10 @@ _CONDITION = re.compile(
 )
 _IF_AFTER = re.compile(r"[^.!?\n]{0,40}?\bif\b(?! (?:i\b|you ask))", re.IGNORECASE)
 _CONCEDES = re.compile(r"\b(?:although|though|despite)\b", re.IGNORECASE)
+#: The model speaks of itself, such as "I'd be happy to help".
+_OF_ITSELF = re.compile(
+    r"\b(?:I|we)(?:['’](?:m|re|d|ll)| am| are| would| will)(?: be)?(?: \w+ly| very| so| more than)?\s*$", re.IGNORECASE
+)
 _WHILE = re.compile(r"\s*(?:while|whereas)\b", re.IGNORECASE)
 _CONTRASTED = re.compile(r"[^.!?\n]{0,60}?[,;.]?\s*\b(?:but|however|yet)\b(?! not\b)", re.IGNORECASE)
 _FINISHED = re.compile(r"[.!?。]\W*$")
@@ -320,7 +326,7 @@ _LISTS = re.compile(
 #: Announces that options or sounds will be gone through.
 _ANNOUNCES = re.compile(
     rf"(?:{_LISTS.pattern}|\b(?:listen|examin|look|optionen|opcion|opç|opzion|analic|analis|écout|antwortmög|вариант"
-    r"|рассмотр|opcj|seçenek)\w*|选项|選項|逐一|分析|選択肢|一つずつ|順に|선택지|살펴|하나씩)[^.:!?\n。]*[.:!?\n。]",
+    r"|рассмотр|opcj|seçenek)\w*|让我|选项|選項|逐一|分析|選択肢|一つずつ|順に|선택지|살펴|하나씩)[^.:!?\n。]*[.:!?\n。]",
     re.IGNORECASE,
 )
 _OR_BEFORE = re.compile(
@@ -336,7 +342,7 @@ _DESCRIBED = re.compile(
 _EVIDENCE = re.compile(
     r"\s*[–—-]\W*$|\s*[–—:-]?\s*(?:because|since|as|there|i|we|you|it|they|he|she|this"
     r"|(?:the|a|an|his|her|their|its) (?:\w+ )?(?:audio|clip|recording|sound|speaker|voice|tone|music|singer|song"
-    r"|rhythm|tempo|announcement|background)s?)\b",
+    r"|rhythm|tempo|announcement|background)s?)\b(?! (?:typically|usually|often|generally|tends?)\b)",
     re.IGNORECASE,
 )
 _UNITS = re.compile(
@@ -379,7 +385,8 @@ def _dismissed(text: str, mention: Mention, before: str, after: str, following: 
         return "doubtful"
     if _NUMBERED.search(before) or _OR_BEFORE.search(before) or _OR_AFTER.match(after):
         return "listed"
-    return "conceded" if not mention.by_letter and (_CONCEDES.search(clause) or _WHILE.match(sentence)) else ""
+    set_aside = _CONCEDES.search(clause) or _WHILE.match(sentence) or _OF_ITSELF.search(before)
+    return "conceded" if not mention.by_letter and set_aside else ""
 
 
 def _committed(text: str, mention: Mention, before: str, after: str) -> str:

@@ -15,6 +15,12 @@ RANGE = re.compile(r"(?<=\d)\s*(?:[-–—~]|\bto\b|\band\b|\bthrough\b|到|至)
 _WORD = re.compile(r"(?:(?<![^\s(])[-−<>≤≥])?\d+(?:[.,:/-]\d+)*(?![^\W_])[+%]?" + rf"|[{CJK}]|(?:(?![{CJK}])[^\W_])+")
 #: Characters that mean an option only if they stand alone: yes, no, there is, there is not, right, wrong.
 _PARTICLES = frozenset("是否有无無对對错錯不没沒")
+#: After "no" that belongs to the next word, as in "no audio", not to the sentence, as in "No they are not".
+_NO_OF = re.compile(
+    r" (?!(?:it|that|this|these|those|they|the|a|an|there|he|she|I|we|you|because|since|as|is|was|not|and|or|but"
+    r"|with|for|seems?|would|to|in|on)\b)[A-Za-z]",
+    re.IGNORECASE,
+)
 
 
 def _words(text: str) -> list[tuple[str, int, int]]:
@@ -75,7 +81,8 @@ _FILLER = (
 )
 #: Words before a mention that the reply states as its answer.
 ASKS = re.compile(
-    r"(?:\b(?:(?<!there )is|was|be|like|answer(?: with)?|cho(?:ose|oses|sen|se|osing)|pick(?:s|ed)?|select(?:s|ed|ion)?"
+    r"(?:\b(?:(?<!there )is|was|be|been|fits?|like"
+    r"|answer(?: with)?|cho(?:ose|oses|sen|se|osing)|pick(?:s|ed)?|select(?:s|ed|ion)?"
     r"|result:|verdict:|decision:|conclusion:|think|believe|guess|say|suppose|assume|conclude|prefer|prediction"
     r"|(?:go|going|went) (?:with|for)|opt for"
     r"|settle on|vot(?:e|es|ing)(?: (?:for|goes to))?|(?:points|leads|corresponds) to|match(?:es)?|suggests?|indicates?"
@@ -158,8 +165,8 @@ def _is_name(text: str, span: Sequence[tuple[str, int, int]], joined: Sequence[s
     """Tell whether an option's words, found in a reply, name the option.
 
     "A metro. Station announcements" does not name the metro station: the words are parted by a mark that the option
-    does not have. A particle such as 是 is a name only if it stands alone; Korean names begin a word. With `capital`,
-    a first word of one or two letters must have a capital, as in the option.
+    does not have. A particle such as 是 is a name only if it stands alone, and "no" is none before a noun. Korean names
+    begin a word. With `capital`, a first word of one or two letters must have a capital, as in the option.
     """
     gaps = [text[a[2] : b[1]] for a, b in pairwise(span)]
     if any(set(re.findall(r"[.,;:!?\n]", gap)) - set(joint) for joint, gap in zip(joined, gaps, strict=True)):
@@ -168,6 +175,8 @@ def _is_name(text: str, span: Sequence[tuple[str, int, int]], joined: Sequence[s
     before, after = text[start - 1 : start], text[span[-1][2] : span[-1][2] + 1]
     if len(word) < 3 and text[start].islower() and len(span) < 3 and word.isascii() and word.isalpha() and capital:
         return False  # "a minor key" is not A minor, "I am" is not Am
+    if len(span) == 1 and word == "no" and _NO_OF.match(text, span[0][2]):
+        return False  # "no audio was given" is no answer
     if len(span) == 1 and word in _PARTICLES:
         return not re.search(rf"[{CJK}]", before + after)
     return not ("\uac00" <= word <= "\ud7af" and "\uac00" <= before <= "\ud7af")
