@@ -337,6 +337,11 @@ class TestWhichRunIsTheBase:
         systems = read_systems([pruned.parents[2]])
         assert f"dart-0.5-layer2 {said}" in {one.name(with_checkpoint=False) for one in systems}
 
+    def test_if_the_code_of_a_model_differs(self, pruned: Path) -> None:
+        for folder in pruned.parent.iterdir():
+            with_identity(folder, **{"code of model own": "1" * 16})
+        self.test_if_the_conditions_differ(pruned, {"code of model own": "2" * 16}, "model code 222222")
+
     @pytest.mark.parametrize("device", ["other gpu", None])
     def test_if_the_device_differs(self, pruned: Path, device: str | None) -> None:
         with_identity(pruned, device=device)

@@ -29,16 +29,17 @@ _SAID = {
     "corpus": "word weights from different reference texts",
     "origin": "the prompts of an imported run are unknown",
 }
-#: Conditions, and their form in names of systems and lines.
-CONDITIONS: Mapping[str, str] = {"checkpoint": "other checkpoint", "dtype": "{}", "attention": "{}", "seed": "seed {}"}
+_CONDITIONS: Mapping[str, str] = {"checkpoint": "other checkpoint", "dtype": "{}", "attention": "{}", "seed": "seed {}"}
+_MODEL_CODE = f"{CODE}model "
 _MACHINE = ("cpu", "threads", "cuda")
 
 Timed = list[tuple[Record, Record]]
 
 
-def _of_both(run: Run, other: Run, kind: str) -> list[str]:
-    """Return the fields with hashes of third-party code, of a task or a model, that both runs have."""
-    return [name for name in run.identity if name.startswith(f"{CODE}{kind} ") and name in other.identity]
+def conditions_of(run: Run) -> dict[str, str]:
+    """Return the conditions among a run's identity fields, and their form in names of systems and lines."""
+    found = {name: form for name, form in _CONDITIONS.items() if name in run.identity}
+    return found | {name: "model code {:.6}" for name in run.identity if name.startswith(_MODEL_CODE)}
 
 
 def _differing(run: Run, other: Run, names: Iterable[str]) -> list[str]:
@@ -49,7 +50,8 @@ def _differing(run: Run, other: Run, names: Iterable[str]) -> list[str]:
 def _other_questions(run: Run, other: Run) -> list[str]:
     """Return the differing identity fields that belong to the question. A control's data differs on purpose."""
     asked = [name for name in _QUESTION if name != "data" or run.control == other.control]
-    return _differing(run, other, [*asked, *_of_both(run, other, "task")])
+    code = [name for name in run.identity if name.startswith(f"{CODE}task ") and name in other.identity]
+    return _differing(run, other, [*asked, *code])
 
 
 def other_question(run: Run, other: Run) -> str:
@@ -63,9 +65,8 @@ def other_question(run: Run, other: Run) -> str:
 
 def other_conditions(run: Run, other: Run) -> list[str]:
     """Name the conditions in which a run differs from another, such as `seed 7`; fields that one lacks do not count."""
-    known = [name for name in CONDITIONS if name in run.identity and name in other.identity]
-    differing = _differing(run, other, [*known, *_of_both(run, other, "model")])
-    found = [CONDITIONS.get(name, "other model code").format(run.identity[name]) for name in differing]
+    forms = {name: form for name, form in conditions_of(run).items() if name in other.identity}
+    found = [forms[name].format(run.identity[name]) for name in _differing(run, other, forms)]
     return found + [f"[{run.control}]"] * (run.control != other.control and bool(run.control))
 
 

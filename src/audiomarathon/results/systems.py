@@ -11,12 +11,9 @@ from typing import Any
 from audiomarathon.compression.method import Base
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.fingerprint import same, short, stronger
-from audiomarathon.results.beside import CONDITIONS
+from audiomarathon.results.beside import conditions_of
 from audiomarathon.runs.read import Run, read_runs
 from audiomarathon.text import did_you_mean
-
-#: Conditions that distinguish systems of the same checkpoint and method, and their form in names.
-_MARKS = {name: form for name, form in CONDITIONS.items() if name != "checkpoint"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,8 @@ class System:
     control
         Kind of audio control ("silence", "noise"), or "" for the real audio.
     marks
-        Precision, attention implementation and seed, each only if it differs from the most frequent value of all runs.
+        Precision, attention implementation, seed and third-party model code, each only if it differs from the most
+        frequent value of all runs.
     """
 
     checkpoint: str
@@ -80,18 +78,20 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
     """Group runs into systems; see :func:`read_systems`."""
     if not runs:
         raise RecordError("no readable run found")
-    usual = {name: _usual(runs, name) for name in _MARKS}
+    marked = [(one, _marks(one)) for one in runs]
+    known = Counter(mark for _one, marks in marked for mark in marks.items())
+    usual = dict(reversed([mark for mark, _count in known.most_common()]))
     written: dict[str, set[object]] = {}
     for one in runs:
         written.setdefault(one.checkpoint, set()).add(one.identity.get("checkpoint"))
     contents = {name: {each: stronger(each, prints) for each in prints} for name, prints in written.items()}
     ambiguous = {name for name, known in contents.items() if len({*known.values()}) > 1}
     found: dict[tuple[str, str, str, tuple[str, ...]], dict[str, Run]] = {}
-    for one in runs:
+    for one, marks in marked:
         content = contents[one.checkpoint][one.identity.get("checkpoint")]
         content = f" {short(content)}" if one.checkpoint in ambiguous else ""
-        marks = tuple(_mark(one, name) for name in _MARKS if name in one.identity and _mark(one, name) != usual[name])
-        tasks = found.setdefault((one.checkpoint + content, one.method, one.control, marks), {})
+        unusual = tuple(text for name, text in marks.items() if text != usual[name])
+        tasks = found.setdefault((one.checkpoint + content, one.method, one.control, unusual), {})
         if one.key in tasks:
             raise twice(one, tasks[one.key])
         tasks[one.key] = one
@@ -101,14 +101,9 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
     ]
 
 
-def _usual(runs: Sequence[Run], name: str) -> str:
-    """Return the most frequent value of an identity field, as a system's name shows it; "" if no run has the field."""
-    known = Counter(_mark(one, name) for one in runs if name in one.identity)
-    return known.most_common(1)[0][0] if known else ""
-
-
-def _mark(run: Run, name: str) -> str:
-    return _MARKS[name].format(run.identity[name])
+def _marks(run: Run) -> dict[str, str]:
+    """Return the conditions that distinguish systems of one checkpoint and method, as a name shows them."""
+    return {n: form.format(run.identity[n]) for n, form in conditions_of(run).items() if n != "checkpoint"}
 
 
 def twice(one: Run, other: Run) -> RecordError:
