@@ -579,6 +579,8 @@ def test_a_caption_that_is_null_makes_a_bad_row(tmp_path: Path) -> None:
         (["s-00001-of-00002"], "absent: s-00000-of-00002.json"),
         (["s-01-of-03", "s-03-of-03"], "absent: s-02-of-03.json"),  # counted from 1
         (["s_1_of_12"], "absent: s_0_of_12.json, s_2_of_12.json.* and 6 more"),
+        (["s1of3", "s3of3"], "absent: s2of3.json"),
+        (["s 2 of 2"], "absent: s 1 of 2.json"),
         (["s-00000-of-00002-1a2b3c"], r"absent: s-00001-of-00002\*.json"),
         (["s-0-of-1", "s-other-0-of-2"], "absent: s-other-1-of-2.json"),  # two splits
         (["s-0-of-1", "s-0-of-2", "s-1-of-2"], "s-0-of-1.json and s-0-of-2.json state different totals"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from audiomarathon.errors import DataError
 
-_SHARD = re.compile(r"(?<![0-9])([0-9]{1,9})([-_.])of\2([0-9]{1,9})(?![0-9])", re.IGNORECASE)
+_SHARD = re.compile(r"(?<![0-9])([0-9]{1,9})([-_. ]?)of\2([0-9]{1,9})(?![0-9])", re.IGNORECASE)
 _MOST_SHARDS = 1_000_000  # a larger total is a date or an id
 _NAMED = 5  # absent shards shown in a message
 
