@@ -188,7 +188,7 @@ WAIT = "I DON'T KNOW WHY THE CAPTAIN'S SHIP WASN'T THERE BUT IT'S GONE AND WE'LL
 
 @pytest.mark.parametrize(
     "mark",
-    "'\u2018\u2019\u201b\u2032\u2035\u02b9\u02bb\u02bc\u02bd\u02c8\u02ca\u02cb\u00b4`\uff07\uff40\ua78c\u055a\u05f3",
+    "'\u2018\u2019\u201b\u2032\u2035\u02b9\u02bb\u02bc\u02bd\u02c8\u02ca\u02cb\u00b4`\uff07\uff40\ua78c\u055a\u05f3\u0374\x92",
 )
 def test_every_apostrophe_is_one(mark: str) -> None:
     found = transcript_errors(WAIT, WAIT.lower().replace("'", mark))
@@ -197,7 +197,7 @@ def test_every_apostrophe_is_one(mark: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "mark", ["\u00ad", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u200e", "\u202a", "\x00", "\x1b"]
+    "mark", [*"\u00ad\u200b\u200c\u200d\u2060\ufeff\u200e\u202a\x00\x1b\ufe0f\u034f\u3164\U000e0100"]
 )
 def test_what_nobody_sees_costs_no_word(mark: str) -> None:
     assert transcript_errors(MAT, f"{mark}the c{mark}at sat{mark} on the mat").errors == 0

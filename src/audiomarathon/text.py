@@ -24,13 +24,16 @@ def plain(text: str) -> str:
 
 
 # Signs that people and models write for an apostrophe: quotation marks, accents that stand alone, primes, and letters
-# and marks of other scripts that look like it.
-_APOSTROPHES = str.maketrans(
+# and marks of other scripts that look like it; and characters that show nothing although Unicode counts them as marks
+# or letters: variation selectors and fillers.
+_MARKS = str.maketrans(
     dict.fromkeys(
         "\u2018\u2019\u201b\u2032\u2035\u02b9\u02bb\u02bc\u02bd\u02be\u02bf\u02c8\u02ca\u02cb\u00b4\u0060\u055a\u05f3"
-        "\u07f4\u07f5\u0384\u1fbd\u1fbf\u1fef\u1ffd\u1ffe\u275b\u275c\ua78b\ua78c\uff07\uff40",
+        "\u07f4\u07f5\u0374\u0384\u1fbd\u1fbf\u1fef\u1ffd\u1ffe\u275b\u275c\ua78b\ua78c\uff07\uff40\x91\x92",
         "'",
     )
+    | dict.fromkeys("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0", "")
+    | dict.fromkeys(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))), "")
 )
 
 
@@ -38,9 +41,9 @@ def same_marks(text: str) -> str:
     """Write every kind of apostrophe as `'`, and remove characters that nobody sees or hears.
 
     These are control characters and Unicode's format characters: soft hyphens, zero-width spaces and joiners, marks of
-    direction, byte order marks.
+    direction, byte order marks; and fillers and variation selectors.
     """
-    text = text.translate(_APOSTROPHES)
+    text = text.translate(_MARKS)
     if text.isprintable():  # no such character
         return text
     return "".join(one for one in text if one.isspace() or unicodedata.category(one) not in ("Cf", "Cc"))
