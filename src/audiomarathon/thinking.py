@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 
-_NAME = r"(?:think|thinking|thoughts?|reasoning|reflection|analysis|scratchpad|cot|seed:think|antthinking)"
+_NAME = r"(?:(?:(?:seed|mm):|longcat_|ant)?think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad|cot)"
 _LT, _GT = r"(?:<|&lt;)\s*", r"\s*(?:>|&gt;)"
-#: Markers of Qwen, DeepSeek and others (`<think>`), Mistral (`[THINK]`), Kimi (`◁think▷`), Cohere, Gemma 4 and gpt-oss.
+#: Markers of Qwen, DeepSeek and others (`<think>`), Mistral (`[THINK]`), Kimi (`◁think▷`), Cohere, Gemma and gpt-oss.
 #: The last become `analysis…assistantfinal…` if special tokens are left out.
 _MARKER = re.compile(
     rf"(?P<empty>{_LT}{_NAME}\s*/{_GT})"
     rf"|(?P<open>{_LT}{_NAME}\b[^<>/\\&]{{0,80}}{_GT}|\[think(?:ing)?\]|◁think▷|<\|(?:start_)?think(?:ing)?\|>"
     r"|<\|begin_of_thought\|>|<\|inner_prefix\|>|(?:<\|start\|>\s*assistant\s*)?<\|channel\|>\s*(?:analysis|commentary)"
-    r"|<\|channel>\s*thought|\A\s*(?-i:analysis)(?=(?-i:[A-Z])))"
+    r"|<\|channel>\s*thought|<unused94>(?:thought\b)?|\A\s*(?-i:analysis)(?=(?-i:[A-Z])))"
     rf"|(?P<close>{_LT}[/\\]\s*{_NAME}{_GT}|\[/think(?:ing)?\]|◁/think▷|<\|end_think(?:ing)?\|>(?:\s*<\|start_response\|>)?"
     r"|<\|/think(?:ing)?\|>|<\|end_of_thought\|>|<\|inner_suffix\|>"
-    r"|(?:<\|start\|>\s*assistant\s*)?<\|channel\|>\s*final\b(?:[^<]{0,80}<\|message\|>)?|<channel\|>"
+    r"|(?:<\|start\|>\s*assistant\s*)?<\|channel\|>\s*final\b(?:[^<]{0,80}<\|message\|>)?|<channel\|>|<unused95>"
     r"|(?-i:assistantfinal))",
     re.IGNORECASE,
 )
