@@ -85,8 +85,8 @@ ASKS = re.compile(
     r"|answer(?: with)?|cho(?:ose|oses|sen|se|osing)|pick(?:s|ed)?|select(?:s|ed|ion)?"
     r"|result:|verdict:|decision:|conclusion:|think|believe|guess|say|suppose|assume|conclude|prefer|prediction"
     r"|(?:go|going|went) (?:with|for)|opt for"
-    r"|settle on|vot(?:e|es|ing)(?: (?:for|goes to))?|(?:points|leads|corresponds) to|match(?:es)?|suggests?|indicates?"
-    rf"|est|ist|es|sei|{_ANSWER})|'s|\b(?:its|è|é|это)\b|是|选择|選擇|选(?!项)|選(?![項択])|答案|(?<!因)[为為]|は|답은|정답|답"
+    r"|settle on|vot(?:e|es|ing)(?: (?:for|goes to))?|(?:points?|leads?|corresponds?) to|match(?:es)?|suggests?"
+    rf"|indicates?|est|ist|es|sei|{_ANSWER})|'s|\b(?:its|è|é|это)\b|是|选择|選擇|选(?!项)|選(?![項択])|答案|(?<!因)[为為]|は|답은|정답|답"
     r"|아니라|而是)"
     rf"{_FILLER}$",
     re.IGNORECASE,

@@ -76,6 +76,8 @@ def stated(text: str) -> str:
 def plain(text: str) -> str:
     """Remove markup and pictures, and turn all brackets into round ones."""
     text = "".join(" " if ord(one) > 0x2190 and unicodedata.category(one) == "So" else one for one in text)  # ✅
-    text = re.sub(r"\b(?:none|nothing|anything|anyone) other than\b|\bno reason not to\b", "exactly", text)
+    text = re.sub(
+        r"\b(?:none|nothing|anything|anyone) other than\b|\bno reason not to\b", "exactly", text, flags=re.IGNORECASE
+    )
     text = re.sub(r"<([A-Z])>", r"(\1)", _MARKUP.sub(lambda found: " " if found[0][0] == "<" else "", text))
     return _CJK_EDGE.sub(" ", text).translate(BRACKETS)
