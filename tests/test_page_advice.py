@@ -61,6 +61,16 @@ def test_the_fastest_within_a_point_is_recommended_and_stands_first(root: Path) 
     assert first_table(root)[0]["setting_said"] == "recommended"
 
 
+def test_a_press_that_cannot_change_a_reply_needs_no_interval_of_the_score(tmp_path: Path) -> None:
+    """Two samples give no interval."""
+    finished(a_run(tmp_path, "base-0", [True] * 2))
+    a_pruned(tmp_path, "snapkv-0.5", [True] * 2)
+    (line,) = said(tmp_path)
+    assert "snapkv-0.5 keeps the score" in line
+    assert "by construction" in line
+    assert "interval" not in line
+
+
 def test_what_could_not_be_ranked_is_named_and_does_not_lead(root: Path) -> None:
     """It is faster still, but on two samples of eight."""
     a_pruned(root)

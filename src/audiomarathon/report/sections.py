@@ -18,6 +18,7 @@ from audiomarathon.report.render import Kind, Table
 from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.compare import LeftOut, lines_by_reason
 from audiomarathon.results.encoders import task_scores
+from audiomarathon.results.pairs import AS_BASE
 from audiomarathon.results.survival import survivals
 from audiomarathon.results.towers import fourfolds, standings
 from audiomarathon.runs.read import Run
@@ -164,13 +165,15 @@ def _advised(one: Advice, point: float) -> str:
         return f"{one.checkpoint}: no setting keeps the score within 1 point of base's and is faster ({on})."
     verdict = one.row.verdict
     unit = "1 point" if math.isclose(point, 0.01) else f"1 point ({point:g})"
-    low, high = (end / point for end in verdict.interval or ())
+    loss = "its replies are base's by construction"
+    if one.row.alike != AS_BASE and verdict.interval:
+        low, high = (end / point for end in verdict.interval)
+        loss = f"{(verdict.difference or 0.0) / point:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
     speed = (one.row.speed_ups["first_token"] or {}).get("interval")
     span = f" [{speed[0]:.2f}, {speed[1]:.2f}]" if speed else ""
     text = (
         f"{one.checkpoint}: {one.best.name} keeps the score within {unit} at {one.best.speed:.2f}×{span} base's speed "
-        f"to the first token ({(verdict.difference or 0.0) / point:+.1f} points, "
-        f"95 % interval {low:+.1f} to {high:+.1f}; {on})."
+        f"to the first token ({loss}; {on})."
     )
     if one.best.is_random:
         method = f"{one.other.name} ({one.other.speed:.2f}×)" if one.other and one.other.speed > 1 else "none"
