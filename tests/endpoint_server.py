@@ -88,6 +88,7 @@ WISHES = {
     "thinking only": event({"content": None, "reasoning_content": "I hear birds."})
     + event({"content": None}, "stop", usage={"completion_tokens": 40})
     + DONE,
+    "thinking unclosed": event({"content": "<think>I hear birds."}, "stop") + DONE,
     "thinking cut": event({"content": None, "reasoning": "I hear"})
     + event({}, "length", usage={"completion_tokens": 16})
     + DONE,

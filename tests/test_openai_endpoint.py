@@ -754,6 +754,15 @@ class TestRuns:
             "1 error", "3 unparsed", "1 cut", "1 empty", "1 refused", "1 filtered", "1 with the key masked",
         ]  # fmt: skip
 
+    def test_a_reply_that_never_left_its_thinking_is_named(
+        self, go: Callable[..., Any], url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "audiomarathon.engine.remote.heard", lambda *given: Prompt("thinking unclosed", heard(*given).clips)
+        )
+        with pytest.warns(UserWarning, match="some replies end within their thinking"):
+            assert "2 empty" in flags_of(go(url, samples=2).summary)
+
     def test_many_requests_under_faults_are_answered_once_each(
         self,
         go: Callable[..., Any],

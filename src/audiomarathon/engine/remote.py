@@ -27,6 +27,7 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.records import Record
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
+from audiomarathon.thinking import without_thinking
 
 SAMPLING_RATE = 16_000
 _GIVE_UP = 6  # stop when so many samples in a row failed, plus two for each request that may run at once
@@ -112,11 +113,13 @@ def _odd(answer: Answer, most_tokens: int) -> str:
     """Return what is wrong with replies such as this one, and what to do; "" for a usual reply."""
     if answer.finish == "content_filter":
         return "the content filter cut replies (filtered); change its settings"
-    if answer.text.strip():
+    if without_thinking(answer.text).strip():
         return ""
     if answer.finish == "length":
         limit = f"the token limit ({most_tokens}) cut replies before their text began"
         return f"{limit}; raise MAX_NEW_TOKENS, or turn off thinking"
+    if answer.text.strip():
+        return "some replies end within their thinking; turn it off"
     return "some replies are empty; check that the model takes audio, and its chat template on the server"
 
 
