@@ -18,7 +18,7 @@ _PARTICLES = frozenset("是否有无無对對错錯不没沒")
 #: After "no" that belongs to the next word, as in "no audio", not to the sentence, as in "No they are not".
 _NO_OF = re.compile(
     r" (?!(?:it|that|this|these|those|they|the|a|an|there|he|she|I|we|you|because|since|as|is|was|not|and|or|but"
-    r"|with|for|seems?|would|to|in|on)\b)[A-Za-z]",
+    r"|with|for|way|\w+ly|seems?|would|to|in|on)\b)[A-Za-z]",
     re.IGNORECASE,
 )
 
