@@ -7,10 +7,11 @@ highest scores, sorted by position; so decode takes less time and memory. Text e
 
 from __future__ import annotations
 
+import bisect
 import functools
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -50,6 +51,8 @@ class Cached:
         Function from a number n to the rotation of the first n positions after the prompt.
     layer, seed
         Index of the layer; seed of the sample.
+    known
+        The candidates as numbers; None if only the GPU knows them, as after a pruner.
     """
 
     query: torch.Tensor
@@ -61,6 +64,13 @@ class Cached:
     future_rotation: Callable[[int], tuple[torch.Tensor, torch.Tensor]]
     layer: int
     seed: int
+    known: Sequence[int] | None = None
+
+    def before(self, entry: int) -> torch.Tensor:
+        """Return the candidates before an entry."""
+        if self.known is None:
+            return self.candidates[self.candidates < entry]  # waits for the GPU
+        return self.candidates[: bisect.bisect_left(self.known, entry)]
 
 
 #: Caveats for readers of a press's results.
@@ -139,7 +149,9 @@ class KVPress(Method):
             return
         trace.expected_lengths = lengths
         audio = inputs.audio_mask[0].nonzero().flatten()
-        squeeze = _Squeeze(self, lm, audio, inputs.seeds[0], trace.prompt or inputs.audio_mask.shape[1], trace)
+        prompt = trace.prompt or inputs.audio_mask.shape[1]
+        known = audio.tolist() if trace.positions is None else None
+        squeeze = _Squeeze(self, lm, inputs.audio_mask[0], audio, inputs.seeds[0], prompt, trace, known)
         with ExitStack() as stack:
             squeeze.attach(stack)
             yield trace
@@ -164,18 +176,24 @@ class _Squeeze:
 
     press: KVPress
     lm: AudioLM
+    is_audio: torch.Tensor
     audio: torch.Tensor
     seed: int
     prompt: int
     trace: Trace
-    checks: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    known: Sequence[int] | None
+    checks: list[torch.Tensor] = field(default_factory=list)  # of each layer: (scores hold no NaN, nothing changed)
 
     def check(self) -> None:
         """Refuse scores with NaN, and a press that changed `candidates`.
 
-        Called after the `generate` call: in prefill, this would wait for the GPU in each layer.
+        Called after the `generate` call: in prefill, this would wait for the GPU in each layer. All layers are read in
+        one copy.
         """
-        for layer, (no_nan, unchanged) in enumerate(self.checks):
+        import torch
+
+        flags = torch.stack([each.to(self.lm.device) for each in self.checks]).tolist() if self.checks else []
+        for layer, (no_nan, unchanged) in enumerate(flags):
             if not no_nan:
                 raise MethodError(f"{self.press.label}: the scores of layer {layer} hold NaN; allowed: numbers")
             if not unchanged:
@@ -233,6 +251,17 @@ class _Squeeze:
         visible = visible.repeat_interleave(config.num_attention_heads // len(visible), dim=0)
         return like_given(visible, given).transpose(0, 1)
 
+    def _audio_places(self, index: int) -> torch.Tensor:
+        """Return where the audio tokens are among the entries of a layer's cache; a pruner may have dropped some."""
+        from audiomarathon.compression.ragged import places_of
+
+        if self.trace.positions is None:
+            return self.audio
+        positions = self.trace.positions(index)
+        is_audio = self.is_audio.to(positions.device)[positions]
+        text = len(self.is_audio) - len(self.audio)  # pruners keep all text
+        return places_of(is_audio, len(positions) - text)
+
     def _compress(self, caches: list[Any], index: int, attention: Attention, rotation: Any) -> None:
         import torch
 
@@ -240,10 +269,8 @@ class _Squeeze:
 
         length = attention.key.shape[2]
         device = attention.key.device
-        places = self.audio
-        if self.trace.positions is not None:
-            places = torch.isin(self.trace.positions(index), self.audio).nonzero().flatten()
-        candidates = places.to(device) if self.press.scope == "audio" else torch.arange(length, device=device)
+        everything = self.press.scope == "all"
+        candidates = torch.arange(length, device=device) if everything else self._audio_places(index).to(device)
         budget = self.press.budgets(len(candidates), len(self.lm.decoder_layers))[index]
         cos, sin = rotation
         shown = candidates.clone()
@@ -258,6 +285,7 @@ class _Squeeze:
                 future_rotation=functools.partial(self._future, device),
                 layer=index,
                 seed=self.seed,
+                known=range(length) if everything else self.known,
             )
         )
         if score.shape != attention.key.shape[1:3] or not score.is_floating_point():
@@ -265,7 +293,7 @@ class _Squeeze:
                 f"{self.press.label}: scores are {score.dtype} of shape {tuple(score.shape)}; allowed: floats of shape "
                 f"{tuple(attention.key.shape[1:3])}"
             )
-        self.checks.append((~score.isnan().any(), (shown == candidates).all()))
+        self.checks.append(torch.stack([~score.isnan().any(), (shown == candidates).all()]))
         # Entries that must stay get the score infinity, and other scores are clamped below it. So one stable sort
         # selects everything to keep, without waiting for the GPU. Of equal scores, the earlier entry stays.
         most = torch.finfo(score.dtype).max
@@ -276,7 +304,7 @@ class _Squeeze:
             mask = across_heads(worth, stay, certain)
             if self.trace.kept_entries is not None:
                 self.trace.kept_entries.append(mask)
-            caches[index] = RaggedLayer(attention.key, attention.value, mask)
+            caches[index] = RaggedLayer(attention.key, attention.value, mask, stay)
             return
         best = worth.sort(dim=-1, descending=True, stable=True).indices
         kept = best[:, :stay].sort(dim=-1).values  # (Hkv, entries)

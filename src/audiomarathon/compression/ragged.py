@@ -6,10 +6,19 @@ Y. Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocat
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicLayer
+
+
+def places_of(mask: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the indices at which a boolean vector is True, in order, if their number is known.
+
+    `nonzero` would wait for the GPU to learn the number.
+    """
+    return mask.byte().argsort(descending=True, stable=True)[:count]
 
 
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
@@ -26,22 +35,39 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         Keys and values of the whole prompt, shape (1, Hkv, S, d).
     kept
         Boolean, shape (Hkv, S): True at entries to keep.
+    entries
+        Mean number of entries to keep per head.
     """
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, kept: torch.Tensor) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, kept: torch.Tensor, entries: int) -> None:
         super().__init__()
         heads, size = keys.shape[1], keys.shape[3]
         self.lazy_initialization(keys, values)
-        self.keys, self.values = (part[0][kept].view(1, heads, -1, size) for part in (keys, values))
+        chosen = places_of(kept.flatten(), heads * entries)
+        self.keys, self.values = (part[0].flatten(0, 1)[chosen].view(1, heads, -1, size) for part in (keys, values))
         self.new_keys, self.new_values = (part[:, :, :0].clone() for part in (keys, values))
-        lengths = kept.sum(-1)
-        width = int(lengths.max())
-        places = torch.arange(width, device=keys.device) - (width - lengths[:, None])  # padded on the left
-        self.real = places >= 0
-        begins = (lengths.cumsum(0) - lengths)[:, None]
-        self.places = (begins + places.clamp(min=0)).clamp(
-            max=heads * self.keys.shape[2] - 1
-        )  # the last head may be empty
+        self._lengths = kept.sum(-1)
+
+    @cached_property
+    def _ranks(self) -> torch.Tensor:
+        """Rank of each entry of the padded heads in its head, below 0 at padding, which is on the left.
+
+        Computed in decode, since the length of the longest head must be read from the GPU.
+        """
+        width = int(self._lengths.max())
+        return torch.arange(width, device=self._lengths.device) - (width - self._lengths[:, None])
+
+    @cached_property
+    def real(self) -> torch.Tensor:
+        """Boolean, shape (Hkv, longest head): True at entries, False at padding."""
+        return self._ranks >= 0
+
+    @cached_property
+    def places(self) -> torch.Tensor:
+        """Index of each entry of the padded heads among the entries of all heads, shape (Hkv, longest head)."""
+        begins = (self._lengths.cumsum(0) - self._lengths)[:, None]
+        last = len(self._lengths) * self.keys.shape[2] - 1  # the last head may be empty
+        return (begins + self._ranks.clamp(min=0)).clamp(max=last)
 
     def visible(self, more: int) -> torch.Tensor:
         """Tell which entries of the padded heads are real, and not padding: boolean, shape (Hkv, entries).

@@ -29,7 +29,7 @@ class AudioKV(SnapKV):
         """Low-pass, in time order, the scores of the candidates before the last `window` prompt positions."""
         import torch
 
-        places = cached.candidates[cached.candidates < score.shape[-1]]
+        places = cached.before(score.shape[-1])
         if len(places) < 2:
             return score
         spectrum = torch.fft.rfft(score[:, places])

@@ -1,0 +1,113 @@
+"""No method makes the program wait for the GPU in prefill.
+
+A program waits when it reads a value of a tensor, or makes a tensor whose size depends on values. On a CPU such calls
+cost nothing, so they are counted here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from conftest import skip_unless_carried
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from audiomarathon.compression.composed import Composed
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.timing import Clock, StageTimer
+
+ELSEWHERE = ("fast_v", "dart", "merge_frame", "snapkv", "ada_snapkv", "composed")
+_WAIT = {"_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "unique_consecutive", "_unique2", "equal"}
+
+
+class Waits(TorchDispatchMode, Clock):
+    """A dispatch mode that counts waits, and a clock that tells the count instead of the time."""
+
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self)
+        Clock.__init__(self)
+        self.places: list[str] = []
+
+    def note(self) -> None:
+        frame: Any = sys._getframe(1)
+        while frame is not None and "audiomarathon" not in frame.f_code.co_filename:
+            frame = frame.f_back
+        self.places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "transformers")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, indices = func.overloadpacket.__name__, args[1] if len(args) > 1 else ()
+        masks = [one for one in indices if torch.is_tensor(one)] if isinstance(indices, list | tuple) else []
+        if name in _WAIT or (name.startswith("index") and any(one.dtype == torch.bool for one in masks)):
+            self.note()
+        return func(*args, **(kwargs or {}))
+
+    def mark(self) -> int:
+        return len(self.places)
+
+
+@contextmanager
+def counting(lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
+    """Count the waits of all calls inside the block."""
+    waits, to_list = Waits(), torch.Tensor.tolist
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "tolist", lambda tensor: waits.note() or to_list(tensor))
+        patch.setattr(lm, "clock", waits)
+        with waits:
+            yield waits
+
+
+def waits_in_prefill(lm: AudioLM, method: Method, prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the waits in LLM prefill by their place in our code; those of transformers have none."""
+    inputs, marks = lm.prepare([prompt]), list[int]()
+    with counting(lm, monkeypatch) as waits, monkeypatch.context() as patch:
+        for name in ("start", "mark_first_token"):
+            step = getattr(StageTimer, name)
+            patch.setattr(StageTimer, name, lambda timer, step=step: (step(timer), marks.append(waits.mark())))
+        method.generate(lm, inputs, max_new_tokens=3)
+    return Counter(waits.places[slice(*marks)])
+
+
+METHODS = [method for method in (*all_methods(), get_method("fast_v:0.5+snapkv:0.3")) if not isinstance(method, Base)]
+
+
+@pytest.mark.parametrize("at", ["layer", "input"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.key)
+def test_no_method_waits_more_often_than_base(
+    any_lm: AudioLM, method: Method, at: str, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if at == "input" and not hasattr(method, "at"):
+        pytest.skip("works at layers only")
+    if not isinstance(method, Composed):
+        method = get_method(method.key, 0.5, layer=2, at=at)
+    skip_unless_carried(any_lm, method)
+    base = waits_in_prefill(any_lm, Base(), prompts[0], monkeypatch)
+    assert not waits_in_prefill(any_lm, method, prompts[0], monkeypatch) - base
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.sum().item(),
+        lambda x: bool(x.any()),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: x.tolist(),
+        lambda x: x.masked_select(x > 0),
+        lambda x: x.masked_fill(x > 0, 1).index_put_((x > 0,), torch.zeros(())),
+        lambda x: x.unique(),
+    ],
+)
+def test_what_waits_is_counted(lm: AudioLM, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with counting(lm, monkeypatch) as waits:
+        x = torch.ones(3) * 2 + torch.arange(3).cumsum(0)
+        assert waits.mark() == 0
+        read(x)
+        assert waits.mark() >= 1
