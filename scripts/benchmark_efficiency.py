@@ -6,7 +6,8 @@
 Every setting is measured next to base, --repeats times, in rotating order. Speed-ups are medians over repeats of
 base ÷ setting. Each is compared with two yardsticks: the speed-up that counted FLOPs promise (`ideal`), and a control:
 the same model, nothing dropped, on a prompt that really is as short as the pruned one, counted for the layers after
-the drop. A loss against the ideal but not against the control is due to the hardware, the rest to this project.
+the drop. A loss against the ideal but not against the control is due to the hardware, the rest to this project. The
+ideal of decode is the bytes that a step of base reads, weights and cache, ÷ those of the setting.
 
 `overhead` is the cost of our code at the longest duration: the time of choosing and gathering (as share of base
 prefill), and decode after one dropped audio token against the control, in pairs. benchmark_sweep.py measures what a
@@ -44,7 +45,7 @@ def table(rows: Sequence[Row]) -> Table:
     """Return the rows as a readable table."""
     shown = Table(box=box.SIMPLE_HEAD)
     headings = ("s", "setting", "audio tokens", "KV MB", "peak GB", "encoder s", "LLM prefill s", "speed-up", "ideal")
-    for heading in (*headings, "control", "scoring", "first token", "ideal", "decode ms", "speed-up"):
+    for heading in (*headings, "control", "scoring", "first token", "ideal", "decode ms", "speed-up", "ideal"):
         shown.add_column(heading, justify="left" if heading == "setting" else "right")
     for index, one in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].seconds != one.seconds
@@ -64,6 +65,7 @@ def table(rows: Sequence[Row]) -> Table:
             _times(one.first_token_ideal),
             f"{1000 * one.decode_per_token_s:.2f}",
             f"{one.decode_speed_up:.2f}×",
+            _times(one.decode_ideal),
             end_section=last,
         )
     return shown

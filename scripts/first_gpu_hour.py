@@ -41,6 +41,7 @@ EFFICIENCY = {
     "first_token_speed_up": Kind("first token ×", ".2f"),
     "decode_per_token_s": Kind("decode ms a token", ".2f", 1e3),
     "decode_speed_up": Kind("decode ×", ".2f"),
+    "decode_ideal": Kind("ideal", ".2f"),
 }
 
 

@@ -23,8 +23,8 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.costs import flops
 from audiomarathon.costs.config_facts import model_facts
+from audiomarathon.costs.cost import Cost, Drops, ideal_speed_up
 from audiomarathon.costs.flops import active_parameters, count_cost, drops_of
-from audiomarathon.costs.prefill_flops import Cost, Drops, ideal_speed_up
 from audiomarathon.models.audio_lm import AudioLM, Prompt
 from audiomarathon.report.tables import lengths_text
 from audiomarathon.results.pairs import Pairs, median_ratio
@@ -101,6 +101,21 @@ class TestCounting:
         matrices = LAYER - 32 - 2 * 16 - 2 * 32
         squares = 4 * 2 * 64 * tokens * tokens  # without a causal half; the CPU's fused attention counts as nothing
         assert counter.get_total_flops() in (4 * 2 * matrices * tokens, 4 * 2 * matrices * tokens + squares)
+
+    def test_the_bytes_of_a_decode_step(self, lm: AudioLM) -> None:
+        """Counted by name: four layers, the last norm and the head, which is not tied to the embedding table."""
+        read = {name: p for name, p in lm.model.named_parameters() if ".layers." in name and "audio_tower" not in name}
+        heads = [p for name, p in lm.model.named_parameters() if name.endswith(("model.norm.weight", "lm_head.weight"))]
+        assert (len(heads), len(read)) == (2, 4 * 12)
+        cost = count_cost(lm)
+        assert cost.weight_bytes == 4 * sum(p.numel() for p in (*read.values(), *heads))
+        assert cost.step_bytes(100.0, batch=3) == cost.weight_bytes + 300.0
+
+    @pytest.mark.parametrize(("batch", "met"), [(1, 2.0), (2, 3.5), (1000, 8.0)])
+    def test_a_batch_meets_more_experts(self, batch: int, met: float) -> None:
+        """Of 8 experts, each token uses 2: with two tokens, 8 · (1 − (6/8)²) = 3.5 are expected."""
+        cost = replace(TINY, weight_bytes=10.0, expert_bytes=800.0, experts=8, experts_per_token=2)
+        assert cost.step_bytes(0.0, batch) == pytest.approx(10.0 + 100.0 * met)
 
     def test_the_plans_config_agrees_with_the_loaded_model(self, tiny_checkpoint: Path, lm: AudioLM) -> None:
         facts, cost = model_facts(tiny_checkpoint, 4), count_cost(lm)
@@ -233,6 +248,10 @@ def against(own: Run, base: Run) -> dict[str, Any]:
 PRUNED = {"kept_audio_tokens": 30, "kv_lengths": [100, 100, 70, 70], "kv_bytes": 680}
 
 
+def busy_of(prefill: float | None) -> dict[str, float] | None:
+    return None if prefill is None else {"encoder": 0.0, "llm_prefill": prefill, "decode": 0.0}
+
+
 class TestMeasured:
     def test_each_sample_against_its_own_base(self) -> None:
         base = run_of([record("a", 2.0), record("b", 4.0), record("c", 9.0), record("only here", 100.0)])
@@ -254,7 +273,7 @@ class TestMeasured:
         assert saved["kv_bytes"] == 680
         assert saved["kv_bytes_ratio"] == pytest.approx(800 / 680)
         assert saved["scoring_s"] == 0.25  # the median
-        assert saved["decode_per_token"] == {"measured": None, "interval": None}
+        assert saved["decode_per_token"]["measured"] is None
 
     def test_an_uncounted_tower_leaves_the_ideal_to_the_first_token_out(self) -> None:
         cost = replace(TINY, encoder_flops_per_second=None).as_json()
@@ -266,7 +285,8 @@ class TestMeasured:
     def test_base_against_itself_is_1(self) -> None:
         base = run_of([record("a", 2.0), record("b", 4.0)])
         for name in ("llm_prefill", "first_token"):
-            assert against(base, base)[name] == {"measured": 1.0, "interval": [1.0, 1.0], "ideal": 1.0}
+            found = against(base, base)[name]
+            assert (found["measured"], found["interval"], found["ideal"]) == (1.0, [1.0, 1.0], 1.0)
 
     def test_without_base_nothing_is_measured_but_the_ideal_stands(self) -> None:
         saved = savings(run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}), None)
@@ -301,6 +321,22 @@ class TestMeasured:
         base = run_of([record("a", 1.0, forced_decode={"per_token": 0.3})])
         own = run_of([record("a", 1.0, forced_decode={"per_token": 0.2})])
         assert against(own, base)["decode_per_token"]["measured"] == pytest.approx(1.5)
+
+    def test_the_ideal_of_decode_is_the_bytes_of_a_step(self) -> None:
+        cost = replace(TINY, weight_bytes=1000.0).as_json()
+        base = run_of([record("a", 1.0, kv_bytes=800, forced_decode={"per_token": 0.3})], cost=cost)
+        own = run_of([record("a", 1.0, kv_bytes=200, forced_decode={"per_token": 0.2})], cost=cost)
+        assert against(own, base)["decode_per_token"]["ideal"] == pytest.approx(1800 / 1200)
+
+    @pytest.mark.parametrize(("wall", "bound"), [(1.0, False), (2.0, True)])
+    def test_beside_the_measured_time_stands_the_gpus_work(self, wall: float, bound: bool) -> None:
+        """The GPU works 4.0 s under base and 1.0 s under the setting, whose prefill takes 1 or 2 s."""
+        rows = [("a", 4.0, 4.0), ("b", 5.0, None)]
+        base = run_of([record(id_, wall_, busy=busy_of(busy)) for id_, wall_, busy in rows])
+        own = run_of([record(id_, wall, busy=busy_of(busy and 1.0)) for id_, _, busy in rows])
+        saved = against(own, base)["llm_prefill"]
+        assert (saved["work"], saved["launch_bound"]) == (4.0, bound)
+        assert (against(own, run_of([record("a", 4.0)]))["llm_prefill"]["work"]) is None
 
     def test_of_unknown_methods_and_older_records_no_ideal_is_claimed(self) -> None:
         for facts in ({"drops": None}, {"cost": None}):

@@ -1,4 +1,4 @@
-"""Measure every setting next to base at one duration, with two yardsticks: the FLOP ideal and the control."""
+"""Measure every setting next to base at one duration, with two yardsticks: the ideal (FLOPs, bytes) and the control."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from audiomarathon.compression.method import Base, Method, kept_count
+from audiomarathon.costs.cost import Cost, Drops
 from audiomarathon.costs.flops import drops_of
-from audiomarathon.costs.prefill_flops import Cost, Drops
 from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
@@ -51,6 +51,7 @@ class Row:
     first_token_speed_up: float
     first_token_ideal: float | None
     decode_speed_up: float
+    decode_ideal: float | None
 
 
 def noise_of(tokens: int) -> np.ndarray:
@@ -131,6 +132,7 @@ def row(
     bases = [one.stages.llm_prefill for one in base]
     per_token = [one.stages.decode / (one.replies[0].new_tokens - 1) for one in own]
     base_per_token = [one.stages.decode / (one.replies[0].new_tokens - 1) for one in base]
+    step = [cost.step_bytes(one[0].kv_bytes) for one in (base, own)] if cost.weight_bytes is not None else []
     ideal = first_ideal = controlled = None
     if drops is not None:
         whole, spared = (cost.llm_prefill(one.tokens(layers, prompt, audio)) for one in (Drops(), drops))
@@ -159,4 +161,5 @@ def row(
         ),
         first_token_ideal=first_ideal,
         decode_speed_up=statistics.median(b / p for b, p in zip(base_per_token, per_token, strict=True)),
+        decode_ideal=step[0] / step[1] if step else None,
     )

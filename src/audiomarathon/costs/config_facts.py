@@ -10,7 +10,7 @@ from typing import Any
 
 from audiomarathon import models
 from audiomarathon.compression.layers import attention_windows, source_of
-from audiomarathon.costs.prefill_flops import Cost
+from audiomarathon.costs.cost import Cost
 from audiomarathon.errors import ModelError, WeightsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.checkpoint import header_of, is_ignored

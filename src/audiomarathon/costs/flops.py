@@ -15,7 +15,7 @@ from audiomarathon.compression.layers import attention_windows
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.token_pruner import TokenPruner
-from audiomarathon.costs.prefill_flops import Cost, Drops
+from audiomarathon.costs.cost import Cost, Drops
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
@@ -37,7 +37,22 @@ def count_cost(lm: AudioLM) -> Cost:
         encoder_flops_per_second=_encoder_flops(lm),
         encoder_window_seconds=lm.encoder_window_seconds,
         attention_windows=attention_windows(config),
+        **_step(lm),
     )
+
+
+def _step(lm: AudioLM) -> dict[str, Any]:
+    """Return the bytes of the weights that a decode step reads, and the sizes of a mixture; fields of :class:`Cost`."""
+    parts: tuple[nn.Module, ...] = (lm.decoder, lm.lm_head)
+    tables = {id(p) for m in lm.decoder.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    head = {id(p) for p in lm.lm_head.parameters()}  # it may be the embedding table, which a head reads as a whole
+    read = {id(p): p for part in parts for p in _used(part) if id(p) in head or id(p) not in tables}
+    mixtures = _mixtures(lm.decoder)
+    owned = sum(p.nbytes for part in mixtures for p in part.parameters() if id(p) in read)
+    sizes = {"weight_bytes": float(sum(p.nbytes for p in read.values()) - owned), "expert_bytes": float(owned)}
+    config: Any = lm.decoder.config
+    chosen = int(config.num_experts_per_tok) if mixtures else 0
+    return {**sizes, "experts": _experts(mixtures[0]) if mixtures else 0, "experts_per_token": chosen}
 
 
 def drops_of(method: Method) -> Drops | None:
@@ -51,15 +66,27 @@ def drops_of(method: Method) -> Drops | None:
 
 def active_parameters(module: nn.Module, config: Any) -> int:
     """Return how many of a module's parameters one token uses: no idle adapters, and only the chosen experts."""
-    idle = {id(p) for part in module.modules() for p in _idle_adapters(part)}
-    used = {id(p): p.numel() for p in module.parameters() if id(p) not in idle}
+    used = {id(p): p.numel() for p in _used(module)}
     met = sum(used.values())
-    for name, part in module.named_modules():
-        if name.rpartition(".")[2] == "experts":
-            experts = getattr(part, "num_experts", None) or len(part)
-            owned = sum(used.get(id(p), 0) for p in part.parameters())
-            met -= owned - owned * config.num_experts_per_tok // experts
+    for part in _mixtures(module):
+        owned = sum(used.get(id(p), 0) for p in part.parameters())
+        met -= owned - owned * config.num_experts_per_tok // _experts(part)
     return met
+
+
+def _used(module: nn.Module) -> list[nn.Parameter]:
+    """Return a module's parameters without those of idle adapters."""
+    idle = {id(p) for part in module.modules() for p in _idle_adapters(part)}
+    return [p for p in module.parameters() if id(p) not in idle]
+
+
+def _mixtures(module: nn.Module) -> list[nn.Module]:
+    """Return the parts of a module that hold all experts of a layer."""
+    return [part for name, part in module.named_modules() if name.rpartition(".")[2] == "experts"]
+
+
+def _experts(mixture: Any) -> int:
+    return int(getattr(mixture, "num_experts", None) or len(mixture))
 
 
 def _idle_adapters(module: nn.Module) -> list[nn.Parameter]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from audiomarathon.benchmarks import all_tasks, task_folder
 from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
-from audiomarathon.costs.prefill_flops import TEXT_TOKENS
+from audiomarathon.costs.cost import TEXT_TOKENS
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.errors import AudioMarathonError, ModelError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint, hub_cache

@@ -1,4 +1,4 @@
-"""The FLOPs of prefill, and the speed-up that dropping tokens promises.
+"""The FLOPs of prefill and the bytes of a decode step, and the speed-ups that dropping tokens promises.
 
 A decoder layer that sees s tokens costs 2·(active parameters)·s + 2·s²·heads·head_dim FLOPs (causal attention). At the
 end of prefill, the LM head computes one position. A run counts these factors once, from the loaded model, and writes
@@ -15,12 +15,15 @@ from typing import Any
 from audiomarathon.compression.method import kept_count
 from audiomarathon.records import Record
 
+LAUNCH_BOUND = 0.6  # a stage's busy ÷ wall seconds, below which the GPU mostly waits for the program
 TEXT_TOKENS = 250  # a typical question with its options and the chat template
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Factors from which the FLOPs of a prompt follow (a multiplication and an addition are two FLOPs).
+    """Factors from which the FLOPs of a prompt and the bytes of a decode step follow.
+
+    A multiplication and an addition are two FLOPs.
 
     Attributes
     ----------
@@ -36,6 +39,11 @@ class Cost:
         Length of the audio tower's windows, to which the end of a clip is padded; 0 without windows.
     attention_windows
         Sliding window of each decoder layer in tokens (0 for a layer without); empty if no layer has one.
+    weight_bytes
+        Bytes of the weights that every decode step reads: decoder, active adapters and LM head, without embedding
+        tables and experts; None if not counted.
+    expert_bytes, experts, experts_per_token
+        Bytes of all experts of a mixture; their number in a layer, and how many a token uses.
     """
 
     flops_per_token_per_layer: tuple[float, ...]
@@ -44,6 +52,10 @@ class Cost:
     encoder_flops_per_second: float | None
     encoder_window_seconds: float = 0.0
     attention_windows: tuple[int, ...] = ()
+    weight_bytes: float | None = None
+    expert_bytes: float = 0.0
+    experts: int = 0
+    experts_per_token: int = 0
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
@@ -68,6 +80,15 @@ class Cost:
             + self.lm_head_flops
         )
 
+    def step_bytes(self, kv_bytes: float, batch: int = 1) -> float:
+        """Return the bytes that a decode step reads for `batch` samples, each with a cache of `kv_bytes`.
+
+        Of E experts, B tokens that choose k each at random meet E·(1 − (1 − k/E)^B).
+        """
+        assert self.weight_bytes is not None
+        met = 1 - (1 - self.experts_per_token / self.experts) ** batch if self.experts else 0.0
+        return self.weight_bytes + met * self.expert_bytes + batch * kv_bytes
+
     def encoder(self, clip_seconds: float) -> float:
         """Return the audio tower's FLOPs for a clip, which is padded to whole windows."""
         assert self.encoder_flops_per_second is not None
@@ -91,10 +112,13 @@ class Drops:
         return [prompt if index < self.layer else left for index in range(layers)]
 
 
-def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
-    """Return base's FLOPs ÷ the setting's FLOPs for one sample's LLM prefill; with `encoder`, for the whole prefill."""
+def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
+    """Return the FLOPs of one sample's LLM prefill; with `encoder`, of the whole prefill."""
     layers = len(cost.flops_per_token_per_layer)
-    prompt, audio = record.prompt_tokens or 0, record.audio_tokens or 0
-    always = cost.encoder(record.clip_seconds) if encoder else 0.0
-    whole = cost.llm_prefill(Drops().tokens(layers, prompt, audio))
-    return (always + whole) / (always + cost.llm_prefill(drops.tokens(layers, prompt, audio)))
+    tokens = drops.tokens(layers, record.prompt_tokens or 0, record.audio_tokens or 0)
+    return cost.llm_prefill(tokens) + (cost.encoder(record.clip_seconds) if encoder else 0.0)
+
+
+def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
+    """Return base's FLOPs ÷ the setting's FLOPs for one sample; see :func:`flops_of`."""
+    return flops_of(cost, Drops(), record, encoder=encoder) / flops_of(cost, drops, record, encoder=encoder)
