@@ -12,11 +12,13 @@ from task_folders import write_clip
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.config_facts import ModelFacts
-from audiomarathon.costs.prefill_flops import TEXT_TOKENS, Cost
-from audiomarathon.engine.sweep_plan import Todo, from_flops, from_records, memory, what_is_left
+from audiomarathon.costs.cost import TEXT_TOKENS, Cost
+from audiomarathon.engine.setup import Hardware
+from audiomarathon.engine.sweep_plan import Calls, Todo, calls_of, from_flops, from_records, memory, what_is_left
 from audiomarathon.errors import MethodError
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import RunFolder
+from audiomarathon.settings import RunSettings
 
 SPEC = get_model("qwen2.5-omni")  # 25 tokens a second
 COST = Cost((10.0,) * 4, (0.0,) * 4, 0.0, 1000.0)
@@ -32,17 +34,31 @@ class TestFromFlops:
     def test_counts_prefill_and_decode(self) -> None:
         """10 s are 250 audio tokens and 250 of text; frame drops 125 in the upper two of four layers."""
         base, frame = 4 * 10 * 500, 2 * 10 * 500 + 2 * 10 * 375
-        seconds = from_flops(FACTS, SPEC, todo((10.0,), (10.0,)), (1e-12, 1.0), 3, 0)
+        seconds = from_flops(FACTS, SPEC, todo((10.0,), (10.0,)), (1e-12, 1.0), 3, Calls())
         assert seconds == pytest.approx(10 * 1000 + base + frame + 2 * 3 * 1.0)
 
     def test_a_forced_run_prefills_once_more(self) -> None:
         work = todo((10.0,), ())
-        once = from_flops(FACTS, SPEC, work, (1e-12, 1.0), 3, 0)
-        forced = from_flops(FACTS, SPEC, work, (1e-12, 1.0), 3, 5)
+        once = from_flops(FACTS, SPEC, work, (1e-12, 1.0), 3, Calls())
+        forced = from_flops(FACTS, SPEC, work, (1e-12, 1.0), 3, Calls((5,)))
         assert forced - once == pytest.approx(4 * 10 * 500 + 5 * 1.0)
 
     def test_what_is_done_costs_nothing(self) -> None:
-        assert from_flops(FACTS, SPEC, todo((), ()), (1.0, 1.0), 3, 5) == 0.0
+        assert from_flops(FACTS, SPEC, todo((), ()), (1.0, 1.0), 3, Calls((5,))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "calls"),
+    [
+        ("cuda", {}, Calls((3,), 2)),
+        ("cuda", {"decode_tokens": "9"}, Calls((9, 3), 2)),
+        ("cuda", {"timing": "cold"}, Calls()),
+        ("cuda", {"timing": "0"}, Calls()),
+        ("cpu", {}, Calls()),
+    ],
+)
+def test_a_timed_run_on_a_gpu_has_a_warm_pass(device: str, settings: dict[str, str], calls: Calls) -> None:
+    assert calls_of(RunSettings.read({}, **settings), Hardware(device, "float32", "x")) == calls
 
 
 class TestFromRecords:
@@ -55,15 +71,23 @@ class TestFromRecords:
             folder.append(typed(a_record(clip_seconds=10.0, time=time, **sizes)))
         return tmp_path
 
-    @pytest.mark.parametrize(("decode_tokens", "extra"), [(0, 0.0), (5, 8.0 + 7.0 + 2 * 5 * 2.0)])
-    def test_scales_base_by_audio_and_flops(self, folder: Path, decode_tokens: int, extra: float) -> None:
+    @pytest.mark.parametrize(
+        ("calls", "extra"),
+        [
+            (Calls(), 0.0),
+            (Calls((5,)), 8.0 + 7.0 + 2 * 5 * 2.0),
+            (Calls((3,), towers=2), 3.0 + 8.0 + 7.0 + 2 * 3 * 2.0),
+        ],
+        ids=["once", "forced decode", "warm pass"],
+    )
+    def test_scales_base_by_audio_and_flops(self, folder: Path, calls: Calls, extra: float) -> None:
         """Frame needs 7/8 of base's prefill; twice the audio takes twice as long."""
         expected = 6.0 + (8.0 + 4.0) + (7.0 + 4.0) + extra
-        assert from_records(folder, todo((10.0,), (10.0,)), decode_tokens) == (pytest.approx(expected), 1)
-        assert from_records(folder, todo((20.0,), (20.0,)), decode_tokens) == (pytest.approx(2 * expected), 1)
+        assert from_records(folder, todo((10.0,), (10.0,)), calls) == (pytest.approx(expected), 1)
+        assert from_records(folder, todo((20.0,), (20.0,)), calls) == (pytest.approx(2 * expected), 1)
 
     def test_only_what_is_to_do(self, folder: Path) -> None:
-        assert from_records(folder, todo((), (10.0,)), 0) == (pytest.approx(6.0 + 7.0 + 4.0), 1)
+        assert from_records(folder, todo((), (10.0,)), Calls()) == (pytest.approx(6.0 + 7.0 + 4.0), 1)
 
 
 @pytest.mark.parametrize(("batch", "total"), [(1, 1.0 + 0.5 + 1.0 + 0.003), (4, 1.0 + 2.0 + 4.0 + 0.012)])

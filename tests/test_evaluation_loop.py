@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from audiomarathon.compression.method import Method
 from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.token_pruner import Evidence
+from audiomarathon.engine import evaluate as loop
 from audiomarathon.engine.batches import Plan, sample_seed
 from audiomarathon.engine.engine import Engine
 from audiomarathon.models.audio_lm import AudioLM
@@ -129,6 +130,78 @@ def test_settings_take_turns_at_going_first(plan, jobs) -> None:
         [RANDOM, BASE, FRAME],
         [BASE, FRAME, RANDOM],
     ]
+
+
+class TestWarmPass:
+    """On a GPU, each recorded call follows an uncounted one of the same sample and setting."""
+
+    def test_each_setting_runs_once_before_its_recorded_call(self, plan, jobs) -> None:
+        lm = FakeLM()
+        evaluate(lm, plan(["a", "b"], warm=True, warm_up=True), jobs(*METHODS[:2]))
+        assert lm.labels("a") == [BASE, BASE, FRAME, FRAME]
+        assert lm.labels("b") == [FRAME, FRAME, BASE, BASE]
+
+    def test_the_tower_is_timed_in_the_first_recorded_call(self, plan, jobs) -> None:
+        """The fake tower takes 100 s plus its number of runs: it runs warm, then once for the records."""
+        lm, both = FakeLM(), jobs(*METHODS[:2])
+        evaluate(lm, plan(["a", "b"], warm=True), both)
+        found = [(line["time"]["encoder"], line["encoder_shared"]) for job in both for line in lines(job)]
+        assert found == [(102.0, True), (104.0, True)] * 2
+        assert all(line["warmed"] > 0 for job in both for line in lines(job))
+
+    def test_a_warm_call_that_fails_leaves_the_reason_to_the_recorded_one(self, plan, jobs) -> None:
+        lm, both = FakeLM(fails=lambda label, _ids: label == BASE), jobs(*METHODS[:2])
+        evaluate(lm, plan(["a"], warm=True), both)
+        assert [[line["error"] for line in lines(job)] for job in both] == [["RuntimeError: no"], [None]]
+        assert lines(both[1])[0]["time"]["encoder"] == 100.0 + lm.audio_tower.runs
+
+    def test_without_it_records_say_nothing(self, plan, jobs) -> None:
+        (job,) = jobs(METHODS[0])
+        evaluate(FakeLM(), plan(["a"]), [job])
+        assert not {"warmed", "busy"} & {*lines(job)[0]}
+
+
+class TestBusySeconds:
+    """After a sample's last record, each setting runs once more, and the record gets what that call measured."""
+
+    @pytest.fixture(autouse=True)
+    def no_gpu(self, monkeypatch) -> None:
+        monkeypatch.setattr(loop, "busy_seconds", lambda _lm: nullcontext())
+
+    def test_the_first_samples_have_them(self, plan, jobs) -> None:
+        lm, both = FakeLM(), jobs(*METHODS[:2])
+        evaluate(lm, plan(["a", "b"], profiled=frozenset("a")), both)
+        assert lm.labels("a") == [BASE, FRAME, BASE, FRAME]
+        for job in both:
+            first, second = lines(job)
+            assert first["busy"] == {"encoder": 102.0, "llm_prefill": 2.0, "decode": 1.0}
+            assert first["time"]["encoder"] == 101.0
+            assert "busy" not in second
+
+    def test_a_failure_leaves_them_out_and_is_said_once(self, plan, jobs) -> None:
+        said, calls = list[str](), Counter[str]()
+
+        def fails(label: str, _ids: tuple[str, ...]) -> bool:
+            calls[label] += 1
+            return label == BASE and calls[label] % 2 == 0
+
+        both = jobs(*METHODS[:2])
+        evaluate(FakeLM(fails=fails), plan(["a", "b"], profiled=frozenset("ab")), both, said.append)
+        assert [["busy" in line for line in lines(job)] for job in both] == [[False, False], [True, True]]
+        assert [line["reply"] for job in both for line in lines(job)] == ["A"] * 4
+        assert said == ["tau: busy seconds of the GPU are missing: RuntimeError: no"]
+
+    def test_ctrl_c_while_they_are_measured_loses_no_record(self, plan, jobs) -> None:
+        lm, (job,) = FakeLM(), jobs(METHODS[0])
+
+        def interrupt() -> None:
+            if lm.calls:
+                raise KeyboardInterrupt
+
+        lm.on_generate = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(lm, plan(["a"], profiled=frozenset("a")), [job])
+        assert [line["reply"] for line in lines(job)] == ["A"]
 
 
 class TestRecords:

@@ -347,6 +347,11 @@ class TestWhichRunIsTheBase:
         with_identity(pruned, device=device)
         assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
+    @pytest.mark.parametrize("identity", [{"sdpa_backends": "cudnn"}, {"timing": "cold"}])
+    def test_if_a_gpu_was_timed_in_another_way(self, pruned: Path, identity: dict[str, Any]) -> None:
+        with_identity(pruned, **identity)
+        assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
+
     @pytest.mark.parametrize(
         "session",
         [a_session("t", cpu="other cpu"), a_session("t", threads=4), a_session("t", busy=3.0), {"started": "t"}],

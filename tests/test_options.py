@@ -148,7 +148,7 @@ def test_nothing_is_saved_where_the_settings_are_wrong(call) -> None:
         ("tasks: tau\nlimit: {a: 1}\n", "c.yaml, line 2: limit: .*mapping"),
         ("tasks: tau\nlimit: [[1]]\n", "c.yaml, line 2: limit: .*sequence"),
         ("tasks: tau\nworkers: two\n", "c.yaml, line 2: workers=two: .*integer"),
-        ("tasks: tau\ntiming: perhaps\n", "c.yaml: timing=perhaps: .*allowed: 1 or 0"),
+        ("tasks: tau\ntiming: perhaps\n", "c.yaml: timing=perhaps: .*allowed: 1, 0 or cold"),
         ("tasks: tau\nratio: 0.1\nratio: 0.2\n", "c.yaml, line 3: ratio is given twice"),
         ("tasks: tau\nmodel-path: a\nmodel_path: b\n", "c.yaml, line 3: model_path is given twice"),
         ("tasks: tau\ndata_paths: {TAU: x}\n", "c.yaml: data_paths: .*'TAU'.*TAU_DATA_PATH"),

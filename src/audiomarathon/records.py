@@ -74,6 +74,11 @@ class Record:
     time
         Seconds of each stage: `load`, `preprocess`, `encoder`, `llm_prefill`, `prefill`, `decode`, and `scoring` (the
         part of prefill in which the method chose what to keep). None for an untimed sample.
+    warmed
+        Seconds of the uncounted call that warmed the GPU up for this sample; None without one.
+    busy
+        Seconds in which the GPU worked in the stages `encoder`, `llm_prefill` and `decode` of one more, untimed call;
+        None for most samples.
     encoder_shared
         Whether several settings, or several samples with the same clip, shared one run of the audio tower.
     forced_decode
@@ -114,6 +119,8 @@ class Record:
     kv_bytes: int | None = None
     new_tokens: int | None = None
     time: Mapping[str, float] | None = None
+    warmed: float | None = None
+    busy: Mapping[str, float] | None = None
     peak_memory_bytes: int | None = None
     session: str | None = None
     encoder_shared: bool | None = None
@@ -158,7 +165,7 @@ _NAMES = tuple(field.name for field in fields(Record) if field.name not in ("jud
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")
-) | {"attempts", "cost"}
+) | {"attempts", "cost", "warmed", "busy"}
 
 
 @dataclass(frozen=True)

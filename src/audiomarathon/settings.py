@@ -23,6 +23,9 @@ DEVICES = "auto, cpu, cuda, cuda:N"
 _SPLITS = "development, validation, evaluation (the default) or all"
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
+SDPA_BACKENDS = "flash,efficient,math"
+_BACKENDS = (*SDPA_BACKENDS.split(","), "cudnn")
+COLD = "cold"  # value of the setting `timing`
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
 _READ_ELSEWHERE = ("AUDIOMARATHON_CACHE", "CUDA_VISIBLE_DEVICES", "HF_TOKEN", "OPENAI_BASE_URL")
 _LONG_ENOUGH = 6  # check only longer names for typos: shorter names often belong to other programs
@@ -71,6 +74,17 @@ def _matching(pattern: str) -> Callable[[str], str]:
 
 def _persons(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _backends(text: str) -> str:
+    names = {part.strip().lower() for part in text.split(",")}
+    if not names <= {*_BACKENDS}:
+        raise ValueError
+    return ",".join(name for name in _BACKENDS if name in names)
+
+
+def _timing(text: str) -> bool | str:
+    return COLD if text.lower() == COLD else _switch(text)
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -134,10 +148,28 @@ class RunSettings:
     device_map: str = _setting(_MODEL, "", "DEVICE_MAP", DEVICE_MAPS, "How to spread the model over several GPUs")
     dtype: str = _setting(_MODEL, "auto", "DTYPE", DTYPES, "Precision; auto is bfloat16 on a GPU, float32 on a CPU")
     attn_implementation: str = _setting(_MODEL, "sdpa", "ATTN_IMPLEMENTATION", ATTENTION, "Attention implementation")
+    sdpa_backends: str = _setting(
+        _MODEL,
+        SDPA_BACKENDS,
+        "SDPA_BACKENDS",
+        _backends,
+        "Kernels that sdpa may use on a GPU; cudnn plans each new length anew, which is slow",
+        f"{', '.join(_BACKENDS)}, joined by commas",
+    )
     batch_size: int = _setting(
         _TIMING, 1, "BATCH_SIZE", _integer(1), "Samples per batch; above 1 needs --no-timing", "a whole number from 1"
     )
-    timing: bool = _setting(_TIMING, True, "TIMING", _switch, "Measure times, which needs batch size 1")
+    timing: bool | str = _setting(
+        _TIMING,
+        True,
+        "TIMING",
+        _timing,
+        "Measure times, which needs batch size 1; TIMING=cold leaves out a GPU's warm pass",
+        "1, 0 or cold",
+    )
+    busy_samples: int = _setting(
+        _TIMING, 2, "BUSY_SAMPLES", _natural, "On a GPU, samples of a task whose kernels are also timed, in extra calls"
+    )
     max_new_tokens: int = _setting(
         _TIMING, 0, "MAX_NEW_TOKENS", _natural, "Token limit of a reply", "a whole number; 0 = the task's limit"
     )
@@ -296,7 +328,7 @@ def flag_of(setting: dataclasses.Field[Any]) -> str:
 def described(setting: dataclasses.Field[Any]) -> str:
     """Return a setting's help text, followed by its allowed values unless it is a switch."""
     facts = setting.metadata
-    return str(facts["help"]) if facts["parse"] is _switch else f"{facts['help']}: {facts['allowed']}"
+    return str(facts["help"]) if isinstance(setting.default, bool) else f"{facts['help']}: {facts['allowed']}"
 
 
 def env_names() -> dict[str, str]:

@@ -23,6 +23,7 @@ from audiomarathon.errors import (
 )
 from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
 from audiomarathon.models.registry import EMBEDDED, ModelSpec, all_models
+from audiomarathon.settings import own_settings
 from audiomarathon.text import counted
 
 _LIMIT_S = 20.0  # time limit for an endpoint's answer
@@ -48,7 +49,11 @@ def _versions() -> list[Check]:
     from packaging.requirements import Requirement
 
     found = [Check(True, f"Python {sys.version.split()[0]}")]
-    for text in importlib.metadata.requires("audiomarathon") or []:
+    try:
+        required = importlib.metadata.requires("audiomarathon") or []
+    except importlib.metadata.PackageNotFoundError:  # its folder is only on the path
+        return [*found, Check(False, "audiomarathon is not installed, so versions are not checked", "pip install -e .")]
+    for text in required:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
@@ -76,7 +81,7 @@ def _devices() -> list[Check]:
         free, total = torch.cuda.mem_get_info(index)
         text = f"GPU {index}: {torch.cuda.get_device_name(index)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
         found.append(Check(True, text))
-    return found
+    return [*found, Check(True, f"sdpa may use the kernels {own_settings().sdpa_backends} (SDPA_BACKENDS)")]
 
 
 def _checkpoint(model: ModelSpec) -> Check:

@@ -17,7 +17,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from audiomarathon.errors import EncoderError, SettingsError, blaming
 from audiomarathon.object_reference import FILE, importing_from, is_reference, object_at, run_file
 from audiomarathon.plugins import look_up, plugins
+from audiomarathon.settings import own_settings
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,8 @@ class Encoder:
         Whether `forward` takes `lengths` and ignores the zeros after each clip's end.
     was_training
         Whether its constructor left layers in training mode.
+    sdpa_backends
+        Kernels that sdpa may use in `forward`; by default those of `SDPA_BACKENDS`.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Encoder:
     max_seconds: float | None = None
     takes_lengths: bool = False
     was_training: bool = False
+    sdpa_backends: str = field(default_factory=lambda: own_settings().sdpa_backends)
 
     def encode(self, audio: torch.Tensor, lengths: Sequence[int] | None = None) -> list[torch.Tensor]:
         """Return each row's features, float32 `[T'_i, D]` on the CPU.
@@ -80,12 +84,14 @@ class Encoder:
         """
         import torch
 
+        from audiomarathon.models.kernels import attention_kernels
+
         if lengths is not None and not self.takes_lengths and set(lengths) != {audio.shape[1]}:
             raise EncoderError(
                 f"{self.name}: its forward takes no lengths, so all clips of a batch must have equal length"
             )
         with blaming(f"{self.name}: forward on {list(audio.shape)} raised", EncoderError):
-            with torch.no_grad():
+            with torch.no_grad(), attention_kernels(self.sdpa_backends):
                 given = (audio.to(self.device), torch.tensor(lengths or [], device=self.device))
                 found = self.module(*given) if lengths is not None and self.takes_lengths else self.module(given[0])
             features, counts = found if isinstance(found, tuple) else (found, None)

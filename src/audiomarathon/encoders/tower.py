@@ -27,6 +27,7 @@ from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.models.trace import Trace
+from audiomarathon.settings import own_settings
 
 PROMPT = "Describe the audio."
 Applied = Callable[[AudioLM, Inputs], AbstractContextManager[Trace]]
@@ -263,6 +264,7 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
     checkpoint = replace(find_checkpoint(str(arguments.get("checkpoint") or spec.checkpoint)), variant=spec.variant)
     family = spec.load_family()
     lm = family.load(checkpoint.path, device=device, dtype=dtype, attn_implementation=attention)
+    lm.sdpa_backends = own_settings().sdpa_backends
     identity = {"tower": spec.key, "checkpoint": checkpoint.fingerprint(), "dtype": dtype, "attention": attention}
     identity["source"] = _source_hash(type(lm), [Path(__file__)])
     try:

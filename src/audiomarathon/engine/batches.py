@@ -24,6 +24,7 @@ from audiomarathon.errors import ANY_ERROR, AudioError, DataError, told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
 
+WARM_PASS_TOKENS = 3  # prefill and two decode steps
 _BATCHES_AHEAD = 2
 
 
@@ -42,7 +43,12 @@ class Plan:
     batch_size
         Samples per batch of an untimed run; None for a timed run, which has batches of one sample.
     warm_up
-        Whether a timed run starts with an uncounted pass over its first sample.
+        Whether a timed run starts with an uncounted pass over its first sample (not if `warm` is set).
+    warm
+        Whether each timed call follows an uncounted one of the same sample and setting, since a GPU is slow at lengths
+        that it has not seen.
+    profiled
+        Ids of samples for which the GPU's busy seconds are measured too, in one more call of each setting.
     session
         Start time and process of the run. Two records of one sample with the same session were measured side by side.
     clips
@@ -59,6 +65,8 @@ class Plan:
     seed: int = 42
     batch_size: int | None = None
     warm_up: bool = True
+    warm: bool = False
+    profiled: frozenset[str] = frozenset()
     session: str | None = None
     clips: Mapping[str, str] = field(default_factory=dict)
     control: str | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.compression.method import Method
-from audiomarathon.costs.prefill_flops import Cost
+from audiomarathon.costs.cost import Cost
 from audiomarathon.engine.setup import Setup, find_setup
 from audiomarathon.engine.stamp import stamp
 from audiomarathon.models.registry import get_local_model
@@ -169,6 +169,7 @@ def open_local(
         attn_implementation=settings.attn_implementation,
         device_map=settings.device_map,
     )
+    lm.sdpa_backends = settings.sdpa_backends
     check_finite(checkpoint.path, lm.model)
     for method in methods:
         method.check(lm)

@@ -7,16 +7,19 @@ setting is measured shortly before or after the baseline. The setting that goes 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Method
-from audiomarathon.engine.batches import Plan, Ready, prefetched, prepare
+from audiomarathon.engine.batches import WARM_PASS_TOKENS, Plan, Ready, prefetched, prepare
 from audiomarathon.engine.encoder_cache import Tower, encoder_shared
 from audiomarathon.engine.out_of_memory import MEMORY_ADVICE, free_memory, half, is_out_of_memory
 from audiomarathon.errors import ANY_ERROR, told
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.busy import busy_seconds
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs
 from audiomarathon.records import Record
@@ -48,14 +51,15 @@ def answer(
     first_turn
         Number of the first batch; it decides which setting goes first.
     cold
-        Whether the model still has to warm up: a timed run then runs its first batch once without making records.
+        Whether the model still has to warm up: a timed run then runs its first batch once without making records,
+        unless the plan warms up each call.
     say
         Receives a line for the user if a batch does not fit into memory; the line is not repeated.
     """
     loop, timed = _Loop(lm, plan, functools.cache(say)), plan.batch_size is None
     # Warm up every method: after a resumed sweep the first sample may miss only one of them.
     every = {method.label: method for methods in pending.values() for method in methods}
-    cold_methods = every if cold and timed else {}
+    cold_methods = every if cold and timed and not plan.warm else {}
     ready = (prepare(lm, plan, [sample]) for sample in samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
         if batch.inputs is not None:  # if the first sample cannot be prepared, a later sample warms up
@@ -108,9 +112,11 @@ class _Loop:
             The finished settings; then how many samples to try at a time if the batch failed, else 0.
         """
         plan, finished, first = self.plan, list[Method](), turn % len(methods)
+        held = list[Labelled]()  # records that wait for their busy seconds
         self.tower.turn_to(batch.samples)
         with encoder_shared(self.lm, self.tower):
             for method in [*methods[first:], *methods[:first]]:
+                warmed = self._warmed(inputs, method) if plan.warm else None
                 try:
                     generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
                     forced = forced_decode(self.lm, inputs, method, plan.decode_tokens)
@@ -120,7 +126,11 @@ class _Loop:
                     ran = self.tower.ran_in = self.tower.ran_in or generation
                     shared = len(methods) > 1 or ran is not generation
                     for row in range(len(batch.samples)):
-                        yield method.label, _record(plan, batch, row, generation, forced, ran, shared=shared)
+                        record = _record(plan, batch, row, generation, forced, ran, shared=shared, warmed=warmed)
+                        if record.id in plan.profiled:
+                            held.append((method.label, record))
+                        else:
+                            yield method.label, record
                     finished.append(method)
                     continue
                 # Free memory outside the handler: inside it, the traceback still holds the failed call's tensors.
@@ -134,14 +144,55 @@ class _Loop:
                 if memory_full:
                     reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
                 yield method.label, error_record(plan, batch.samples[0], reason)
+            busy: dict[str, dict[str, float]] = {}
+            try:
+                busy = self._busy(inputs, finished) if held else {}
+            except KeyboardInterrupt:
+                yield from held
+                raise
+            for label, record in held:
+                yield label, replace(record, busy=busy.get(label))
         return finished, 0
 
+    def _warmed(self, inputs: Inputs, method: Method) -> float:
+        """Run the method once, uncounted, so that the GPU knows these lengths; return the seconds that it took."""
+        begin = time.perf_counter()
+        run_uncounted(self.lm, inputs, [method], max_new_tokens=WARM_PASS_TOKENS, ignore_end=True)
+        if self.tower.ran_in is None:
+            self.tower.clear()  # a recorded call must run and time the tower
+        return time.perf_counter() - begin
 
-def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method]) -> None:
+    def _busy(self, inputs: Inputs, methods: Iterable[Method]) -> dict[str, dict[str, float]]:
+        """Return the GPU's busy seconds of each stage by the setting's label, from one more call of each setting.
+
+        A setting whose call fails has none. The tower runs in the first call, and the others share its seconds.
+        """
+        found: dict[str, dict[str, float]] = {}
+        encoder = 0.0
+        self.tower.output.clear()
+        for method in methods:
+            runs = not self.tower.output
+            try:
+                with busy_seconds(self.lm):
+                    stages = method.generate(self.lm, inputs, max_new_tokens=self.plan.max_new_tokens).stages
+            except ANY_ERROR as error:
+                why = told(error)
+            else:
+                encoder = stages.encoder if runs else encoder
+                prefill = max(0.0, stages.llm_prefill)  # a difference, which rounding may send below 0
+                found[method.label] = {"encoder": encoder, "llm_prefill": prefill, "decode": stages.decode}
+                continue
+            free_memory()
+            self.say(f"{self.plan.task.key}: busy seconds of the GPU are missing: {why}")
+        return found
+
+
+def run_uncounted(lm: AudioLM, inputs: Inputs, methods: Iterable[Method], **options: Any) -> None:
     """Run every method once to warm up: the first call chooses kernels and claims memory."""
+    options = {"max_new_tokens": _WARM_UP_TOKENS, **options}
     for method in methods:
         try:
-            method.generate(lm, inputs, max_new_tokens=_WARM_UP_TOKENS)
+            method.generate(lm, inputs, **options)
         except ANY_ERROR:  # the run itself will fail in the same way, and record why
             free_memory()
 
@@ -164,6 +215,7 @@ def _record(
     tower: Generation,
     *,
     shared: bool,
+    warmed: float | None = None,
 ) -> Record:
     """Build the record of one sample of a batch.
 
@@ -191,6 +243,7 @@ def _record(
         peak_memory_bytes=peak_memory(generation, tower) if alone else None,
         time=_times(batch, generation, tower) if timed else None,
         session=plan.session if timed else None,
+        warmed=warmed,
         encoder_shared=shared if timed else None,
         forced_decode=forced if timed else None,
     )

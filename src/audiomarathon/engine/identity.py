@@ -17,6 +17,7 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
 from audiomarathon.runs.folder import CODE, RunFolder
 from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.settings import COLD, RunSettings
 
 
 def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
@@ -40,6 +41,11 @@ def _code(kind: str, things: Mapping[str, object], without: type | None = None) 
     return {name: found for name, found in hashes.items() if found}
 
 
+def _timed_as(settings: RunSettings) -> dict[str, str]:
+    """Return the settings on which the times of a GPU depend."""
+    return {"sdpa_backends": settings.sdpa_backends, "timing": COLD if settings.timing == COLD else "warm"}
+
+
 def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
     """Return the fields of the identity that all settings of a task share."""
     settings, hardware = setup.settings, setup.hardware
@@ -57,6 +63,7 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
         "device": hardware.name if settings.timing else None,
+        **(_timed_as(settings) if settings.timing and hardware.on_gpu else {}),
         **_code("task", {task.key: task}, without=Scorer),  # scorers may change: they judge stored replies again
         **({} if setup.spec.remote else _code("model", {setup.spec.key: setup.spec.load_family()})),
     }

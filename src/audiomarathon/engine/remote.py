@@ -32,6 +32,7 @@ from audiomarathon.thinking import without_thinking
 SAMPLING_RATE = 16_000
 _GIVE_UP = 6  # stop when so many samples in a row failed, plus two for each request that may run at once
 _QUIET_S = 10.0  # seconds without a reply until a line tells the user why
+_OF_SERVER = ("device", "device_map", "dtype", "attn_implementation", "sdpa_backends")
 _PATIENCE_S = 10.0  # seconds to wait for open requests when the run ends with an error
 
 
@@ -178,5 +179,5 @@ def _check_settings(settings: RunSettings) -> None:
         raise SettingsError(f"DECODE_TOKENS={settings.decode_tokens}: an endpoint stops at the end token; allowed: 0")
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if field.name in ("device", "device_map", "dtype", "attn_implementation") and value != field.default:
+        if field.name in _OF_SERVER and value != field.default:
             raise SettingsError(f"{field.metadata['env']}={value}: leave it out; the endpoint's server decides that")

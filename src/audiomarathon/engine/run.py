@@ -35,7 +35,7 @@ from audiomarathon.runs.folder import Job, RunFolder, read_run, with_context
 from audiomarathon.runs.record_line import to_line
 from audiomarathon.runs.scored import cannot_be_judged, judged, write_verdicts
 from audiomarathon.runs.summary import summarise
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import COLD, RunSettings
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import Say, counted
 from audiomarathon.tracking.following import following
@@ -267,7 +267,7 @@ def run_task(
 
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
-    clips = clip_hashes(samples)
+    clips, on_gpu = clip_hashes(samples), bool(settings.timing) and setup.hardware.on_gpu
     plan = Plan(
         task,
         samples,
@@ -275,6 +275,8 @@ def run_task(
         settings.decode_tokens,
         settings.seed,
         None if settings.timing else settings.batch_size,
+        warm=on_gpu and settings.timing != COLD,
+        profiled=frozenset(sample.id for sample in samples[: settings.busy_samples * on_gpu]),
         session=f"{now()} {os.getpid()}",  # two runs may start in one second
         clips=clips,
         control=(read_manifest(data.folder).control or {}).get("kind"),

@@ -26,6 +26,11 @@ class Hardware:
     dtype: str
     name: str
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the model runs on a GPU."""
+        return self.device.startswith("cuda")
+
 
 @dataclass(frozen=True)
 class Setup:

@@ -25,6 +25,7 @@ def about(setup: Setup) -> dict[str, str]:
         "device": setup.hardware.name,
         "dtype": setup.hardware.dtype,
         "attention": setup.settings.attn_implementation,
+        **({"sdpa_backends": setup.settings.sdpa_backends} if setup.hardware.on_gpu else {}),
         "audiomarathon": __version__,
         "torch": importlib.metadata.version("torch"),
         "transformers": importlib.metadata.version("transformers"),

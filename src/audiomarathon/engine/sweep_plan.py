@@ -17,8 +17,9 @@ from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
+from audiomarathon.costs.cost import TEXT_TOKENS, Drops, ideal_speed_up
 from audiomarathon.costs.flops import drops_of
-from audiomarathon.costs.prefill_flops import TEXT_TOKENS, Drops, ideal_speed_up
+from audiomarathon.engine.batches import WARM_PASS_TOKENS
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import check_batch_size, load_task
 from audiomarathon.engine.setup import Hardware, Setup, find_hardware
@@ -55,6 +56,22 @@ class Todo:
     heard: tuple[float, ...]
     durations: tuple[tuple[Method, tuple[float, ...]], ...]
     on_record: int
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The `generate` calls that a run makes of one sample.
+
+    Attributes
+    ----------
+    further
+        Tokens of each call of a setting beside the recorded one: the forced decode, and a GPU's warm pass.
+    towers
+        How often the audio tower runs, over all settings.
+    """
+
+    further: tuple[int, ...] = ()
+    towers: int = 1
 
 
 @dataclass(frozen=True)
@@ -103,9 +120,9 @@ def plan_sweep(
         for method in methods:
             method.check_config(facts.config)
     usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
-    speed = tflops or usual
+    speed, calls = tflops or usual, calls_of(settings, hardware)
     setup = Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, methods, spec) if checkpoint else None
-    parts = [_part(task, spec, facts, setup, settings, methods, (speed, bandwidth), say) for task in tasks]
+    parts = [_part(task, spec, facts, setup, settings, methods, (speed, bandwidth), calls, say) for task in tasks]
     name = checkpoint.name if checkpoint else settings.model_path or spec.checkpoint
     unknown = sum(part.runs and part.seconds is None for part in parts)
     lines = [
@@ -133,6 +150,10 @@ def plan_sweep(
             "--tflops sets it). They assume replies of the longest allowed length, and one read of the weights per "
             f"token at {bandwidth:g} GB/s. They leave out audio decoding and features. "
             "Run a few base samples first for better estimates."
+        )
+    if calls.towers > 1:
+        lines.append(
+            "Each recorded call follows an uncounted one, the warm pass (TIMING=cold leaves it out): included."
         )
     if why_not:
         lines.append(f"no estimate of memory, nor of the time of tasks without records: {why_not}")
@@ -169,6 +190,7 @@ def _part(
     settings: RunSettings,
     methods: Sequence[Method],
     speeds: tuple[float, float],
+    calls: Calls,
     say: Say,
 ) -> _Part:
     """Plan one task. If an error would stop the task, its line says so. `speeds` are TFLOP/s and GB/s."""
@@ -187,14 +209,14 @@ def _part(
     if todo.on_record:
         line += f", {counted(todo.on_record, 'reply', 'replies')} on record, {replies:,} to do"
     base = settings.results / task.key / (setup.checkpoint.folder_name if setup else "") / Base().label
-    if (measured := from_records(base, todo, settings.decode_tokens)) is not None:
+    if (measured := from_records(base, todo, calls)) is not None:
         seconds, count = measured
         how = f"{_hours(seconds)}, from {counted(count, 'base sample')} on record in {base}"
         return _Part(f"{line}: {how}", replies, seconds, longest)
     if facts is None:
         return _Part(f"{line}: time unknown", replies, None, longest)
     tokens = settings.max_new_tokens or task.max_new_tokens
-    seconds = from_flops(facts, spec, todo, speeds, tokens, settings.decode_tokens)
+    seconds = from_flops(facts, spec, todo, speeds, tokens, calls)
     return _Part(f"{line}: {_hours(seconds)}, from FLOPs", replies, seconds, longest, by_flops=True)
 
 
@@ -242,7 +264,13 @@ def _seconds(clips: Sequence[Path], most: float) -> float:
     return total
 
 
-def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, int] | None:
+def calls_of(settings: RunSettings, hardware: Hardware) -> Calls:
+    """Return the calls that a run's settings make of each sample."""
+    warm = hardware.on_gpu and settings.timing is True
+    return Calls((settings.decode_tokens,) * bool(settings.decode_tokens) + (WARM_PASS_TOKENS,) * warm, 1 + warm)
+
+
+def from_records(folder: Path, todo: Todo, calls: Calls) -> tuple[float, int] | None:
     """Estimate the time of the remaining work from the records of base, which are in `folder`.
 
     Return the seconds and the number of records used; None without usable records.
@@ -255,47 +283,40 @@ def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, i
         heard = sum(record.clip_seconds for record, _ in timed)
         if not heard:
             return None
-        once = sum(time[stage] for _, time in timed for stage in ("load", "preprocess", "encoder"))
+        once = sum(time["load"] + time["preprocess"] + calls.towers * time["encoder"] for _, time in timed)
         seconds = once / heard * sum(todo.heard)
         for method, durations in todo.durations:
             drops = drops_of(method) or Drops()
             for record, time in timed:
                 share = 1 / ideal_speed_up(run.cost, drops, record) if run.cost else 1.0
-                seconds += _after_encoder(record, time, share, decode_tokens) / heard * sum(durations)
+                seconds += _after_encoder(record, time, share, calls) / heard * sum(durations)
     except (RecordError, KeyError, TypeError):  # written by another version, or damaged
         return None
     return seconds, len(timed)
 
 
-def _after_encoder(record: Record, time: Mapping[str, float], share: float, decode_tokens: int) -> float:
-    """Estimate a sample's LLM prefill and decode time, in seconds, from a record of base.
-
-    A forced decode run is added if it is on: it is a second `generate` call, with its own prefill.
+def _after_encoder(record: Record, time: Mapping[str, float], share: float, calls: Calls) -> float:
+    """Estimate the seconds of LLM prefill and decode in all calls of a sample, from a record of base.
 
     Parameters
     ----------
     share
         The setting's LLM prefill as a fraction of base's.
     """
-    prefill, decode = time["llm_prefill"] * share, time["decode"]
-    if not decode_tokens:
-        return float(prefill + decode)
     forced = (record.forced_decode or {}).get("per_token")
-    per_token = forced or decode / max(1, (record.new_tokens or 1) - 1)
-    return float(2 * prefill + decode + decode_tokens * per_token)
+    per_token = forced or time["decode"] / max(1, (record.new_tokens or 1) - 1)
+    prefills = (1 + len(calls.further)) * time["llm_prefill"] * share
+    return float(prefills + time["decode"] + sum(calls.further) * per_token)
 
 
 def from_flops(
-    facts: ModelFacts, spec: ModelSpec, todo: Todo, speeds: tuple[float, float], new_tokens: int, decode_tokens: int
+    facts: ModelFacts, spec: ModelSpec, todo: Todo, speeds: tuple[float, float], new_tokens: int, calls: Calls
 ) -> float:
-    """Estimate the seconds of the remaining work from FLOPs. `speeds` are TFLOP/s and GB/s (to read weights).
-
-    A forced decode run (`decode_tokens` above 0) adds a second prefill.
-    """
+    """Estimate the seconds of the remaining work from FLOPs. `speeds` are TFLOP/s and GB/s (to read weights)."""
     flops, bandwidth = speeds[0] * 1e12, speeds[1] * 1e9
     layers = len(facts.cost.flops_per_token_per_layer)
-    prefills, tokens = (2, new_tokens + decode_tokens) if decode_tokens else (1, new_tokens)
-    total = sum(facts.cost.encoder(seconds) for seconds in todo.heard) / flops
+    prefills, tokens = 1 + len(calls.further), new_tokens + sum(calls.further)
+    total = calls.towers * sum(facts.cost.encoder(seconds) for seconds in todo.heard) / flops
     for method, durations in todo.durations:
         drops = drops_of(method) or Drops()
         for seconds in durations:

@@ -120,12 +120,14 @@ class LocalJudge(Judge):
     def _answers(self, batch: Sequence[tuple[Request, list[int]]]) -> list[Reply]:
         import torch
 
+        from audiomarathon.models.kernels import attention_kernels
+
         model, tokenizer = self._loaded
         begin = time.perf_counter()
         inputs = tokenizer.pad({"input_ids": [tokens for _request, tokens in batch]}, return_tensors="pt")
         limit = max(request.max_new_tokens for request, _tokens in batch)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), attention_kernels():
                 output = model.generate(**inputs.to(model.device), max_new_tokens=limit)
         except torch.OutOfMemoryError as error:
             text = f"{self.key}: a batch of {len(batch)} requests does not fit into GPU memory; lower --batch-size"

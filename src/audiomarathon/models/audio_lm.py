@@ -15,10 +15,12 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LogitsProc
 from audiomarathon.errors import LogitsError, ModelError
 from audiomarathon.models.chat import audio_token, chat_text, conversation, template_in, with_audio_tokens
 from audiomarathon.models.generation import Generation, Reply
+from audiomarathon.models.kernels import attention_kernels
 from audiomarathon.models.loading import check_loading, loading, pretrained
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.timing import CacheProbe, StageTimer, TokenWatch, make_clock
 from audiomarathon.models.trace import Trace
+from audiomarathon.settings import SDPA_BACKENDS
 
 
 class AudioLM:
@@ -52,6 +54,8 @@ class AudioLM:
     placeholder: str = ""
     """Text that the chat template writes for a clip; the tokenizer turns it into :attr:`audio_token`."""
     audio_token: int
+    sdpa_backends: str = SDPA_BACKENDS
+    """Kernels that :meth:`generate` lets sdpa use; see :func:`~audiomarathon.models.kernels.attention_kernels`."""
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         self.model = model.eval()
@@ -350,6 +354,7 @@ class AudioLM:
             stack.enter_context(cache.watching(self.decoder))
             stack.enter_context(timer.watching(self.audio_tower))
             stack.enter_context(self.generating(inputs, max_new_tokens))
+            stack.enter_context(attention_kernels(self.sdpa_backends))
             timer.start()
             output = self.model.generate(
                 **inputs.tensors,

@@ -24,6 +24,7 @@ from audiomarathon.benchmarks.xares.task import Recipe
 from audiomarathon.errors import ModelError
 from audiomarathon.metrics.wer import letter_errors, transcript_errors
 from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.kernels import attention_kernels
 from audiomarathon.models.loading import causal_lm
 from audiomarathon.probing.problem import Predicted, Problem, Step
 from audiomarathon.probing.published_probes import learning_rate
@@ -222,7 +223,7 @@ def adapted(
     def written(batch: Sequence[int]) -> list[str]:
         given, _ = inputs(batch, told=False)
         del given["labels"]
-        with warnings.catch_warnings(), half():
+        with warnings.catch_warnings(), half(), attention_kernels():
             warnings.filterwarnings("ignore", "Passing `repetition_penalty`")  # audio has no tokens to repeat
             made = writer.model.generate(
                 **given, max_new_tokens=_MOST_TOKENS, do_sample=False, repetition_penalty=_REPETITION_PENALTY,

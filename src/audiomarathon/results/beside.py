@@ -32,6 +32,8 @@ _SAID = {
 _CONDITIONS: Mapping[str, str] = {"checkpoint": "other checkpoint", "dtype": "{}", "attention": "{}", "seed": "seed {}"}
 _MODEL_CODE = f"{CODE}model "
 _MACHINE = ("cpu", "threads", "cuda")
+#: Settings on which the times of a GPU depend. Runs of older versions do not have them.
+_TIMED_AS = {"sdpa_backends": "with other attention kernels", "timing": "with and without a warm pass"}
 
 Timed = list[tuple[Record, Record]]
 
@@ -106,6 +108,10 @@ def other_machine(run: Run, base: Run) -> str:
         return "untimed runs"
     if own != other:
         return f"times of other devices ({own} and {other})"
+    for name, what in _TIMED_AS.items():
+        values = [one.identity.get(name, "unknown") for one in (run, base)]
+        if values[0] != values[1]:
+            return f"times {what} ({' and '.join(values)})"
     return "" if _sharing(run) == _sharing(base) else "times of workers that shared a GPU or cores in one run only"
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from audiomarathon.benchmarks import Task, get_task
 from audiomarathon.benchmarks.locate import walk
-from audiomarathon.costs.prefill_flops import Cost, Drops
+from audiomarathon.costs.cost import Cost, Drops
 from audiomarathon.errors import AudioMarathonError, RecordError, told
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict

@@ -1,0 +1,110 @@
+"""Measure how long a GPU works in each stage of a `generate` call, without the time in which it waits for Python.
+
+A stage whose busy seconds are far below its wall seconds is launch-bound: dropping tokens shortens the work, but not
+the launching of the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.loading import patched_attribute
+from audiomarathon.models.timing import Clock, CudaClock
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM
+
+_MARK = "spin_kernel"  # the kernel of `torch.cuda._sleep`
+
+#: A kernel's name, start and end.
+Kernel = tuple[str, float, float]
+
+
+def busy_until(kernels: Sequence[Kernel], moments: Sequence[float]) -> list[float]:
+    """Return the busy time up to each moment: the length of the union of the kernels' intervals before it.
+
+    Kernels may overlap, and a moment may lie inside a kernel. All times have the same unit.
+    """
+    points, total, ended = [(-np.inf, 0.0)], 0.0, -np.inf
+    for _name, start, end in sorted(kernels, key=lambda kernel: kernel[1:]):
+        if end > (begin := max(start, ended)):
+            points += [(begin, total), (end, total := total + end - begin)]
+            ended = end
+    times, busy = zip(*points[1:], strict=True) if points[1:] else ((0.0,), (0.0,))
+    return [float(value) for value in np.interp(moments, times, busy, left=0.0, right=total)]
+
+
+def busy_at_marks(kernels: Sequence[Kernel]) -> list[float]:
+    """Return the busy time up to each mark, in the order of the marks; marks themselves are no work."""
+    marks = sorted(start for name, start, _end in kernels if _MARK in name)
+    return busy_until([kernel for kernel in kernels if _MARK not in kernel[0]], marks)
+
+
+class BusyClock(Clock):
+    """Take the GPU's busy seconds instead of wall seconds, for one `generate` call.
+
+    A mark is a tiny kernel on the GPU's stream. The profiler starts when the call starts (the first `synchronize`), and
+    stops when it ends (the second). Then the spans between marks are read from its list of kernels.
+    """
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        super().__init__(devices)
+        self.profile: Any = None
+        self._marks = 0
+        self._busy: list[float] = []
+
+    def mark(self) -> Any:
+        """Launch a mark; return its number."""
+        torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
+        self._marks += 1
+        return self._marks - 1
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Return the busy seconds between two marks."""
+        return float(self._busy[end] - self._busy[start])
+
+    def synchronize(self) -> None:
+        """Wait for the GPU; then start the profiler, or stop it and read the kernels."""
+        super().synchronize()
+        if self.profile is None:
+            self.profile = profile(activities=[ProfilerActivity.CUDA])
+            self.profile.start()
+            return
+        self.profile.stop()
+        on_gpu = [
+            (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
+            for event in self.profile.events()
+            if event.device_type == DeviceType.CUDA and not event.is_user_annotation
+        ]
+        self.profile = None
+        self._busy = busy_at_marks(on_gpu)
+        if len(self._busy) != self._marks:
+            raise ModelError(f"the profiler saw {len(self._busy)} of {self._marks} marks, and {len(on_gpu)} kernels")
+
+
+@contextmanager
+def busy_seconds(lm: AudioLM) -> Iterator[None]:
+    """Inside the block, the next `generate` call of a model on one GPU reports busy seconds in its stages.
+
+    Raises
+    ------
+    ModelError
+        The model is not on one GPU, or the profiler may not see the GPU's kernels.
+    """
+    if not isinstance(lm.clock, CudaClock):
+        raise ModelError("busy seconds need a model on one GPU")
+    clock = BusyClock(lm.clock.devices)
+    with patched_attribute(lm, "clock", clock):
+        try:
+            yield
+        finally:
+            if clock.profile is not None:  # the call failed
+                clock.profile.stop()

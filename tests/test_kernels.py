@@ -1,0 +1,109 @@
+"""Which of sdpa's kernels may run: cuDNN's only by name, in every call, and as before after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import HOME, noise
+from torch import nn
+
+from audiomarathon.benchmarks import get_task
+from audiomarathon.compression.method import Base
+from audiomarathon.encoders.encoder import from_module
+from audiomarathon.engine.engine import open_local
+from audiomarathon.engine.identity import run_folders
+from audiomarathon.engine.run import load_task
+from audiomarathon.engine.setup import Hardware, find_setup
+from audiomarathon.engine.stamp import about
+from audiomarathon.errors import SettingsError
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.settings import RunSettings
+
+
+def allowed() -> dict[str, bool]:
+    cuda = torch.backends.cuda
+    return {
+        "flash": cuda.flash_sdp_enabled(),
+        "efficient": cuda.mem_efficient_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
+        "cudnn": cuda.cudnn_sdp_enabled(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"),
+    [
+        (None, {"flash", "efficient", "math"}),
+        ("math", {"math"}),
+        (" cuDNN, flash", {"cudnn", "flash"}),
+    ],
+)
+def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
+    tiny_checkpoint: Path, setting: str | None, names: set[str]
+) -> None:
+    settings = RunSettings.read({}, model_path=str(tiny_checkpoint), sdpa_backends=setting)
+    lm, before, seen = open_local(HOME, settings).lm, allowed(), list[dict[str, bool]]()
+    with (
+        lm.audio_tower.register_forward_pre_hook(lambda *_: seen.append(allowed())),
+        lm.lm_head.register_forward_pre_hook(lambda *_: seen.append(allowed())),
+    ):
+        Base().generate(lm, lm.prepare([Prompt("Which?", (noise(1.0),))]), max_new_tokens=3, ignore_end=True)
+    assert [{name for name, on in one.items() if on} for one in seen] == [names] * 4
+    assert allowed() == before
+
+
+def test_an_encoder_runs_with_them(no_env: Callable[[str, str], None]) -> None:
+    class LoudEncoder(nn.Module):
+        sampling_rate, output_dim, hop_size_in_ms = 16000, 1, 10
+        seen: dict[str, bool]
+
+        def forward(self, audio: torch.Tensor) -> torch.Tensor:
+            self.seen = allowed()
+            return audio.unfold(-1, 160, 160).abs().mean(-1, keepdim=True)
+
+    for setting, cudnn in ((None, False), ("math,cudnn", True)):
+        if setting:
+            no_env("SDPA_BACKENDS", setting)
+        encoder = from_module(LoudEncoder())
+        encoder.encode(torch.ones(1, 16000))
+        assert encoder.module.seen["cudnn"] is cudnn
+
+
+@pytest.mark.parametrize("text", ["fast", "flash;math", "flash,,math", ",", "all"])
+def test_other_names_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"SDPA_BACKENDS=.* allowed: flash, efficient, math, cudnn"):
+        RunSettings.read({"SDPA_BACKENDS": text})
+
+
+class TestIdentity:
+    """On a GPU, what times depend on is part of a run's identity; on a CPU there is nothing to add."""
+
+    @pytest.fixture
+    def identity(self, tiny_checkpoint: Path, tmp_path: Path, no_env: object) -> Callable[..., dict[str, Any]]:
+        def of(device: str, **flags: str) -> dict[str, Any]:
+            settings = RunSettings.read({}, data="mini", model_path=str(tiny_checkpoint), results=tmp_path, **flags)
+            setup = replace(find_setup(HOME, settings, [Base()]), hardware=Hardware(device, "bfloat16", "H"))
+            task = get_task("tau")
+            ((_base, folder),) = run_folders(setup, task, load_task(task, settings, lambda _line: None))
+            with folder:
+                folder.write_run({})
+                (folder.samples_file).write_text("")
+            return {**folder.identity, "certificate": about(setup)}
+
+        return of
+
+    def test_of_a_timed_run_on_a_gpu(self, identity: Callable[..., dict[str, Any]]) -> None:
+        found = identity("cuda:0")
+        assert (found["sdpa_backends"], found["timing"]) == ("flash,efficient,math", "warm")
+        assert found["certificate"]["sdpa_backends"] == "flash,efficient,math"
+        assert identity("cuda", timing="cold", sdpa_backends="math")["timing"] == "cold"
+
+    def test_of_other_runs(self, identity: Callable[..., dict[str, Any]]) -> None:
+        for device, timing in (("cpu", "1"), ("cpu", "cold"), ("cuda", "0")):
+            assert not {"sdpa_backends", "timing"} & {*identity(device, timing=timing)}
+        assert "sdpa_backends" not in identity("cpu")["certificate"]
