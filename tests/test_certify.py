@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from audiomarathon.certify.check_result import Finding
 from audiomarathon.certify.method_checks import RATIO, _wrong_positions, dropping
 from audiomarathon.certify.model_checks import hears
 from audiomarathon.certify.oracles import Hidden
+from audiomarathon.certify.timing_checks import fresh_lengths
 from audiomarathon.cli.app import main
 from audiomarathon.compression import press
 from audiomarathon.compression.dropping import Drop
@@ -35,13 +37,14 @@ from audiomarathon.compression.method import Base, kept_count
 from audiomarathon.compression.presses.snapkv import SnapKV
 from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.compression.pruners.random import Random
-from audiomarathon.compression.registry import all_methods
+from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.engine import encoder_cache
 from audiomarathon.engine import stamp as stamps
 from audiomarathon.engine.engine import LocalEngine, open_local
 from audiomarathon.engine.setup import Setup
 from audiomarathon.models import audio_lm
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.merge import Merge
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.timing import Stages
 from audiomarathon.settings import RunSettings
@@ -178,6 +181,29 @@ def test_times_that_cannot_be_are_told(monkeypatch: pytest.MonkeyPatch, wall: fl
     assert (found.verdict, said in found.figure) == ("fail" if said else "pass", True)
 
 
+@pytest.mark.parametrize(
+    ("slow_lengths", "verdict"), [(0, "pass"), (3, "pass"), (4, "fail")], ids=["none", "by chance", "always"]
+)
+def test_a_new_length_that_is_slow_once_is_told(
+    session: LocalEngine, monkeypatch: pytest.MonkeyPatch, slow_lengths: int, verdict: str
+) -> None:
+    """Each length is tried in one attempt; an attempt passes if its first call is as fast as later ones."""
+    met: dict[int, int] = {}
+
+    def generate(_base: Base, _lm: AudioLM, inputs: Any, **_: Any) -> Any:
+        length = inputs.audio_mask.shape[1]
+        calls = met[length] = met.get(length, 0) + 1
+        slow = 1.2 if calls == 1 and len(met) <= slow_lengths else 1.0
+        return SimpleNamespace(stages=Stages(1.0, slow, 1.0))
+
+    monkeypatch.setattr(timing_checks, "run_uncounted", lambda *_, **__: None)
+    monkeypatch.setattr(Base, "generate", generate)
+    found = fresh_lengths(Bench(session.lm, session.setup.checkpoint.path, SECONDS))
+    assert found.verdict == verdict
+    assert f"llm_prefill {'1.20' if verdict == 'fail' else '1.00'}" in found.figure
+    assert len(met) == min(slow_lengths + 1, 4)
+
+
 def test_a_model_that_does_not_hear_the_end_of_long_clips_is_told(
     session: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +292,25 @@ class TestPlantedFaults:
         states, bench = Drop.states, Bench(session.lm, session.setup.checkpoint.path, SECONDS)
         monkeypatch.setattr(Drop, "states", lambda drop, hidden: states(drop, hidden) * (1 + 5e-7))
         found = dropping(bench, Random())
+        assert (found.verdict, "hidden states that enter layer" in found.figure) == ("fail", True)
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_merges_pass_in_every_precision_and_one_without_a_weight_fails(
+        self, tiny_checkpoint: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings = RunSettings.read({}, model_path=str(tiny_checkpoint), dtype=dtype)
+        bench = Bench(open_local(HOME, settings).lm, tiny_checkpoint, SECONDS)
+        for method in (get_method("merge_adjacent", 0.5), get_method("merge_frame", 0.5)):
+            assert "hidden states" not in dropping(bench, method).figure
+        of = Merge.of
+
+        def without_one(merge: Merge, states: torch.Tensor) -> torch.Tensor:
+            weight = merge.weight.clone()
+            weight[len(weight) // 2] = 0
+            return of(replace(merge, weight=weight), states)
+
+        monkeypatch.setattr(Merge, "of", without_one)
+        found = dropping(bench, get_method("merge_adjacent", 0.5))
         assert (found.verdict, "hidden states that enter layer" in found.figure) == ("fail", True)
 
     @pytest.mark.long

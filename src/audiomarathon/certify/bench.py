@@ -18,6 +18,7 @@ from audiomarathon.embedded.signals import noise, voice
 from audiomarathon.errors import MethodError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
+from audiomarathon.models.kernels import attention_kernels
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 QUESTION = "What is said in this recording? Answer in one sentence."
@@ -167,7 +168,7 @@ class Bench:
             return_dict_in_generate=True,
             output_logits=True,
         )
-        with torch.inference_mode():
+        with torch.inference_mode(), attention_kernels(self.lm.sdpa_backends):
             done = self.lm.model.generate(**tensors, generation_config=config)
         new = done.sequences[0, tensors["input_ids"].shape[1] :].tolist()
         return Replied(tuple(new), torch.stack(done.logits)[:, 0].float().cpu())

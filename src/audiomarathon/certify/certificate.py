@@ -85,7 +85,7 @@ class Certificate:
         }
 
 
-def checks(users_methods: Sequence[Method] = ()) -> Iterator[Check]:
+def checks(users_methods: Sequence[Method] = (), *, on_gpu: bool = False) -> Iterator[Check]:
     """Yield every check in order: of the model, of each method (registered or the user's), of batches and times."""
     yield Check("documented", "base replies differently from the model's documented code", model_checks.documented)
     yield Check(
@@ -107,6 +107,9 @@ def checks(users_methods: Sequence[Method] = ()) -> Iterator[Check]:
             yield Check(f"pressing {method.key}", meaning, functools.partial(method_checks.pressing, method=method))
     yield Check("batch", "a reply depends on the other samples of its batch", model_checks.batch)
     yield Check("timing", "recorded times are not the stages' times", timing_checks.timing)
+    if on_gpu:
+        meaning = "the first call at a length takes longer than later ones, so speed-ups are wrong"
+        yield Check("fresh lengths", meaning, timing_checks.fresh_lengths)
     meaning = "a setting may get another sample's audio, or the encoder runs too often"
     yield Check("shared encoder", meaning, timing_checks.shared_encoder)
     yield Check("leftovers", "one setting changes the result of the next setting", model_checks.leftovers)
@@ -142,7 +145,7 @@ def certify(
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # the check `greedy` sets a sampling config on purpose
     try:
-        for check in checks(methods):
+        for check in checks(methods, on_gpu=engine.setup.hardware.on_gpu):
             finding = _result(check, bench)
             log(f"{check.name}: {finding.verdict}")
             rows.append((check, finding))

@@ -67,10 +67,13 @@ def hidden_instead_of_dropped(
 
 
 def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Tensor:
-    """Merge the audio tokens of states (…, S, D) into shape (…, k, D), by one product with a (k, N) matrix."""
-    weights = torch.zeros(len(merge.kept), len(audio), dtype=torch.float64)
-    weights[merge.group.cpu(), torch.arange(len(audio))] = merge.weight.double().cpu()
-    found: torch.Tensor = weights.to(states.device) @ states[..., audio.to(states.device), :].double()
+    """Merge the audio tokens of states (…, S, D) into shape (…, k, D), by one product with a (k, N) matrix.
+
+    Like :meth:`Merge.of`, it sums in float32 and rounds once to the states' precision.
+    """
+    weights = torch.zeros(len(merge.kept), len(audio))
+    weights[merge.group.cpu(), torch.arange(len(audio))] = merge.weight.float().cpu()
+    found: torch.Tensor = weights.to(states.device) @ states[..., audio.to(states.device), :].float()
     return found.to(states.dtype)
 
 

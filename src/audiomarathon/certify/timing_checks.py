@@ -14,12 +14,18 @@ from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.costs.cost import LAUNCH_BOUND
 from audiomarathon.engine import encoder_cache
+from audiomarathon.engine.batches import WARM_PASS_TOKENS
+from audiomarathon.engine.evaluate import run_uncounted
 from audiomarathon.engine.stamp import PASS
+from audiomarathon.errors import ModelError
+from audiomarathon.models.busy import busy_seconds
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.timing import Stages
 
 _FEW, _MANY, _ROUNDS, _ATTEMPTS = 4, 24, 3, 4
+_FRESH = 1.15
 _STAGES = ("encoder", "llm_prefill", "decode")
 
 
@@ -78,6 +84,41 @@ def _timed(bench: Bench, tokens: int) -> _Timed:
     done = Base().generate(bench.lm, bench.inputs, max_new_tokens=tokens, ignore_end=True)
     bench.lm.clock.synchronize()
     return _Timed(done.stages, time.perf_counter() - start)
+
+
+def fresh_lengths(bench: Bench) -> Finding:
+    """Check on a GPU that the recorded call at a new length takes at most 15 % longer than later ones at that length.
+
+    A run's rules apply: an uncounted call of three tokens comes first. Each attempt has a new length.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        found = _fresh(bench, 1 + 0.13 * attempt)
+        if found.verdict == PASS:
+            break
+    return found
+
+
+def _fresh(bench: Bench, lengths: float) -> Finding:
+    inputs = bench.lm.prepare([Prompt(bench.prompt.text, (bench.clip(4, lengths),))])
+
+    def stages() -> Stages:
+        return Base().generate(bench.lm, inputs, max_new_tokens=_MANY, ignore_end=True).stages
+
+    run_uncounted(bench.lm, inputs, [Base()], max_new_tokens=WARM_PASS_TOKENS, ignore_end=True)
+    first, later = stages(), [stages() for _ in range(_ROUNDS)]
+    steady = {name: min(getattr(one, name) for one in later) for name in _STAGES}
+    ratios = {name: getattr(first, name) / steady[name] for name in _STAGES}
+    figure = "first ÷ later calls: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    try:
+        with busy_seconds(bench.lm):
+            busy = stages()
+    except ModelError as error:
+        figure += f"; {error}"
+    else:
+        shares = {name: getattr(busy, name) / steady[name] for name in _STAGES}
+        bound = [f"{name} ({share:.0%} busy)" for name, share in shares.items() if share < LAUNCH_BOUND]
+        figure += f"; launch-bound: {', '.join(bound) or 'none'}"
+    return Finding.of(max(ratios.values()) <= _FRESH, figure)
 
 
 def shared_encoder(bench: Bench) -> Finding:

@@ -17,7 +17,7 @@ _SHORTEST = 1.0
 _MARKS = {"pass": "good", "fail": "bad"}
 
 
-@with_settings("model_path", "device", "device_map", "dtype", "attn_implementation")
+@with_settings("model_path", "device", "device_map", "dtype", "attn_implementation", "sdpa_backends")
 def certify(
     settings: RunSettings,
     model: Model = "embedded",
@@ -62,7 +62,8 @@ def certify(
         write_json(output, certificate.as_json())
     about = certificate.about
     title = (
-        f"{certificate.model} on {about['device']}, {about['dtype']}, {about['attention']}: "
+        f"{certificate.model} on {about['device']}, {about['dtype']}, "
+        f"{' '.join(filter(None, (about['attention'], about.get('sdpa_backends'))))}: "
         f"{certificate.verdict.upper()} ({certificate.took_seconds:.0f} s)"
     )
     rows = [
