@@ -274,7 +274,8 @@ class PageData:
         shown = ("difference", "p", "llm_", "first_", "decode_per")
         kept = {name: value for name, value in comparison_row(row).items() if name.startswith(shown)}
         n, timed = self._n(scope, place), row.timed
-        kept["first_token_speedup_said"] = f"n {timed}" if timed not in (0, n) else ""
+        few = f"n {timed}" if timed not in (0, n) else ""
+        kept["first_token_speedup_said"] = ", ".join(filter(None, [few, kept["first_token_speedup_said"]]))
         assert setting.base is not None
         shared = [compared[setting.base].shared[row.side][task] for task in row.tasks]
         kept["llm_prefill_speedup"] = speed_up_alone(shared, "llm_prefill")

@@ -180,12 +180,7 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
     row |= {"kv_lengths": " ".join(f"{length:g}" for length in lengths), "_kv_length_a_layer": lengths_text(lengths)}
     row["scoring_s"] = saved.get("scoring_s")
     for name in _SPEED_UPS:
-        speed_up = saved.get(name) or {}
-        column = f"{name}_speedup"
-        row |= with_interval(column, speed_up.get("measured"), speed_up.get("interval"))
-        if name != "decode_per_token":
-            row[f"{column}_ideal"] = ideal = speed_up.get("ideal")
-            row[f"{column}_said"] = f"ideal {ideal:.2f}" if ideal is not None else ""
+        row |= _speed_up(name, saved.get(name) or {})
     row |= {"kv_bytes_ratio": saved.get("kv_bytes_ratio"), "compared_samples": saved.get("compared_samples")}
     row["across_sessions"] = saved.get("across_sessions")
     if row["llm_prefill_speedup"] is not None:
@@ -193,6 +188,18 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
         remarks = [row["llm_prefill_speedup_said"], some, "*" * bool(row["across_sessions"])]
         row["llm_prefill_speedup_said"] = ", ".join(filter(None, remarks))
     return row
+
+
+def _speed_up(stage: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells of a stage's speed-up, which :func:`~audiomarathon.results.pairs.gains` returned."""
+    column = f"{stage}_speedup"
+    row = with_interval(column, found.get("measured"), found.get("interval"))
+    ideal, work = found.get("ideal"), found.get("work")
+    said = [] if ideal is None else [f"ideal {ideal:.2f}"]
+    said += [] if work is None else [f"{work:.2f} of GPU work"]
+    said += ["launch-bound"] * bool(found.get("launch_bound"))
+    row |= {f"{column}_ideal": ideal, f"{column}_work": work, f"{column}_launch_bound": found.get("launch_bound")}
+    return row | {f"{column}_said": ", ".join(said)}
 
 
 def results(found: Sequence[Result], title: str = "") -> Table:
@@ -227,8 +234,9 @@ def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
 def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
     """Return two tables of a sweep's settings: scores and times, and savings against base on the same samples.
 
-    A speed-up is the median over samples of base ÷ setting, with its 95 % interval; `ideal` is computed from FLOPs.
-    Decode is measured only in runs with a forced number of tokens (`DECODE_TOKENS`).
+    A speed-up is the median over samples of base ÷ setting, with its 95 % interval. `ideal` is computed from the FLOPs
+    of prefill, or from the bytes that a decode step reads. Decode is measured only in runs with a forced number of
+    tokens (`DECODE_TOKENS`).
     """
     rows = [result_row(one.result, one.savings, one) for one in settings]
     title = f"Scores and times (medians){of}"
@@ -298,8 +306,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
     fixed = row.alike == AS_BASE  # a test says nothing if replies cannot differ
     speeds: dict[str, Any] = {}
     for stage, speed in row.speed_ups.items():
-        found = speed or {"measured": None, "interval": None}
-        speeds |= with_interval(f"{stage}_speedup", found["measured"], found["interval"])
+        speeds |= _speed_up(stage, speed or {})
     return {
         "tasks": " ".join(row.tasks),
         "setting": row.side,

@@ -13,7 +13,7 @@ from typing import Any
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import DRAWS, Drawn, PairedResult, holm, judge
-from audiomarathon.results.pairs import AS_BASE, STAGES, Pairs, mean_scores, measured, speed_up
+from audiomarathon.results.pairs import AS_BASE, STAGES, Pairs, gains, mean_scores
 from audiomarathon.results.scopes import kind_of, scopes_of
 from audiomarathon.results.systems import System, find_reference
 
@@ -50,8 +50,8 @@ class Comparison:
         p of McNemar's exact test; None unless the row is one task, every sample is a separate cluster, and every reply
         is right or wrong.
     speed_ups
-        For each stage of :data:`STAGES`: `measured` (median of the reference's time ÷ the system's; above 1, the system
-        is faster) and `interval`; None without comparable times.
+        For each stage of :data:`STAGES`, the reference's time ÷ the system's (above 1, the system is faster) and its
+        ideal, as :func:`~audiomarathon.results.pairs.gains` returns them; None without comparable times.
     untimed
         Why speed-ups (of decode, or of all stages) are missing; "" if none is missing.
     clusters
@@ -285,7 +285,7 @@ def row_of(
         verdict=verdict,
         p_adjusted=verdict.p,
         mcnemar=members[0].mcnemar if len(members) == 1 else None,
-        speed_ups={stage: measured(speed_up(members, stage, seed)) if stage in stages else None for stage in STAGES},
+        speed_ups={stage: gains(members, stage, seed) if stage in stages else None for stage in STAGES},
         untimed="; ".join(
             dict.fromkeys(one.untimed or one.undecoded for one in members if one.untimed or one.undecoded)
         ),

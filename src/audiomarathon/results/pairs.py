@@ -19,13 +19,13 @@ from audiomarathon.benchmarks import Task, get_task
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.press import ONE_TOKEN
-from audiomarathon.costs.prefill_flops import ideal_speed_up
+from audiomarathon.costs.cost import LAUNCH_BOUND, flops_of, ideal_speed_up
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import same
 from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict
-from audiomarathon.results.beside import other_question, timed_pairs
+from audiomarathon.results.beside import Timed, other_question, timed_pairs
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.summary import busy, note_of
 from audiomarathon.scoring.scorer import sums_of
@@ -36,6 +36,12 @@ STAGES: Mapping[str, Callable[[Record], float | None]] = {
     "llm_prefill": lambda record: time_of(record, "llm_prefill"),
     "first_token": lambda record: time_of(record, "prefill"),
     "decode_per_token": lambda record: (record.forced_decode or {}).get("per_token"),
+}
+#: The same stages, from the busy or the wall seconds of one call that decoded until the reply's end.
+_OF_CALL: Mapping[str, Callable[[Mapping[str, float], int], float | None]] = {
+    "llm_prefill": lambda seconds, _steps: seconds["llm_prefill"],
+    "first_token": lambda seconds, _steps: seconds["encoder"] + seconds["llm_prefill"],
+    "decode_per_token": lambda seconds, steps: seconds["decode"] / steps if steps > 0 else None,
 }
 AS_BASE = "= base"
 
@@ -149,6 +155,16 @@ class Pairs:
         return np.random.default_rng([seed, *self.task.key.encode()])
 
     @property
+    def records(self) -> Timed:
+        """The records of all pairs, timed or not: (reference's, run's)."""
+        return [(base.record, own.record) for base, own in self.pairs]
+
+    def ideal(self, stage: str, pair: tuple[Record, Record]) -> float | None:
+        """Return a perfect machine's speed-up of a stage for one pair (reference's record, run's); None if unknown."""
+        base, own = (_work(run, record, stage) for run, record in zip((self.base, self.run), pair, strict=True))
+        return base / own if base and own else None
+
+    @property
     def alike(self) -> str:
         """Why all replies equal the reference's: "= base" if they cannot differ, "same replies" if they just do not.
 
@@ -246,11 +262,54 @@ def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed
     return Resampler(seed).median([value for value, _ in ratios], [cluster for _, cluster in ratios])
 
 
-def measured(found: Estimate | None) -> dict[str, Any] | None:
-    """Return a speed-up for JSON: `measured` and `interval`."""
+def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | None:
+    """Return a stage's speed-up for JSON; None without comparable times.
+
+    Keys: `measured` and `interval` (see :func:`speed_up`), `ideal` (see :func:`ideal_gain`), `work` (the median over
+    the profiled samples of the reference's busy seconds of the GPU ÷ the run's; None without any), `launch_bound`
+    (whether the GPU is busy in less than 60 % of the run's seconds; None if unknown).
+    """
+    found = speed_up(members, stage, seed)
     if found is None:
         return None
-    return {"measured": found.value, "interval": list(found.interval) if found.interval else None}
+    work, shares, of = list[float](), list[float](), _OF_CALL[stage]
+    for base, own in (pair for one in members for pair in one.timed):
+        busy, before = (one.busy and of(one.busy, (one.new_tokens or 0) - 1) for one in (own, base))
+        wall = own.time and of(own.time, (own.new_tokens or 0) - 1)
+        if busy and before and wall:
+            work.append(before / busy)
+            shares.append(busy / wall)
+    return {
+        "measured": found.value,
+        "interval": list(found.interval) if found.interval else None,
+        "ideal": ideal_gain(members, stage),
+        "work": float(np.median(work)) if work else None,
+        "launch_bound": float(np.median(shares)) < LAUNCH_BOUND if shares else None,
+    }
+
+
+def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
+    """Return the median over samples of what a perfect machine gains; None if a run does not record its costs.
+
+    For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads, weights and
+    cache: the reference's ÷ the run's, for one sample (times are taken with batch size 1).
+    """
+    found = [one.ideal(stage, pair) for one in members for pair in one.timed or one.records]
+    known = [ratio for ratio in found if ratio is not None]
+    return float(np.median(known)) if known and len(known) == len(found) else None
+
+
+def _work(run: Run, record: Record, stage: str) -> float | None:
+    """Return the FLOPs of a sample's prefill, or the bytes that a decode step reads; None if unknown."""
+    cost, drops = run.cost, run.drops
+    if cost is None:
+        return None
+    if stage == "decode_per_token":
+        return None if None in (cost.weight_bytes, record.kv_bytes) else cost.step_bytes(record.kv_bytes or 0)
+    whole = stage == "first_token"
+    if drops is None or (whole and cost.encoder_flops_per_second is None):
+        return None
+    return flops_of(cost, drops, record, encoder=whole)
 
 
 def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:

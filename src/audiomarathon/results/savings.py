@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_of, means_of
-from audiomarathon.results.pairs import STAGES, Pairs, ideal_of, measured, median_ratio, speed_up
+from audiomarathon.results.pairs import STAGES, Pairs, gains, ideal_gain, ideal_of, median_ratio
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.summary import note_of
 
@@ -15,8 +15,8 @@ from audiomarathon.runs.summary import note_of
 def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
     """Return a setting's savings for its summary: speed-up of each stage, share of audio tokens kept, KV cache.
 
-    Every speed-up is base ÷ setting, so above 1 the setting is faster. `measured` is the median over the samples with
-    comparable times, with a 95 % interval over clusters. `ideal` is the same median, computed from FLOPs.
+    Every speed-up is base ÷ setting, so above 1 the setting is faster; see :func:`~audiomarathon.results.pairs.gains`.
+    Without comparable times, the ideals of prefill are over all samples.
 
     Parameters
     ----------
@@ -26,10 +26,11 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
     records = list(run.records.values())
     timed = [own for _, own in pairs.timed] if pairs else []
     compared = timed or records
-    nothing: dict[str, Any] = {"measured": None, "interval": None}
-    found = {stage: measured(speed_up([pairs], stage, seed) if pairs else None) or dict(nothing) for stage in STAGES}
-    found["llm_prefill"]["ideal"] = ideal_of(run, compared)
-    found["first_token"]["ideal"] = ideal_of(run, compared, encoder=True)
+    nothing: dict[str, Any] = {"measured": None, "interval": None, "work": None, "launch_bound": None}
+    found = {stage: (gains([pairs], stage, seed) if pairs else None) or dict(nothing) for stage in STAGES}
+    found["llm_prefill"].setdefault("ideal", ideal_of(run, compared))
+    found["first_token"].setdefault("ideal", ideal_of(run, compared, encoder=True))
+    found["decode_per_token"].setdefault("ideal", ideal_gain([pairs], "decode_per_token") if pairs else None)
     kept = [r.kept_audio_tokens for r in records]
     scoring = [r.time["scoring"] for r in records if r.time and "scoring" in r.time]
     audio = sum(r.audio_tokens or 0 for r in records)  # endpoints may not report it
