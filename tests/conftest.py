@@ -152,10 +152,11 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `long`, unless all is asked for; `real` tests are run alone."""
-    real = os.environ.get("AUDIOMARATHON_TESTS") == "real"
+    """Leave out what is marked `long`, unless all is asked for; `real` and `gpu` tests are run alone."""
+    real, gpu = (os.environ.get("AUDIOMARATHON_TESTS") == kind for kind in ("real", "gpu"))
     kept = [item for item in items if ALL or (not item.get_closest_marker("long") and is_paired(item))]
     kept = [item for item in kept if bool(item.get_closest_marker("real")) is real]
+    kept = [item for item in kept if bool(item.get_closest_marker("gpu")) is gpu]
     staying = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in staying])
     items[:] = kept

@@ -1,0 +1,263 @@
+"""What only a GPU can show; `make test-gpu`.
+
+`GPU_TESTS_DEVICE=cpu` runs what a CPU can run of it, to try the tests themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_folders
+import torch
+from builders import records_in
+from conftest import HOME, call, noise, skip_unless_carried
+from families import FAMILIES
+
+from audiomarathon.certify.bench import Bench
+from audiomarathon.certify.timing_checks import fresh_lengths
+from audiomarathon.compression.composed import Composed
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.encoders.encoder import load_encoder
+from audiomarathon.engine.run import run
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.busy import busy_seconds
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.registry import get_model
+from audiomarathon.models.timing import StageTimer
+from audiomarathon.settings import RunSettings
+
+DEVICE = os.environ.get("GPU_TESTS_DEVICE", "cuda")
+ON_GPU = DEVICE != "cpu"
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(ON_GPU and not torch.cuda.is_available(), reason="no GPU that PyTorch can use"),
+]
+only_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+
+AT_LAYER = [Base(), *(get_method(one.key, 0.5, 2) for one in all_methods() if not isinstance(one, Base))]
+METHODS = [
+    *AT_LAYER,
+    *(replace(one, at="input") for one in AT_LAYER if hasattr(one, "at") and one.key in ("random", "frame")),
+    *(replace(one, at="input") for one in AT_LAYER if one.key.startswith("merge")),
+    get_method("fast_v:0.5+snapkv:0.3"),
+]
+PROMPTS = [
+    Prompt("Which is it?\n\nA. cat\nB. dog", (noise(7.3, 1), noise(3.05, 2)), seed=11),
+    Prompt("And now?", (noise(4.0, 3),), seed=12),
+]
+#: A score that differs by less than this, in units of the scores' spread, is a tie.
+TIE = 1e-3
+
+
+@pytest.fixture(scope="session")
+def on(family_checkpoint: Callable[[str], Path]) -> Callable[[str, str, str], AudioLM]:
+    """Return a family's tiny model on a device, in a precision."""
+
+    @cache
+    def load(key: str, device: str, dtype: str) -> AudioLM:
+        family = get_model(key).load_family()
+        return family.load(family_checkpoint(key), device=device, dtype=dtype, attn_implementation="sdpa")
+
+    return load
+
+
+def reply(lm: AudioLM, method: Method, prompts: Sequence[Prompt] = PROMPTS[:1]) -> Generation:
+    return method.generate(lm, lm.prepare(prompts), max_new_tokens=4, ignore_end=True, keep_logits=True)
+
+
+@contextmanager
+def choices() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Collect what methods rank inside the block: the scores, and the indices in their order."""
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def noting(rank: Any) -> Any:
+        def call_(scores: torch.Tensor, *args: Any, **options: Any) -> Any:
+            ranked = rank(scores, *args, **options)
+            if "compression" in sys._getframe(1).f_code.co_filename and scores.is_floating_point():
+                found.append((scores.double().cpu(), ranked.indices.cpu()))
+            return ranked
+
+        return call_
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("topk", "sort"):
+            patch.setattr(torch.Tensor, name, noting(getattr(torch.Tensor, name)))
+        yield found
+
+
+def is_tie(here: list[tuple[torch.Tensor, torch.Tensor]], there: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+    """Whether two devices first ranked differently where their scores are equal up to rounding."""
+    for (scores, order), (others, other_order) in zip(here, there, strict=True):
+        if not torch.equal(order, other_order):
+            finite = scores.isfinite() & others.isfinite()
+            return bool((scores - others)[finite].abs().max() <= TIE * scores[finite].std())
+    return False
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: f"{one.label}")
+@pytest.mark.parametrize("key", FAMILIES)
+def test_a_gpu_replies_as_a_cpu_does(on: Callable[[str, str, str], AudioLM], key: str, method: Method) -> None:
+    cpu, gpu = on(key, "cpu", "float32"), on(key, DEVICE, "float32")
+    skip_unless_carried(cpu, method)
+    for prompts in (PROMPTS[:1], PROMPTS)[: 1 + method.batches]:
+        with choices() as here:
+            expected = reply(cpu, method, prompts)
+        with choices() as there:
+            found = reply(gpu, method, prompts)
+        assert (found.kept_audio_tokens, found.kv_lengths) == (expected.kept_audio_tokens, expected.kv_lengths)
+        kept = [(one.kept_positions or (), one.merges or ()) for one in (found, expected)]
+        same = all(torch.equal(one, other) for one, other in zip(kept[0][0], kept[1][0], strict=True))
+        apart = (found.logits - expected.logits).abs().max() / expected.logits.abs().max()  # type: ignore[operator, union-attr]
+        assert (same and apart <= 2e-3) or is_tie(here, there)
+
+
+@pytest.mark.parametrize("method", METHODS[1:], ids=lambda one: f"{one.label}")
+@pytest.mark.parametrize("key", FAMILIES)
+def test_ratio_0_is_base_to_the_bit_in_bfloat16(
+    on: Callable[[str, str, str], AudioLM], key: str, method: Method
+) -> None:
+    lm = on(key, DEVICE, "bfloat16")
+    skip_unless_carried(lm, method)
+    if isinstance(method, Composed):
+        method = replace(method, first=replace(method.first, ratio=0.0), second=replace(method.second, ratio=0.0))
+    assert torch.equal(reply(lm, replace(method, ratio=0.0)).logits, reply(lm, Base()).logits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: f"{one.label}")
+def test_two_calls_are_equal_and_leave_no_memory(on: Callable[[str, str, str], AudioLM], method: Method) -> None:
+    lm = on(HOME, DEVICE, "bfloat16")
+    first = reply(lm, method).logits
+    level = torch.cuda.memory_allocated() if ON_GPU else 0
+    again = reply(lm, method)
+    assert torch.equal(first, again.logits)  # type: ignore[arg-type]
+    assert again.peak_memory_bytes is None or again.peak_memory_bytes > level
+    del again
+    assert (torch.cuda.memory_allocated() if ON_GPU else 0) <= level
+
+
+@only_gpu
+@pytest.mark.parametrize("method", METHODS[1:], ids=lambda one: f"{one.label}")
+@pytest.mark.parametrize("key", FAMILIES)
+def test_no_method_waits_more_often_than_base(
+    on: Callable[[str, str, str], AudioLM], key: str, method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = on(key, DEVICE, "bfloat16")
+    skip_unless_carried(lm, method)
+    marks: list[int] = []
+
+    def waits(one: Method) -> int:
+        marks.clear()
+        with warnings.catch_warnings(record=True) as seen, monkeypatch.context() as patch:
+            warnings.simplefilter("always")
+            for name in ("start", "mark_first_token"):
+                step = getattr(StageTimer, name)
+                patch.setattr(StageTimer, name, lambda timer, step=step: (step(timer), marks.append(len(seen))))
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                reply(lm, one)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        return marks[1] - marks[0]
+
+    assert waits(method) <= waits(Base())
+
+
+@only_gpu
+def test_a_new_length_is_as_fast_as_a_known_one(on: Callable[[str, str, str], AudioLM], tiny_checkpoint: Path) -> None:
+    found = fresh_lengths(Bench(on(HOME, DEVICE, "bfloat16"), tiny_checkpoint, 30.0))
+    assert found.verdict == "pass", found.figure
+
+
+@only_gpu
+def test_busy_seconds_are_part_of_wall_seconds(on: Callable[[str, str, str], AudioLM]) -> None:
+    lm = on(HOME, DEVICE, "bfloat16")
+    wall = min((reply(lm, Base()).stages for _ in range(5)), key=lambda one: one.llm_prefill)
+    with busy_seconds(lm):
+        busy = reply(lm, Base()).stages
+    for name in ("encoder", "llm_prefill", "decode"):
+        assert 0 < getattr(busy, name) < 1.2 * getattr(wall, name), name
+
+
+@pytest.fixture
+def go(tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> Callable[..., list[list[dict[str, Any]]]]:
+    """Run TAU with base and frame on the device; return each setting's records."""
+    task_folders.build_tau(tmp_path / "data" / "TAU")
+
+    def call_(**flags: Any) -> list[list[dict[str, Any]]]:
+        given = {"data": str(tmp_path / "data"), "model_path": str(tiny_checkpoint), "results": tmp_path / "out"}
+        settings = RunSettings.read({}, **{"device": DEVICE, "limit": 4, "max_new_tokens": 4, **given, **flags})
+        methods = [get_method("base"), get_method("frame", 0.5)]
+        return [records_in(one.folder) for one in run(["tau"], HOME, settings, methods, progress=False)]
+
+    return call_
+
+
+@only_gpu
+def test_records_say_how_they_were_timed(go: Callable[..., list[list[dict[str, Any]]]]) -> None:
+    for rows in go():
+        assert all(row["warmed"] > 0 and row["time"]["encoder"] > 0 for row in rows)
+        assert ["busy" in row for row in rows] == [True, True, False, False]
+        for row in rows[:2]:
+            assert 0 < row["busy"]["llm_prefill"] < 2 * row["time"]["llm_prefill"]
+            assert row["busy"]["encoder"] > 0
+
+
+def test_one_sample_out_of_memory_is_an_error_record(
+    go: Callable[..., list[list[dict[str, Any]]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate, calls = AudioLM.generate, list[str]()
+
+    def hungry(lm: AudioLM, inputs: Any, *args: Any, **options: Any) -> Generation:
+        key = str(inputs.seeds)
+        calls.append(key)
+        if key == next((one for one in calls if one != calls[0]), None):  # the second sample
+            torch.empty(1 << 50, device=DEVICE)
+        return generate(lm, inputs, *args, **options)
+
+    monkeypatch.setattr(AudioLM, "generate", hungry)
+    for rows in go(busy_samples=0):
+        errors = [row["error"] for row in rows]
+        assert sum(error is not None for error in errors) == 1
+        assert "memory" in next(filter(None, errors))
+
+
+def test_certify_passes() -> None:
+    code, said = call("certify", "--model", "embedded", "--device", DEVICE)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("name", ["control:logmel", f"tower:{HOME}"])
+def test_an_encoder_gives_the_cpus_features(name: str, tiny_checkpoint: Path) -> None:
+    arguments = {"checkpoint": str(tiny_checkpoint), "dtype": "float32"} if name.startswith("tower") else {}
+    here, there = (load_encoder(name, arguments, device) for device in ("cpu", DEVICE))
+    audio = torch.from_numpy(noise(3.0, 5))[None]
+    for one, other in zip(here.encode(audio), there.encode(audio), strict=True):
+        assert torch.allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_the_first_gpu_hour_ends_well_on_random_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "MODEL_PATH": str(tiny_checkpoint), "SAMPLE_LIMIT": "2", "EFFICIENCY_SIZE": "tiny"}
+    command = [Path(__file__).parent.parent / "scripts" / "first_gpu_hour.sh", HOME, "--out", tmp_path / "out"]
+    command += [] if ON_GPU else ["--dry-run"]
+    done = subprocess.run(
+        ["bash", *map(str, command)],
+        env={**env, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "out" / "archive").exists()
