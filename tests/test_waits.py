@@ -1,20 +1,22 @@
 """No method makes the program wait for the GPU in prefill.
 
-A program waits when it reads a value of a tensor, or makes a tensor whose size depends on values. On a CPU such calls
-cost nothing, so they are counted here.
+A program waits when it reads a value of a tensor, makes a tensor whose size depends on values, or copies a tensor from
+the CPU's memory. On a CPU such calls cost nothing, so they are counted here.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from conftest import skip_unless_carried
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from audiomarathon.compression.composed import Composed
@@ -53,6 +55,33 @@ class Waits(TorchDispatchMode, Clock):
         return len(self.places)
 
 
+class Copies(TorchFunctionMode):
+    """Notes copies to the GPU that would wait. A tensor made without a device, or from such tensors, is on the CPU."""
+
+    def __init__(self, note: Callable[[], None]) -> None:
+        super().__init__()
+        self.note = note
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        parts = [
+            part for one in (*args, *kwargs.values()) for part in (one if isinstance(one, list | tuple) else [one])
+        ]
+        given = [part for part in parts if isinstance(part, torch.Tensor)]
+        made, device = func in _device_constructors(), kwargs.get("device")
+        on_cpu = all(hasattr(one, "on_cpu") for one in given) if given else made and device is None
+        found = func(*args, **kwargs)
+        moved = func is torch.Tensor.to and on_cpu and any(isinstance(part, torch.device) for part in parts)
+        made_there = func is torch.tensor and device is not None and found.numel()
+        if made_there or (moved and not kwargs.get("non_blocking")):
+            self.note()
+        if moved:
+            return found.detach()  # `to` returned its argument, which stays marked
+        if on_cpu and isinstance(found, torch.Tensor):
+            found.on_cpu = True  # type: ignore[attr-defined]
+        return found
+
+
 @contextmanager
 def counting(lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     """Count the waits of all calls inside the block."""
@@ -60,7 +89,7 @@ def counting(lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "tolist", lambda tensor: waits.note() or to_list(tensor))
         patch.setattr(lm, "clock", waits)
-        with waits:
+        with waits, Copies(waits.note):
             yield waits
 
 
@@ -103,11 +132,14 @@ def test_no_method_waits_more_often_than_base(
         lambda x: x.masked_select(x > 0),
         lambda x: x.masked_fill(x > 0, 1).index_put_((x > 0,), torch.zeros(())),
         lambda x: x.unique(),
+        lambda x: torch.arange(3).add(1).to(x.device),
+        lambda x: torch.tensor([1, 2, 3], device=x.device),
     ],
 )
 def test_what_waits_is_counted(lm: AudioLM, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with counting(lm, monkeypatch) as waits:
-        x = torch.ones(3) * 2 + torch.arange(3).cumsum(0)
+        x = torch.ones(3, device="cpu") * 2 + torch.arange(3, device="cpu").cumsum(0)
+        torch.rand(3).to(x.device, non_blocking=True)
         assert waits.mark() == 0
         read(x)
         assert waits.mark() >= 1

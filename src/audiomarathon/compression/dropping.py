@@ -75,12 +75,14 @@ class Drop:
         """Set which audio tokens each sample keeps: indices into its audio positions, or a merge.
 
         An index out of range would crash a GPU process. So indices are clamped, and `inside` records whether all were
-        in range. Read it after the call: reading it here would wait for the GPU.
+        in range. Read it after the call: reading it here would wait for the GPU. A choice that was made on the CPU,
+        before prefill, is copied to the GPU here, so that prefill does not wait for the copy.
         """
+        chosen = [choice.to(audio.device) for choice, audio in zip(chosen, self.audio, strict=True)]
         self.merges = tuple(choice if isinstance(choice, Merge) else None for choice in chosen)
         self.inside, rows = [], []
         for text, audio, choice in zip(self.text, self.audio, chosen, strict=True):
-            pick = (choice.kept if isinstance(choice, Merge) else choice).to(audio.device)
+            pick = choice.kept if isinstance(choice, Merge) else choice
             self.inside.append(((pick >= 0) & (pick < len(audio))).all())
             if isinstance(choice, Merge):
                 self.inside.append(((choice.group >= 0) & (choice.group < len(pick))).all())
@@ -93,7 +95,7 @@ class Drop:
         kept = self.rows(hidden)
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:
-                spots = audio[merge.kept.to(audio.device).clamp(0, len(audio) - 1)]
+                spots = audio[merge.kept.clamp(0, len(audio) - 1)]
                 # Take the last match, since fillers hold 0 too.
                 places = torch.searchsorted(self.index[row], spots, right=True) - 1
                 summed = merge.of(hidden[..., row, :, :].index_select(-2, audio.to(hidden.device)))

@@ -256,7 +256,7 @@ class TokenPruner(Method):
         import torch
 
         if evidence.n_keep == len(evidence.positions):
-            return torch.arange(evidence.n_keep)
+            return torch.arange(evidence.n_keep, device=evidence.positions.device)
         chosen, total = self.select(evidence), len(evidence.positions)
         if isinstance(chosen, Merge):
             parts = [("merge.kept", chosen.kept, evidence.n_keep), ("merge.group", chosen.group, total)]

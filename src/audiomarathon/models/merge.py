@@ -43,6 +43,10 @@ class Merge:
         sizes = torch.zeros_like(starts).index_add_(0, group, torch.ones_like(group))
         return cls(starts, group, 1 / sizes[group].float())
 
+    def to(self, device: torch.device) -> Merge:
+        """Return the merge with its tensors on a device."""
+        return Merge(self.kept.to(device), self.group.to(device), self.weight.to(device))
+
     def of(self, states: torch.Tensor) -> torch.Tensor:
         """Merge states of shape (…, N, D) into (…, k, D), summing in float32 in token order."""
         import torch

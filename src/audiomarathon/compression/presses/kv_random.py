@@ -23,4 +23,6 @@ class KVRandom(KVPress):
         import torch
 
         generator = torch.Generator().manual_seed(cached.seed * 1009 + cached.layer)
-        return torch.rand(cached.key.shape[:2], generator=generator).to(cached.key.device)
+        drawn, device = torch.rand(cached.key.shape[:2], generator=generator), cached.key.device
+        # Only from pinned memory does a copy to the GPU let the program go on at once.
+        return (drawn.pin_memory() if device.type == "cuda" else drawn).to(device, non_blocking=True)
