@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ import pytest
 import tiny_qwen2_5_omni
 import torch
 from builders import IDENTITY, STAGES, a_failed_record, a_record, a_session, a_verdict, typed, write_run
-from conftest import load_tiny
+from conftest import load_tiny, noise
+from families import FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from audiomarathon.compression.method import Base, Method
@@ -52,6 +57,25 @@ def test_a_median_of_ratios_leaves_out_what_was_not_measured_and_nothing_else() 
     assert median_ratio(rows, seed=0).value == 2.0
     assert median_ratio([(1.0, 1000.0, "a"), (1.0, 500.0, "b"), (3.0, 1.0, "c")], seed=0).value == 0.002
     assert median_ratio(rows[3:], seed=0) is None
+
+
+@contextmanager
+def read_in_decode(lm: AudioLM) -> Iterator[dict[str, int]]:
+    """Collect the bytes of the LLM's parameters that decode steps read inside the block, by name."""
+    modules = {"decoder": lm.decoder, "lm_head": lm.lm_head}
+    named = [(f"{part}.{name}", p) for part, module in modules.items() for name, p in module.named_parameters()]
+    names = {p.untyped_storage().data_ptr(): (name, p.nbytes) for name, p in named}
+    found, steps = dict[str, int](), count()
+
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+            if not func.is_view and func.overloadpacket.__name__ != "embedding":
+                found.update(names[at] for one in tensors if (at := one.untyped_storage().data_ptr()) in names)
+            return func(*args, **(kwargs or {}))
+
+    with Reads(), lm.model.register_forward_pre_hook(lambda *_: found.clear() if next(steps) else None):
+        yield found
 
 
 class TestCounting:
@@ -110,6 +134,15 @@ class TestCounting:
         cost = count_cost(lm)
         assert cost.weight_bytes == 4 * sum(p.numel() for p in (*read.values(), *heads))
         assert cost.step_bytes(100.0, batch=3) == cost.weight_bytes + 300.0
+
+    @pytest.mark.parametrize("key", FAMILIES)
+    def test_a_decode_step_reads_these_weights(self, loaded: Callable[[str, str], AudioLM], key: str) -> None:
+        """Counted in a real step, by the storage of what goes into operations; no tower, in no family."""
+        lm, cost = loaded(key, "sdpa"), count_cost(loaded(key, "sdpa"))
+        with read_in_decode(lm) as read:
+            Base().generate(lm, lm.prepare([Prompt("What?", (noise(1.0),))]), max_new_tokens=3, ignore_end=True)
+        assert sum(nbytes for name, nbytes in read.items() if "experts" not in name) == cost.weight_bytes
+        assert sum(nbytes for name, nbytes in read.items() if "experts" in name) == cost.expert_bytes
 
     @pytest.mark.parametrize(("batch", "met"), [(1, 2.0), (2, 3.5), (1000, 8.0)])
     def test_a_batch_meets_more_experts(self, batch: int, met: float) -> None:

@@ -43,10 +43,10 @@ def count_cost(lm: AudioLM) -> Cost:
 
 def _step(lm: AudioLM) -> dict[str, Any]:
     """Return the bytes of the weights that a decode step reads, and the sizes of a mixture; fields of :class:`Cost`."""
-    parts: tuple[nn.Module, ...] = (lm.decoder, lm.lm_head)
-    tables = {id(p) for m in lm.decoder.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
-    head = {id(p) for p in lm.lm_head.parameters()}  # it may be the embedding table, which a head reads as a whole
-    read = {id(p): p for part in parts for p in _used(part) if id(p) in head or id(p) not in tables}
+    # Embedding tables, of which a step reads single rows; Phi-4's `embed_tokens_extend` also holds its towers.
+    unread = {name for name, _ in lm.decoder.named_children() if name.startswith("embed")}
+    parts = [part for name, part in lm.decoder.named_children() if name not in unread]
+    read = {id(p): p for part in (*parts, lm.lm_head) for p in _used(part)}
     mixtures = _mixtures(lm.decoder)
     owned = sum(p.nbytes for part in mixtures for p in part.parameters() if id(p) in read)
     sizes = {"weight_bytes": float(sum(p.nbytes for p in read.values()) - owned), "expert_bytes": float(owned)}
