@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import torch
 
 from audiomarathon.errors import ModelError
+from audiomarathon.models import busy
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.busy import BusyClock, busy_at_marks, busy_seconds, busy_until
+from audiomarathon.models.timing import CudaClock
 
 MARK = "void at::native::spin_kernel(long)"
 
 
 @pytest.mark.parametrize(
-    ("kernels", "busy"),
+    ("kernels", "until"),
     [
         ([], [0, 0, 0]),
         ([("a", 1, 2), ("b", 4, 7)], [0, 1, 4]),
@@ -22,8 +30,8 @@ MARK = "void at::native::spin_kernel(long)"
         ([("a", 1, 2), ("b", 2, 4)], [0, 3, 3]),  # without a gap
     ],
 )
-def test_busy_time_is_the_union_of_the_kernels(kernels: list[tuple[str, float, float]], busy: list[float]) -> None:
-    assert busy_until(kernels, [1, 4, 10]) == busy
+def test_busy_time_is_the_union_of_the_kernels(kernels: list[tuple[str, float, float]], until: list[float]) -> None:
+    assert busy_until(kernels, [1, 4, 10]) == until
 
 
 def test_marks_cut_the_time_and_are_no_work() -> None:
@@ -39,6 +47,38 @@ def test_a_clock_gives_the_busy_time_between_two_of_its_marks() -> None:
     clock = BusyClock(())
     clock._busy = [1.0, 1.5, 4.0]
     assert clock.seconds(0, 2) == 3.0
+
+
+def test_marks_run_on_the_models_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DEVICE=cuda:1 does not make GPU 1 the current one."""
+    current, marked = [0], list[int]()
+
+    @contextmanager
+    def device(one: torch.device) -> Iterator[None]:
+        current.append(one.index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda _cycles: marked.append(current[-1]))
+    assert [(clock := BusyClock([torch.device("cuda:1")])).mark(), clock.mark()] == [0, 1]
+    assert marked == [1, 1]
+
+
+def test_a_profiler_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused:
+        def __init__(self, **_: Any) -> None: ...
+
+        def start(self) -> None:
+            raise RuntimeError("another profiler runs")
+
+        def stop(self) -> None:
+            raise AssertionError("not running")
+
+    monkeypatch.setattr(busy, "profile", Refused)
+    lm: Any = SimpleNamespace(clock=CudaClock(()))
+    with pytest.raises(RuntimeError, match="another"), busy_seconds(lm):
+        lm.clock.synchronize()
 
 
 def test_a_model_on_a_cpu_has_no_busy_seconds(lm: AudioLM) -> None:

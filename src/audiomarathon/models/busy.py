@@ -62,8 +62,9 @@ class BusyClock(Clock):
         self._busy: list[float] = []
 
     def mark(self) -> Any:
-        """Launch a mark; return its number."""
-        torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
+        """Launch a mark on the GPU that holds the model; return its number."""
+        with torch.cuda.device(self.devices[0]):
+            torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
         self._marks += 1
         return self._marks - 1
 
@@ -75,16 +76,17 @@ class BusyClock(Clock):
         """Wait for the GPU; then start the profiler, or stop it and read the kernels."""
         super().synchronize()
         if self.profile is None:
-            self.profile = profile(activities=[ProfilerActivity.CUDA])
-            self.profile.start()
+            started = profile(activities=[ProfilerActivity.CUDA])
+            started.start()  # raises if another profiler runs
+            self.profile = started
             return
-        self.profile.stop()
+        done, self.profile = self.profile, None
+        done.stop()
         on_gpu = [
             (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
-            for event in self.profile.events()
+            for event in done.events()
             if event.device_type == DeviceType.CUDA and not event.is_user_annotation
         ]
-        self.profile = None
         self._busy = busy_at_marks(on_gpu)
         if len(self._busy) != self._marks:
             raise ModelError(f"the profiler saw {len(self._busy)} of {self._marks} marks, and {len(on_gpu)} kernels")
