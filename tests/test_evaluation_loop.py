@@ -174,7 +174,7 @@ class TestBusySeconds:
         assert lm.labels("a") == [BASE, FRAME, BASE, FRAME]
         for job in both:
             first, second = lines(job)
-            assert first["busy"] == {"encoder": 102.0, "llm_prefill": 2.0, "decode": 1.0}
+            assert first["busy"] == {"encoder": 102.0, "llm_prefill": 2.0, "decode": 1.0, "steps": 1}
             assert first["time"]["encoder"] == 101.0
             assert "busy" not in second
 
@@ -191,17 +191,30 @@ class TestBusySeconds:
         assert [line["reply"] for job in both for line in lines(job)] == ["A"] * 4
         assert said == ["tau: busy seconds of the GPU are missing: RuntimeError: no"]
 
-    def test_ctrl_c_while_they_are_measured_loses_no_record(self, plan, jobs) -> None:
-        lm, (job,) = FakeLM(), jobs(METHODS[0])
+    def test_of_a_long_reply_only_the_beginning_is_measured(self, plan, jobs) -> None:
+        """The profiler keeps a limited number of kernels."""
+        limits = list[int]()
+
+        class Limited(FakeLM):
+            def generate(self, *args: Any, max_new_tokens: int, **more: Any) -> Generation:
+                limits.append(max_new_tokens)
+                return super().generate(*args, max_new_tokens=max_new_tokens, **more)
+
+        evaluate(Limited(), replace(plan(["a"], profiled=frozenset("a")), max_new_tokens=500), jobs(METHODS[0]))
+        assert limits == [500, 64]
+
+    @pytest.mark.parametrize("calls", [1, 2], ids=["while another setting runs", "while they are measured"])
+    def test_ctrl_c_loses_no_record(self, plan, jobs, calls: int) -> None:
+        lm, both = FakeLM(), jobs(*METHODS[:2])
 
         def interrupt() -> None:
-            if lm.calls:
+            if len(lm.calls) == calls:
                 raise KeyboardInterrupt
 
         lm.on_generate = interrupt
         with pytest.raises(KeyboardInterrupt):
-            evaluate(lm, plan(["a"], profiled=frozenset("a")), [job])
-        assert [line["reply"] for line in lines(job)] == ["A"]
+            evaluate(lm, plan(["a"], profiled=frozenset("a")), both)
+        assert [line["reply"] for job in both[:calls] for line in lines(job)] == ["A"] * calls
 
 
 class TestRecords:

@@ -282,7 +282,7 @@ PRUNED = {"kept_audio_tokens": 30, "kv_lengths": [100, 100, 70, 70], "kv_bytes":
 
 
 def busy_of(prefill: float | None) -> dict[str, float] | None:
-    return None if prefill is None else {"encoder": 0.0, "llm_prefill": prefill, "decode": 0.0}
+    return None if prefill is None else {"encoder": 0.0, "llm_prefill": prefill, "decode": 0.0, "steps": 1}
 
 
 class TestMeasured:

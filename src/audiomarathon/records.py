@@ -77,8 +77,8 @@ class Record:
     warmed
         Seconds of the uncounted call that warmed the GPU up for this sample; None without one.
     busy
-        Seconds in which the GPU worked in the stages `encoder`, `llm_prefill` and `decode` of one more, untimed call;
-        None for most samples.
+        Seconds in which the GPU worked in the stages `encoder`, `llm_prefill` and `decode` of one more, untimed call,
+        and the decode `steps` of that call, which may be fewer; None for most samples.
     encoder_shared
         Whether several settings, or several samples with the same clip, shared one run of the audio tower.
     forced_decode

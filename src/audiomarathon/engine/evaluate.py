@@ -27,6 +27,7 @@ from audiomarathon.runs.record_line import pack
 from audiomarathon.text import Say
 
 _WARM_UP_TOKENS = 4
+_BUSY_TOKENS = 64  # a decode step launches hundreds of kernels, and the profiler keeps only so many
 
 #: A setting's label, and the record of one sample under it.
 Labelled = tuple[str, Record]
@@ -115,37 +116,36 @@ class _Loop:
         held = list[Labelled]()  # records that wait for their busy seconds
         self.tower.turn_to(batch.samples)
         with encoder_shared(self.lm, self.tower):
-            for method in [*methods[first:], *methods[:first]]:
-                warmed = self._warmed(inputs, method) if plan.warm else None
-                try:
-                    generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
-                    forced = forced_decode(self.lm, inputs, method, plan.decode_tokens)
-                except ANY_ERROR as error:  # one sample's failure is a record, not the end of the run
-                    reason, memory_full = told(error), is_out_of_memory(error)
-                else:
-                    ran = self.tower.ran_in = self.tower.ran_in or generation
-                    shared = len(methods) > 1 or ran is not generation
-                    for row in range(len(batch.samples)):
-                        record = _record(plan, batch, row, generation, forced, ran, shared=shared, warmed=warmed)
-                        if record.id in plan.profiled:
-                            held.append((method.label, record))
-                        else:
-                            yield method.label, record
-                    finished.append(method)
-                    continue
-                # Free memory outside the handler: inside it, the traceback still holds the failed call's tensors.
-                if self.tower.ran_in is None:
-                    self.tower.clear()  # its time is in no record yet, so the next setting runs it again
-                free_memory()
-                if len(batch.samples) > 1:
-                    if memory_full:
-                        self.say(f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: halved")
-                    return finished, half(len(batch.samples)) if memory_full else 1
-                if memory_full:
-                    reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
-                yield method.label, error_record(plan, batch.samples[0], reason)
-            busy: dict[str, dict[str, float]] = {}
             try:
+                for method in [*methods[first:], *methods[:first]]:
+                    warmed = self._warmed(inputs, method) if plan.warm else None
+                    try:
+                        generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
+                        forced = forced_decode(self.lm, inputs, method, plan.decode_tokens)
+                    except ANY_ERROR as error:  # one sample's failure is a record, not the end of the run
+                        reason, memory_full = told(error), is_out_of_memory(error)
+                    else:
+                        ran = self.tower.ran_in = self.tower.ran_in or generation
+                        shared = len(methods) > 1 or ran is not generation
+                        for row in range(len(batch.samples)):
+                            record = _record(plan, batch, row, generation, forced, ran, shared=shared, warmed=warmed)
+                            if record.id in plan.profiled:
+                                held.append((method.label, record))
+                            else:
+                                yield method.label, record
+                        finished.append(method)
+                        continue
+                    # Free memory outside the handler: inside it, the traceback still holds the failed call's tensors.
+                    if self.tower.ran_in is None:
+                        self.tower.clear()  # its time is in no record yet, so the next setting runs it again
+                    free_memory()
+                    if len(batch.samples) > 1:
+                        if memory_full:
+                            self.say(f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: halved")
+                        return finished, half(len(batch.samples)) if memory_full else 1
+                    if memory_full:
+                        reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
+                    yield method.label, error_record(plan, batch.samples[0], reason)
                 busy = self._busy(inputs, finished) if held else {}
             except KeyboardInterrupt:
                 yield from held
@@ -174,13 +174,16 @@ class _Loop:
             runs = not self.tower.output
             try:
                 with busy_seconds(self.lm):
-                    stages = method.generate(self.lm, inputs, max_new_tokens=self.plan.max_new_tokens).stages
+                    most = min(self.plan.max_new_tokens, _BUSY_TOKENS)
+                    generation = method.generate(self.lm, inputs, max_new_tokens=most)
             except ANY_ERROR as error:
                 why = told(error)
             else:
+                stages, steps = generation.stages, generation.replies[0].new_tokens - 1
                 encoder = stages.encoder if runs else encoder
                 prefill = max(0.0, stages.llm_prefill)  # a difference, which rounding may send below 0
-                found[method.label] = {"encoder": encoder, "llm_prefill": prefill, "decode": stages.decode}
+                busy = {"encoder": encoder, "llm_prefill": prefill, "decode": stages.decode, "steps": steps}
+                found[method.label] = busy
                 continue
             free_memory()
             self.say(f"{self.plan.task.key}: busy seconds of the GPU are missing: {why}")

@@ -37,8 +37,8 @@ STAGES: Mapping[str, Callable[[Record], float | None]] = {
     "first_token": lambda record: time_of(record, "prefill"),
     "decode_per_token": lambda record: (record.forced_decode or {}).get("per_token"),
 }
-#: The same stages, from the busy or the wall seconds of one call that decoded until the reply's end.
-_OF_CALL: Mapping[str, Callable[[Mapping[str, float], int], float | None]] = {
+#: The same stages, from the busy or the wall seconds of one call, and its number of decode steps.
+_OF_CALL: Mapping[str, Callable[[Mapping[str, float], float], float | None]] = {
     "llm_prefill": lambda seconds, _steps: seconds["llm_prefill"],
     "first_token": lambda seconds, _steps: seconds["encoder"] + seconds["llm_prefill"],
     "decode_per_token": lambda seconds, steps: seconds["decode"] / steps if steps > 0 else None,
@@ -274,7 +274,7 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
         return None
     work, shares, of = list[float](), list[float](), _OF_CALL[stage]
     for base, own in (pair for one in members for pair in one.timed):
-        busy, before = (one.busy and of(one.busy, (one.new_tokens or 0) - 1) for one in (own, base))
+        busy, before = (one.busy and of(one.busy, one.busy["steps"]) for one in (own, base))
         wall = own.time and of(own.time, (own.new_tokens or 0) - 1)
         if busy and before and wall:
             work.append(before / busy)

@@ -32,7 +32,7 @@ _NEEDED: Final = (
 )  # fmt: skip
 _INSIDE: Final = {  # required names inside fields that are objects
     "time": ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode"),
-    "busy": ("encoder", "llm_prefill", "decode"),
+    "busy": ("encoder", "llm_prefill", "decode", "steps"),
     "forced_decode": ("per_token",),
     "latency": ("first_token", "total"),
 }
