@@ -14,15 +14,16 @@ from torch import nn
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.compression.method import Base
-from audiomarathon.encoders.encoder import from_module
+from audiomarathon.encoders.encoder import from_module, load_encoder
 from audiomarathon.engine.engine import open_local
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import load_task
 from audiomarathon.engine.setup import Hardware, find_setup
 from audiomarathon.engine.stamp import about
 from audiomarathon.errors import SettingsError
+from audiomarathon.models import kernels
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import SDPA_BACKENDS, RunSettings
 
 
 def allowed() -> dict[str, bool]:
@@ -35,6 +36,11 @@ def allowed() -> dict[str, bool]:
     }
 
 
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "kernels_for", lambda _device, names: names)
+
+
 @pytest.mark.parametrize(
     ("setting", "names"),
     [
@@ -44,7 +50,7 @@ def allowed() -> dict[str, bool]:
     ],
 )
 def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
-    tiny_checkpoint: Path, setting: str | None, names: set[str]
+    tiny_checkpoint: Path, setting: str | None, names: set[str], as_on_a_gpu: None
 ) -> None:
     settings = RunSettings.read({}, model_path=str(tiny_checkpoint), sdpa_backends=setting)
     lm, before, seen = open_local(HOME, settings).lm, allowed(), list[dict[str, bool]]()
@@ -57,7 +63,17 @@ def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
     assert allowed() == before
 
 
-def test_an_encoder_runs_with_them(no_env: Callable[[str, str], None]) -> None:
+@pytest.mark.parametrize("setting", ["cudnn", "efficient", "math"])
+def test_a_cpu_has_kernels_of_its_own(tiny_checkpoint: Path, setting: str, no_env: Callable[[str, str], None]) -> None:
+    """The setting is about GPUs: a CPU would have no kernel left, or another one, and its folders do not say which."""
+    no_env("SDPA_BACKENDS", setting)
+    settings = RunSettings.read(model_path=str(tiny_checkpoint))
+    tower = load_encoder(f"tower:{HOME}", {"checkpoint": str(tiny_checkpoint)}, "cpu")
+    tower.encode(torch.zeros(1, 16000))
+    assert open_local(HOME, settings).lm.sdpa_backends == SDPA_BACKENDS
+
+
+def test_an_encoder_runs_with_them(no_env: Callable[[str, str], None], as_on_a_gpu: None) -> None:
     class LoudEncoder(nn.Module):
         sampling_rate, output_dim, hop_size_in_ms = 16000, 1, 10
         seen: dict[str, bool]

@@ -52,7 +52,7 @@ class Encoder:
     was_training
         Whether its constructor left layers in training mode.
     sdpa_backends
-        Kernels that sdpa may use in `forward`; by default those of `SDPA_BACKENDS`.
+        Kernels that sdpa may use in `forward` on a GPU; by default those of `SDPA_BACKENDS`.
     """
 
     name: str
@@ -84,14 +84,14 @@ class Encoder:
         """
         import torch
 
-        from audiomarathon.models.kernels import attention_kernels
+        from audiomarathon.models.kernels import attention_kernels, kernels_for
 
         if lengths is not None and not self.takes_lengths and set(lengths) != {audio.shape[1]}:
             raise EncoderError(
                 f"{self.name}: its forward takes no lengths, so all clips of a batch must have equal length"
             )
         with blaming(f"{self.name}: forward on {list(audio.shape)} raised", EncoderError):
-            with torch.no_grad(), attention_kernels(self.sdpa_backends):
+            with torch.no_grad(), attention_kernels(kernels_for(self.device, self.sdpa_backends)):
                 given = (audio.to(self.device), torch.tensor(lengths or [], device=self.device))
                 found = self.module(*given) if lengths is not None and self.takes_lengths else self.module(given[0])
             features, counts = found if isinstance(found, tuple) else (found, None)

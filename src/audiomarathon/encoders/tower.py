@@ -24,6 +24,7 @@ from audiomarathon.encoders.encoder import Encoder, _source_hash
 from audiomarathon.errors import EncoderError, ModelError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.kernels import kernels_for
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.models.trace import Trace
@@ -264,7 +265,7 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
     checkpoint = replace(find_checkpoint(str(arguments.get("checkpoint") or spec.checkpoint)), variant=spec.variant)
     family = spec.load_family()
     lm = family.load(checkpoint.path, device=device, dtype=dtype, attn_implementation=attention)
-    lm.sdpa_backends = own_settings().sdpa_backends
+    lm.sdpa_backends = kernels_for(device, own_settings().sdpa_backends)
     identity = {"tower": spec.key, "checkpoint": checkpoint.fingerprint(), "dtype": dtype, "attention": attention}
     identity["source"] = _source_hash(type(lm), [Path(__file__)])
     try:

@@ -154,6 +154,7 @@ def open_local(
         The model or device is not available here, or a method does not apply.
     """
     from audiomarathon.costs.flops import count_cost
+    from audiomarathon.models.kernels import kernels_for
     from audiomarathon.models.loading import check_finite
 
     spec = get_local_model(model)
@@ -169,7 +170,7 @@ def open_local(
         attn_implementation=settings.attn_implementation,
         device_map=settings.device_map,
     )
-    lm.sdpa_backends = settings.sdpa_backends
+    lm.sdpa_backends = kernels_for(hardware.device, settings.sdpa_backends)
     check_finite(checkpoint.path, lm.model)
     for method in methods:
         method.check(lm)

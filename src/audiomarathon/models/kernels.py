@@ -16,6 +16,14 @@ _BACKENDS = {
 }
 
 
+def kernels_for(device: str, names: str) -> str:
+    """Return the kernels that a run's setting allows on a device; a CPU has its own kernels, which are always allowed.
+
+    Without this, no kernel of a CPU would be left by `SDPA_BACKENDS=cudnn`.
+    """
+    return names if device.startswith("cuda") else SDPA_BACKENDS
+
+
 def attention_kernels(names: str = SDPA_BACKENDS) -> AbstractContextManager[None]:
     """Inside the block, allow only the kernels of these names, which are joined by commas.
 
