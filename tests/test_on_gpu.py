@@ -61,6 +61,12 @@ PROMPTS = [
 TIE = 1e-3
 
 
+@pytest.fixture(autouse=True)
+def whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default a GPU convolves float32 in TF32, which has ten bits, so a tower's features would differ by 1e-3."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @pytest.fixture(scope="session")
 def on(family_checkpoint: Callable[[str], Path]) -> Callable[[str, str, str], AudioLM]:
     """Return a family's tiny model on a device, in a precision."""
