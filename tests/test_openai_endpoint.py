@@ -6,9 +6,11 @@ import asyncio
 import base64
 import json
 import os
+import random
 import signal
 import socket
 import ssl
+import string
 import subprocess
 import sys
 import threading
@@ -472,12 +474,21 @@ class TestKey:
                 (key, True)
                 for key in (KEY, "sk-proj-" + "aB3xT9" * 8, "123e4567-e89b-12d3-a456-426614174000", "0a9f" * 8)
             ),
+            *((key, True) for key in ("abcdXkqPzrtWvbnQ", "qxvkzjwpfhgtbdnm", "7305918264402957")),
             *((key, False) for key in ("", "k", "EMPTY", "none", "lm-studio", "sk-no-key-required", "a9f3c2")),
-            *((key, False) for key in ("recording-studio-2024", "RecordingStudioInOslo7", "0" * 32, "x" * 32)),
+            *(
+                (key, False)
+                for key in ("recording-studio-2024", "RecordingStudio01", "lightning-strike", "0" * 32, "x" * 32)
+            ),
         ],
     )
     def test_only_a_long_key_that_is_no_words_is_masked_in_replies(self, key: str, secret: bool) -> None:
         assert is_secret(key) is secret
+
+    @pytest.mark.parametrize("letters", [string.ascii_letters, string.ascii_letters + string.digits, string.digits])
+    def test_random_keys_are_masked(self, letters: str) -> None:
+        rng = random.Random(1)
+        assert sum(is_secret("".join(rng.choices(letters, k=20))) for _ in range(500)) > 490
 
     @pytest.mark.parametrize("key", ["lm-studio", "sk-no-key-required", "Bearer", "e", KEY])
     def test_no_reply_finish_or_model_depends_on_the_key(self, serve: Callable[..., str], key: str) -> None:
