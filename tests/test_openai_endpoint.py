@@ -18,7 +18,7 @@ import time
 import urllib.request
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
@@ -42,6 +42,7 @@ from audiomarathon.endpoint.client import (
     Endpoint,
     EndpointError,
     Prices,
+    _Reply,
     _seconds,
     is_secret,
     proxy_of,
@@ -149,6 +150,22 @@ class TestAsking:
     def test_first_token_comes_before_the_last(self, serve: Callable[..., str]) -> None:
         answer = ask(client(serve(slow=0.1)))
         assert 0.1 <= answer.first_token < answer.total - 0.07
+
+    @pytest.mark.parametrize(
+        ("pieces", "first"),
+        [
+            (("B", "é"), 0),
+            (("<think>", "A?", "</think>", "\n\n", "B", "é"), 4),
+            (("A?", "</th", "ink>B", "é"), 2),  # the prompt opened the thinking
+            (("<|channel|>analysis<|message|>", "A?", "<|channel|>final", "<|message|>", "B", "."), 4),
+            (("<think>", "A?"), 1),  # no text at all: the last piece
+        ],
+    )
+    def test_the_first_token_is_the_first_after_thinking(self, pieces: Sequence[str], first: int) -> None:
+        reply = _Reply(100)
+        for at, piece in enumerate(pieces):
+            reply.take(json.dumps({"choices": [{"delta": {"content": piece}}]}), float(at))
+        assert reply.first == first
 
     @pytest.mark.parametrize("wish", READ)
     def test_every_way_to_stream_is_read(self, url: str, wish: str) -> None:

@@ -28,15 +28,28 @@ def without_thinking(reply: str) -> str:
     Text before a closing marker that was never opened is thinking too, since some chat templates write the opening
     marker into the prompt. A reply that never closes its last marker has nothing after it.
     """
-    kept: list[str] = []
-    start, inside, found = 0, False, False
+    spans = _spans(reply)
+    if spans == [(0, len(reply))]:
+        return reply
+    return _END.sub("", "".join(reply[start:end] for start, end in spans)).strip()
+
+
+def begin_of_text(reply: str) -> int | None:
+    """Return the place of the first visible character that is not thinking; None if there is none."""
+    for start, end in _spans(reply):
+        if text := reply[start:end].lstrip():
+            return end - len(text)
+    return None
+
+
+def _spans(reply: str) -> list[tuple[int, int]]:
+    """Return the parts of a reply that are not thinking, as (start, end)."""
+    kept: list[tuple[int, int]] = []
+    start, inside = 0, False
     for marker in _MARKER.finditer(reply):
-        found = True
         if not inside:
-            kept.append(reply[start : marker.start()])
+            kept.append((start, marker.start()))
         if marker["close"] and not inside:
             kept.clear()
         inside, start = bool(marker["open"]), marker.end()
-    if not found:
-        return reply
-    return _END.sub("", "".join(kept if inside else [*kept, reply[start:]])).strip()
+    return kept if inside else [*kept, (start, len(reply))]

@@ -33,6 +33,7 @@ import httpx2
 
 from audiomarathon.errors import ModelError, SettingsError, warn
 from audiomarathon.records import MAX_REPLY
+from audiomarathon.thinking import begin_of_text
 
 DEFAULT_URL = "https://api.openai.com/v1"
 _URL_HINT = "set OPENAI_BASE_URL to the full address, which usually ends in /v1"
@@ -88,7 +89,8 @@ class Answer:
         Why the reply ended, in the server's words: `stop`, `length` (token limit), `content_filter`, …; `refusal` if
         the server sent a refusal instead of a reply.
     first_token, total
-        Seconds from the start of the successful attempt to the first and the last piece of text.
+        Seconds from the start of the successful attempt to the piece that begins the visible text, after any thinking
+        (without such text, to the last piece), and to the last piece.
     prompt_tokens, audio_tokens, new_tokens
         The server's counts; None if it does not send them.
     attempts
@@ -400,7 +402,7 @@ class Endpoint:
         return Answer(
             text=text,
             finish="refusal" if reply.refused else self._masked(_one_line(reply.finish)),
-            first_token=reply.last if reply.first is None else reply.first,
+            first_token=reply.first,
             total=reply.last,
             prompt_tokens=prompt,
             audio_tokens=audio,
@@ -497,10 +499,11 @@ def _loop() -> asyncio.AbstractEventLoop:
 class _Reply:
     """The part of a streamed reply that has arrived.
 
-    `most` is the limit on its characters. `first` and `last` are the seconds from the attempt's start to the first and
-    the last piece. `usage` has the token counts as the server sent them. `refused` says that the text is a refusal, and
-    `elsewhere` names the field to which the server sent tokens instead of to the text. `choices` tells whether an event
-    of the protocol has arrived, and `odd` is the first event of another kind.
+    `most` is the limit on its characters. `pieces` has the text's length after each piece, and the seconds from the
+    attempt's start to the piece; `last` is the seconds to the last piece. `usage` has the token counts as the server
+    sent them. `refused` says that the text is a refusal, and `elsewhere` names the field to which the server sent
+    tokens instead of to the text. `choices` tells whether an event of the protocol has arrived, and `odd` is the first
+    event of another kind.
     """
 
     most: int
@@ -510,7 +513,7 @@ class _Reply:
     finish: str = ""
     refused: bool = False
     elsewhere: str = ""
-    first: float | None = None
+    pieces: list[tuple[int, float]] = field(default_factory=list)
     last: float = 0.0
     usage: dict[str, Any] = field(default_factory=dict)
 
@@ -539,8 +542,8 @@ class _Reply:
                 self.refused = not text and (self.refused or (bool(refusal) and not self.text))
                 self.elsewhere = self.elsewhere or _elsewhere(delta)
                 if text := text or refusal:
-                    self.first = now if self.first is None else self.first
                     self.text += text
+                    self.pieces.append((len(self.text), now))
                     if len(self.text) > self.most:
                         raise _TooLongError(f"a reply of more than {self.most:,} characters")
                 finish = _text(choice.get("finish_reason"))
@@ -550,6 +553,12 @@ class _Reply:
                 self.last = now
         except (AttributeError, TypeError):
             raise _ForeignError(f"with a malformed event: {_quoted(data)}") from None
+
+    @property
+    def first(self) -> float:
+        """Seconds to the piece that begins the visible text; to the last piece without such text."""
+        begin = begin_of_text(self.text)
+        return self.last if begin is None else next(now for length, now in self.pieces if length > begin)
 
     def lost(self, new_tokens: int) -> str:
         """Return why there is no reply although the model generated one, with a remedy; "" if there is nothing to say.
