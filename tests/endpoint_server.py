@@ -89,6 +89,8 @@ WISHES = {
     + event({"content": None}, "stop", usage={"completion_tokens": 40})
     + DONE,
     "thinking unclosed": event({"content": "<think>I hear birds."}, "stop") + DONE,
+    "thinking alone": event({"content": "<think></think>\n\n"}, "stop", usage={"completion_tokens": 3}) + DONE,
+    "thinking unclosed and cut": event({"content": "<think>I hear"}, "length", usage={"completion_tokens": 16}) + DONE,
     "thinking cut": event({"content": None, "reasoning": "I hear"})
     + event({}, "length", usage={"completion_tokens": 16})
     + DONE,

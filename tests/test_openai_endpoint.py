@@ -782,14 +782,21 @@ class TestRuns:
             "1 error", "3 unparsed", "1 cut", "1 empty", "1 refused", "1 filtered", "1 with the key masked",
         ]  # fmt: skip
 
-    def test_a_reply_that_never_left_its_thinking_is_named(
-        self, go: Callable[..., Any], url: str, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("wish", "warning", "cut"),
+        [
+            ("thinking unclosed", "no text after their thinking; turn off thinking", False),
+            ("thinking alone", "no text after their thinking; turn off thinking", False),
+            ("thinking unclosed and cut", r"the token limit \(16\) cut replies .* raise MAX_NEW_TOKENS", True),
+        ],
+    )
+    def test_a_reply_of_thinking_alone_is_named(
+        self, go: Callable[..., Any], url: str, monkeypatch: pytest.MonkeyPatch, wish: str, warning: str, cut: bool
     ) -> None:
-        monkeypatch.setattr(
-            "audiomarathon.engine.remote.heard", lambda *given: Prompt("thinking unclosed", heard(*given).clips)
-        )
-        with pytest.warns(UserWarning, match="some replies end within their thinking"):
-            assert "2 empty" in flags_of(go(url, samples=2).summary)
+        monkeypatch.setattr("audiomarathon.engine.remote.heard", lambda *given: Prompt(wish, heard(*given).clips))
+        with pytest.warns(UserWarning, match=warning):
+            flags = flags_of(go(url, samples=2).summary)
+        assert ("2 empty" in flags, "2 cut" in flags) == (True, cut)
 
     def test_many_requests_under_faults_are_answered_once_each(
         self,

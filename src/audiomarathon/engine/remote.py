@@ -120,7 +120,7 @@ def _odd(answer: Answer, most_tokens: int) -> str:
         limit = f"the token limit ({most_tokens}) cut replies before their text began"
         return f"{limit}; raise MAX_NEW_TOKENS, or turn off thinking"
     if answer.text.strip():
-        return "some replies end within their thinking; turn it off"
+        return "some replies have no text after their thinking; turn off thinking, or use another model"
     return "some replies are empty; check that the model takes audio, and its chat template on the server"
 
 
