@@ -97,6 +97,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
                 "--ratio=0.1,0.5: .*audiomarathon sweep --ratios",
             ),
             (["list", "tsks"], "unknown list 'tsks'; allowed: all, tasks, models, methods, judges"),
+            (["sweep", "tau", "--model", "openai"], "endpoint and shows only its replies; use it with `audiomarathon run`"),
             (["score", "."], "no run there"),
             (["models", "download", "gpt"], "unknown model 'gpt'"),
         ],

@@ -136,5 +136,6 @@ def get_local_model(name: str) -> ModelSpec:
     """
     spec = get_model(name)
     if spec.remote:
-        raise SettingsError(f"{spec.key}: this model runs behind an endpoint; only `run` and `sweep` support it")
+        use = "use it with `audiomarathon run`, which takes several tasks"
+        raise SettingsError(f"{spec.key}: this model runs behind an endpoint and shows only its replies; {use}")
     return spec
