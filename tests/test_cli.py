@@ -97,9 +97,13 @@ class TestFaultsBeforeAnyModelIsLoaded:
                 "--ratio=0.1,0.5: .*audiomarathon sweep --ratios",
             ),
             (["list", "tsks"], "unknown list 'tsks'; allowed: all, tasks, models, methods, judges"),
-            (["sweep", "tau", "--model", "openai"], "endpoint and shows only its replies; use it with `audiomarathon run`"),
+            (
+                ["sweep", "tau", "--model", "openai"],
+                "endpoint and shows only its replies; use it with `audiomarathon run`",
+            ),
             (["score", "."], "no run there"),
             (["models", "download", "gpt"], "unknown model 'gpt'"),
+            (["doctor", "--model", "nope"], "unknown model 'nope'; allowed: embedded, "),
         ],
     )
     def test_is_one_line_and_exit_2(self, command, arguments: list[str], message: str) -> None:

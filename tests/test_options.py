@@ -260,6 +260,8 @@ def test_a_bad_file_ends_the_command_itself_too(no_env, monkeypatch: pytest.Monk
     ("given", "told"),
     [
         (["frobnicate"], "error: no such command 'frobnicate'; see audiomarathon --help"),
+        (["models", "list"], "error: no such command 'list'; see audiomarathon list models"),
+        (["tasks"], "error: no such command 'tasks'; see audiomarathon list tasks"),
         (["compare", "x", "--at-latency", "fast"], "error: invalid value for '--at-latency'"),
         (["run", "--layr", "2"], "see audiomarathon run --help"),
         (["run", "tau", "--results", ""], "--results is empty; leave it out, or give a value"),

@@ -87,7 +87,7 @@ def spreadsheet(value: object) -> object:
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return " (did you mean 'x'?)" if `name` is similar to an allowed name, else ""."""
     lowered = {candidate.lower(): candidate for candidate in allowed}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.65)
     return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
 
 

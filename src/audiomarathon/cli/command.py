@@ -172,8 +172,12 @@ def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
         if text.startswith("Usage: "):  # nothing was given: the help
             say(error.format_message())
             return error.exit_code
+        from audiomarathon.report.tables import LISTINGS
+
         path = command.command_path if command else name
-        raise SettingsError(f"{text[:1].lower()}{text[1:]}; see {path} --help") from None
+        listed = [one for one in arguments if one in LISTINGS and text.startswith("No such command")]
+        see = f"audiomarathon list {listed[0]}" if listed else f"{path} --help"
+        raise SettingsError(f"{text[:1].lower()}{text[1:]}; see {see}") from None
 
 
 def _option(setting: dataclasses.Field[Any]) -> Parameter:
