@@ -54,6 +54,9 @@ from audiomarathon.engine.run import run
 from audiomarathon.errors import MethodError, ModelError, SettingsError
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.report import render, tables
+from audiomarathon.report.page import PageOptions, page
+from audiomarathon.report.page_data import PageData
+from audiomarathon.results.systems import read_systems
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import flags_of
@@ -720,6 +723,8 @@ class TestRuns:
         assert columns["first token ms"] == [f"{1000 * latency:.0f}"]
         assert columns["cost"] == ["0.00165"]
         assert "LLM prefill ms" not in columns
+        html = page(PageData(read_systems([result.folder])), PageOptions(players="none", spectrograms=False))
+        assert f"first token after {latency:.2f} s, whole reply after" in html
 
     def test_a_clip_that_is_replaced_while_the_run_is_on_is_an_error(
         self, go: Callable[..., Any], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -335,6 +335,11 @@ class TestMeasured:
         )
         assert saved["untimed"] == "untimed runs"
 
+    def test_latencies_of_an_endpoint_are_named_and_not_compared(self) -> None:
+        waited = {"time": None, "kv_lengths": None, "kv_bytes": None, "latency": {"first_token": 0.5, "total": 1.0}}
+        saved = against(*(run_of([record("a", 1.0, **waited)]) for _ in range(2)))
+        assert saved["untimed"].startswith("latencies of an endpoint are not compared")
+
     @pytest.mark.parametrize(("cpu", "measured"), [("x", 2.0), ("y", None)])
     def test_times_of_another_session_count_on_the_same_machine_only(self, cpu: str, measured: float | None) -> None:
         base, own = (

@@ -17,7 +17,7 @@ from audiomarathon.report.charts import STAGES
 from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.report.series import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
-from audiomarathon.results.beside import NO_BASE
+from audiomarathon.results.beside import LATENCIES, NO_BASE
 from audiomarathon.results.best import Ranked, ranking_of
 from audiomarathon.results.compare import Compared, Comparison, compare, lines_by_reason
 from audiomarathon.results.pairs import AS_BASE, speed_up_alone
@@ -347,10 +347,19 @@ def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
         **with_interval("score", summary.get("score"), (summary.get("intervals") or {}).get("score")),
         "mean_of": run.headline if summary.get("score") is not None and run.task else None,
         **{name: _median(records, name.removesuffix("_s")) for name in _TIMES},
-        "notes": list(summary.get("notes") or ()),
+        "notes": [*(summary.get("notes") or ()), *_waits(summary)],
         "busy": bool(summary.get("busy")),
         "own_scores": own_scores(run),
     }
+
+
+def _waits(summary: Mapping[str, Any]) -> list[str]:
+    """Return a note with the latencies of an endpoint, which have no column; [] for other runs."""
+    timing = summary.get("timing") or {}
+    if not (first := timing.get("first_token_latency_s")) or not (total := timing.get("total_latency_s")):
+        return []
+    waits = f"first token after {first['p50']:.2f} s, whole reply after {total['p50']:.2f} s (medians)"
+    return [f"{waits}; {LATENCIES}"]
 
 
 def _median(records: Sequence[Record], stage: str) -> float | None:

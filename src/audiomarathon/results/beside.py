@@ -22,6 +22,8 @@ from audiomarathon.runs.summary import foreign_count
 
 ACROSS = "times come from different sessions on the same machine, which was quiet in both"
 
+LATENCIES = "latencies of an endpoint are not compared: they include the network and the server's queue"
+
 NO_BASE = "base was not run under the same conditions"
 
 _QUESTION = ("origin", "corpus", "version", "prompts", "max_new_tokens", "data")
@@ -103,6 +105,8 @@ def other_machine(run: Run, base: Run) -> str:
     """Return why the times of two runs may not be compared, even within one session; "" if they may."""
     if run.control != base.control:
         return "times of different audio"
+    if any(record.latency for one in (run, base) for record in one.records.values()):
+        return LATENCIES
     own, other = (one.identity.get("device") for one in (run, base))
     if own is None or other is None:
         return "untimed runs"
