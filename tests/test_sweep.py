@@ -195,6 +195,13 @@ class TestSweep:
         (result,) = json.loads(Path("results/summary.json").read_text())["results"]
         assert result["savings"]["llm_prefill"]["measured"] is None
         assert result["savings"]["llm_prefill"]["ideal"] > 1
+        text = " ".join(Path("results/summary.txt").read_text().split())
+        assert "no speed-ups for frame-0.5-layer2 in gtzan: base was not run under the same conditions" in text
+
+    def test_says_why_a_speed_up_is_missing(self, command) -> None:
+        _code, out, _err = command("gtzan", "--methods", "frame:0.5", "--no-timing")
+        for text in (out, Path("results/summary.txt").read_text()):
+            assert "no speed-ups for frame-0.5-layer2 in gtzan: untimed runs" in " ".join(text.split())
 
     def test_goes_on_where_it_stopped(self, command) -> None:
         arguments = ("gtzan", "--methods", "frame", "--ratios", "0.5")

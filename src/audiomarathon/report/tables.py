@@ -243,6 +243,9 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
     scores = _scores(rows, [one.result for one in settings], title, "score_difference", "accuracy")
     always = ("task", "setting", "kept_ratio", "_kv_length_a_layer", "kv_bytes", "scoring_s")
     notes = [f"* {ACROSS}"] if any(one.savings.get("across_sessions") for one in settings) else []
+    whys = ((one.result, one.why or one.savings.get("untimed")) for one in settings)
+    without = [LeftOut(one.method, one.summary["task"], why) for one, why in whys if why and one.method != Base().label]
+    notes += [f"no speed-ups for {line}" for line in lines_by_reason(without)]
     *speed_ups, decode = (f"{stage}_speedup" for stage in _SPEED_UPS)
     saved = Table.of(
         rows, (*always, *speed_ups, decode), title=f"Savings against base of the same samples{of}", group="task",
