@@ -575,6 +575,16 @@ class TestAnswers:
         assert "time to first token: random-0.5-layer2 (score 1.000, +0.000" in text
         assert re.search(r"control.*dart-0\.5-layer2$", text)
 
+    def test_doubts_about_the_score_are_named_where_a_score_is_asked_for(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 20)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 19 + [False], prefill=0.5)
+        field = ranking_of(compared(tmp_path))
+        assert re.search(
+            "but the score's interval allows a larger loss: more samples, .* quiet machine",
+            answer(field, score=0.94)["text"],
+        )
+        assert "larger loss" not in answer(field, score=0.1)["text"] + answer(field, latency=0.9)["text"]
+
     def test_sides_are_ranked_on_tasks_that_all_have(self, tmp_path: Path) -> None:
         """dart is quicker and better on tau, where alone it was run to the end; on both tasks fast_v is the best."""
         for task, right in (("tau", True), ("desed", False)):

@@ -8,7 +8,7 @@ from typing import Any
 
 from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.beside import ACROSS
-from audiomarathon.results.best import Ranked, Ranking
+from audiomarathon.results.best import SETTLE, Ranked, Ranking
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, is_clear, lines_by_reason
 from audiomarathon.results.pairs import AS_BASE, Pairs
 from audiomarathon.text import counted
@@ -109,8 +109,8 @@ def answer(ranking: Ranking, *, latency: float | None = None, score: float | Non
         text = _shown(best, row)
         if best.is_random:
             text += f"; that is the control; the best other setting is {method.name if method else 'none'}"
-        if doubts := ranking.doubts(best):
-            text += f"; more samples would have to settle it: {', '.join(doubts)}"
+        if doubts := ranking.doubts(best, None if score is None else (1 - score) * ranking.candidates[0].score):
+            text += f"; but {', '.join(doubts)}: {SETTLE}"
     else:
         text = "no setting" if ranking.candidates else f"no setting's times can be compared with {ranking.reference}'s"
     return {

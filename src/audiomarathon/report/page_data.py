@@ -18,7 +18,7 @@ from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.report.series import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
 from audiomarathon.results.beside import LATENCIES, NO_BASE
-from audiomarathon.results.best import Ranked, ranking_of
+from audiomarathon.results.best import SETTLE, Ranked, ranking_of
 from audiomarathon.results.compare import Compared, Comparison, compare, lines_by_reason
 from audiomarathon.results.pairs import AS_BASE, speed_up_alone
 from audiomarathon.results.scopes import COMMON, OVERALL, scopes_of
@@ -328,7 +328,7 @@ class PageData:
             first = faster[0]
             why = (
                 f"{first.name} was {first.speed:.2f}× as fast within 1 point, but {', '.join(doubts[first.name])}; "
-                "more samples, timed beside base on a quiet machine, would settle it"
+                f"{SETTLE}"
             )
             return Advice(name, None, why=why, left_out=left_out)
         best = settled[0] if settled else ranking.candidates[0]

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, row_of, weighed
 from audiomarathon.results.pairs import AS_BASE, Pairs, mean_scores, speed_up_alone
 
+SETTLE = "more samples, timed beside base on a quiet machine, would settle it"
+"""What to do about the doubts that :meth:`Ranking.doubts` returns."""
+
 Ids = Mapping[str, frozenset[str]]
 
 
