@@ -310,6 +310,17 @@ class TestConclusion:
         told = f"; 12–18 samples a task, overall ±{(high - low) / 2:.2f}"
         assert notes(found, {})[-1] == f"no clear difference: none has p (Holm) under 0.05{told}"
 
+    def test_the_widest_of_several_tasks_is_named_and_none_without_width(self, tmp_path: Path) -> None:
+        for task, lost in (("tau", 1), ("lalm/mmar", 2)):
+            a_run(tmp_path / "a", "base-0", [True] * 12, task=task)
+            a_run(tmp_path / "a", "dart-0.5-layer2", [True] * (12 - lost) + [False] * lost, task=task)
+        found = compared(tmp_path / "a")
+        (low, high) = next(row.verdict.interval for row in found.rows if row.scope == "lalm/mmar")
+        assert notes(found, {})[-1].endswith(f"; 12 samples a task, at most ±{(high - low) / 2:.2f} (in lalm/mmar)")
+        a_run(tmp_path / "b", "base-0", [True] * 2)
+        a_run(tmp_path / "b", "dart-0.5-layer2", [True] * 2)
+        assert "±" not in "".join(notes(compared(tmp_path / "b"), {}))
+
     def test_says_which_tasks_have_few_clusters(self, tmp_path: Path) -> None:
         for task, count in (("tau", 9), ("desed", 10)):
             a_run(tmp_path, "base-0", [True] * count, task=task)

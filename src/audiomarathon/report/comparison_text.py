@@ -66,9 +66,13 @@ def _conclusion(rows: Sequence[Comparison]) -> list[str]:
     counts = sorted({row.samples for row in tested if len(row.tasks) == 1})
     least = f"{counts[0]:,}–" if len(counts) > 1 else ""
     samples = f"{least}{counted(counts[-1], 'sample')} a task" if counts else ""
-    widest = max(tested, key=lambda row: len(row.tasks))
-    ends = [row.verdict.interval for row in tested if row.tasks == widest.tasks and row.verdict.interval]
-    reach = f"{widest.scope} ±{max(high - low for low, high in ends) / 2:.2f}" if ends else ""
+    most = max(len(row.tasks) for row in tested)
+    ends = [(row.verdict.interval or (0, 0), row.scope) for row in tested if len(row.tasks) == most]
+    reaches = [((high - low) / 2, scope) for (low, high), scope in ends if high > low]  # without width it means nothing
+    half, scope = max(reaches, default=(0.0, ""))
+    reach = f"{scope} ±{half:.2f}" if scope else ""
+    if len({scope for _, scope in reaches}) > 1:
+        reach = f"at most ±{half:.2f} (in {scope})"
     facts = ", ".join(filter(None, [samples, reach]))
     return ["; ".join(filter(None, ["no clear difference: none has p (Holm) under 0.05", facts]))]
 
