@@ -270,6 +270,7 @@ def test_a_bad_file_ends_the_command_itself_too(no_env, monkeypatch: pytest.Monk
         (["report", "x", "-o", ""], "--output/-o is empty"),
         (["import", "lalm", "x.json", "--model-name", ""], "--model-name is empty"),
         (["jasco", "import", "x.csv", "--model-name", "a\nb"], "allowed: one line of up to 200 characters"),
+        (["report", "x", "-o", "x.pdf"], "error: -o x.pdf: not allowed; allowed: a name that ends in .html"),
         (["encoder", "import", "x", "--encoder", ""], "--encoder is empty"),
     ],
 )

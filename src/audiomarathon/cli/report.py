@@ -7,6 +7,7 @@ from typing import Annotated
 
 from audiomarathon.cli.options import Runs, option, output_option
 from audiomarathon.cli.output import say
+from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_text
 
 
@@ -39,6 +40,8 @@ def report(
     from audiomarathon.report.page_data import PageData
     from audiomarathon.results.systems import read_systems
 
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .html (figures as PDF: --figures)")
     options = PageOptions(title, samples, audio, spectrograms, data)
     data_of_page = PageData(read_systems(runs))
     with tqdm(desc="samples", unit="sample", disable=None) as bar:
