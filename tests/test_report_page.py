@@ -35,7 +35,7 @@ from markupsafe import escape
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.records import Record
 from audiomarathon.report import series
@@ -116,6 +116,12 @@ class TestPage:
         assert "fast_v-0.5-layer2: no figures for tau" in shown(page(data, PageOptions(spectrograms=False)))
 
     @pytest.mark.long
+    def test_runs_without_a_record_make_no_page(self, tmp_path: Path) -> None:
+        folder = a_run(tmp_path, "base-0", [True])
+        (folder / "samples.jsonl").write_text("")
+        with pytest.raises(RecordError, match=r"no sample was answered in .*base-0; run the same command again"):
+            page(data_of(tmp_path), PageOptions(spectrograms=False))
+
     def test_stays_small(self, tmp_path: Path) -> None:
         """500 samples under ten settings, with strips and transcripts of minutes: below 5 MB."""
         for ratio in range(10):

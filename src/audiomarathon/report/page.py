@@ -17,7 +17,7 @@ from typing import Any
 
 from audiomarathon.audio import decode as audio
 from audiomarathon.audio.member import Clip, Member
-from audiomarathon.errors import AudioMarathonError, SettingsError
+from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.report import sections as parts
 from audiomarathon.report.charts import CONFIG, script
 from audiomarathon.report.page_data import PageData
@@ -74,9 +74,14 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     ------
     SettingsError
         Without vl-convert (the extra `report`).
+    RecordError
+        When the runs have no record of a sample.
     """
     from markupsafe import Markup
 
+    if not any(run.records or run.failed for run in data.runs):
+        folders = ", ".join(dict.fromkeys(str(run.folder) for run in data.runs))
+        raise RecordError(f"no sample was answered in {folders}; run the same command again, then make the page")
     sections = parts.sections(data)
     chosen, total = choose(data.systems, options.samples)
     samples = samples_of(
