@@ -484,7 +484,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"options": ["a dog"]}, "has 1 options, expected 2 to 26"),
         ({"options": [str(number) for number in range(27)]}, "has 27 options"),
         ({"options": ["a dog", "a\nbell"]}, "has a line break"),
-        ({"options": ["a dog", None, "rain"]}, "field 'options' is missing"),
+        ({"options": ["a dog", None, "rain"]}, "field 'options, item 2' is missing"),
         ({"options": ["a dog", {"b": 1}]}, "holds a dict, expected text"),
         ({"options": ["a dog", "a dog"], "answer": "a dog"}, "two of the options .* are the same"),
         ({"options": ["(A) a dog", "(B) a dog"], "answer": "(A) a dog"}, "two of the options .* are the same"),
@@ -494,9 +494,11 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"audio": "../../x.wav"}, "leaves the task's folder"),
         ({"audio": "clips/9.wav"}, "is missing under"),
         ({"audio": None}, "field 'audio' is missing"),
-        ({"audio": []}, "field 'audio' is missing"),
-        ({"audio": ["clips/1.wav", None]}, "field 'audio' is missing"),
-        ({"options": []}, "field 'options' is missing"),
+        ({"audio": []}, "field 'audio' is an empty list"),
+        ({"audio": ["clips/1.wav", None]}, "field 'audio, item 2' is missing"),
+        ({"options": []}, "field 'options' is an empty list"),
+        ({"options": "[]"}, "field 'options' is an empty list"),
+        ({"options": "['a dog', nan, 'rain']"}, "field 'options, item 2' is missing"),
         ({"question": None}, "field 'question' is missing"),
         ({"id": "q0"}, "duplicate id 'q0'"),
         ({"id": "x" * 201}, "is not one line of at most 200"),
@@ -569,7 +571,7 @@ def test_a_caption_that_is_null_makes_a_bad_row(tmp_path: Path) -> None:
     rows = with_rows(says=lambda row: ["a sound", None][: 1 + place(row)])
     more = {"options": None, "answer": None, "question": None, "references": "says"}
     _task, data = loaded(declared(tmp_path, rows, **more))
-    assert [(bad.row, bad.reason) for bad in data.bad_rows] == [(n, "field 'says' is missing") for n in (2, 4)]
+    assert [(bad.row, bad.reason) for bad in data.bad_rows] == [(n, "field 'says, item 2' is missing") for n in (2, 4)]
 
 
 @pytest.mark.parametrize(

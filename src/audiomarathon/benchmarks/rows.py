@@ -115,8 +115,9 @@ class Row:
         if len(names) == 1 and isinstance(value := values[0], str) and (found := list_in(value)) is not None:
             values = [found]
         if len(names) == 1 and isinstance(values[0], list):
-            values = values[0] or [None]
-            names = [*names] * len(values)
+            if not (values := values[0]):
+                raise RowError(f"field {names[0]!r} is an empty list")
+            names = [f"{names[0]}, item {number}" for number in range(1, len(values) + 1)]
         return [*zip(names, values, strict=False)]
 
     def id(self, name: str) -> str:
