@@ -435,6 +435,10 @@ def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
         ({"answer": None}, "has no answers; allowed: one of references, transcript, answer"),
         ({"transcript": "x"}, "has transcript and answer; allowed: one of"),
         ({"judge": "mmau-pro-open"}, r'judge is not allowed .* \(own-choice\); .*judge needs answer_is = "open"'),
+        (
+            {"answer_is": "open", "options": None, "language": "de"},
+            r"language is not allowed .* \(own-open\); .*; language needs transcript",
+        ),
         ({"answer_is": "open"}, r"options is not allowed .* \(own-open\); allowed: answer_is, judge"),
         ({"answer_is": "open", "options": None, "question": None}, "lacks the key 'question'"),
         ({"answer": None, "references": "x"}, r"options is not allowed with the other keys \(own-caption\)"),
@@ -459,6 +463,10 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         assert len(str(caught.value)) < 300
     with pytest.raises(DataError, match=r"~nobody9/x\.toml: there is no such user"):
         get_task("~nobody9/x.toml")
+    with pytest.raises(
+        DataError, match=r"no sounds\.json under .*\. Set AUDIOMARATHON_DATA or --data to the data root"
+    ):
+        get_task(str(declared(tmp_path / "c"))).find(tmp_path / "c" / "data" / "clips")
     for name in ("./birds.tml", "/b.txt", "~/b"):
         with pytest.raises(SettingsError, match=re.escape(f"{name}: a task file must end in .toml")):
             get_task(name)
@@ -481,14 +489,13 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     ("row", "reason"),
     [
         ({"answer": "a cat"}, r"answer 'a cat' is not one of \['a bell', 'a dog', 'rain'\]"),
-        ({"options": ["a dog"]}, "has 1 options, expected 2 to 26"),
         ({"options": [str(number) for number in range(27)]}, "has 27 options"),
         ({"options": ["a dog", "a\nbell"]}, "has a line break"),
         ({"options": ["a dog", None, "rain"]}, "field 'options, item 2' is missing"),
         ({"options": ["a dog", {"b": 1}]}, "holds a dict, expected text"),
         ({"options": ["a dog", "a dog"], "answer": "a dog"}, "two of the options .* are the same"),
         ({"options": ["(A) a dog", "(B) a dog"], "answer": "(A) a dog"}, "two of the options .* are the same"),
-        ({"options": "[broken"}, "has 1 options"),
+        ({"options": "[broken"}, "has 1 option,"),
         ({"options": "['a dog', 'a bell', ...]"}, "looks like a Python list"),
         ({"options": "{'a dog', 'a bell'}"}, "looks like a Python list"),
         ({"audio": "../../x.wav"}, "leaves the task's folder"),
@@ -496,6 +503,8 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"audio": None}, "field 'audio' is missing"),
         ({"audio": []}, "field 'audio' is an empty list"),
         ({"audio": ["clips/1.wav", None]}, "field 'audio, item 2' is missing"),
+        ({"options": ["a dog"]}, "has 1 option, expected 2 to 26"),
+        ({"answer": "B"}, r"answer 'B' is not one of .*; if it is the letter of an option, set answer_is = \"letter\""),
         ({"options": []}, "field 'options' is an empty list"),
         ({"options": "[]"}, "field 'options' is an empty list"),
         ({"options": "['a dog', nan, 'rain']"}, "field 'options, item 2' is missing"),

@@ -117,7 +117,8 @@ def how_to_get(task: Task) -> str:
                 "Start with the smallest task (VESUS, under 1 GB): audiomarathon data download vesus. For "
                 f"{task.key}: audiomarathon data download {task.key} (--limit 20 fetches 20 samples only); then "
             )
-    return f"{advice}set AUDIOMARATHON_DATA to the data root, or {path_variable(task)} to the folder of this task"
+    advice += f"set AUDIOMARATHON_DATA or --data to the data root, or {path_variable(task)} to the folder of this task"
+    return advice[:1].upper() + advice[1:]
 
 
 def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> Path:

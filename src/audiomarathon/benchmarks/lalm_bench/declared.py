@@ -46,7 +46,7 @@ from audiomarathon.scoring.caption import Caption
 from audiomarathon.scoring.choice import Choice
 from audiomarathon.scoring.transcript import Characters, Transcript
 from audiomarathon.settings import cache_folder
-from audiomarathon.text import did_you_mean
+from audiomarathon.text import counted, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,6 +96,15 @@ _OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     CAPTION: (),
     TRANSCRIPT: ("language",),
     CHARACTERS: ("language",),
+}
+#: What a key of `_OWN_KEYS` goes with, for a message.
+_NEEDS = {
+    "options": 'answer, without answer_is = "open"',
+    "answer_is": "answer",
+    "classes": "answer and options",
+    "published": "options, without classes",
+    "judge": 'answer_is = "open"',
+    "language": "transcript",
 }
 _FIRST_BYTES = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
 
@@ -286,14 +295,16 @@ class Declared(Task):
         written, answer = row.listed(self.toml["options"], may_end=True), row.text(self.toml["answer"])
         how = self.toml.get("answer_is", "text")
         if not 2 <= len(written) <= len(LETTERS):
-            raise RowError(f"has {len(written)} options, expected 2 to {len(LETTERS)}")
+            raise RowError(f"has {counted(len(written), 'option')}, expected 2 to {len(LETTERS)}")
         one_line_each(written)
         letters = list(LETTERS[: len(written)])
         numbers = [str(number) for number in range(how == "index1", len(written) + (how == "index1"))]
         known = {"text": written, "letter": letters}.get(how, numbers)
         sought = answer.strip(" ().").upper() if how == "letter" else answer
         if sought not in known:
-            raise RowError(f"answer {shown(answer)} is not one of {shown(known)}")
+            is_letter = how == "text" and answer.strip(" ().").upper() in letters
+            hint = '; if it is the letter of an option, set answer_is = "letter"' * is_letter
+            raise RowError(f"answer {shown(answer)} is not one of {shown(known)}{hint}")
         labelled = [re.fullmatch(rf"\(?{one}[).:]\s+(.+)", text) for one, text in zip(letters, written, strict=True)]
         texts = [found[1] for found in labelled if found]
         options = tuple(texts if len(texts) == len(written) else written)
@@ -379,8 +390,8 @@ def _kind(file: Path, toml: Mapping[str, Any]) -> str:
     if lacking := [name for name in needed if name not in toml]:
         raise SettingsError(f"{file}: lacks the key {lacking[0]!r}")
     if odd := {name for keys in _OWN_KEYS.values() for name in keys}.intersection(toml).difference(_OWN_KEYS[kind]):
-        allowed = (", ".join(_OWN_KEYS[kind]) or "no such key") + '; judge needs answer_is = "open"' * ("judge" in odd)
-        raise SettingsError(f"{file}: {min(odd)} is not allowed with the other keys ({kind}); allowed: {allowed}")
+        allowed = f"{', '.join(_OWN_KEYS[kind]) or 'no such key'}; {(name := min(odd))} needs {_NEEDS[name]}"
+        raise SettingsError(f"{file}: {name} is not allowed with the other keys ({kind}); allowed: {allowed}")
     return kind
 
 
