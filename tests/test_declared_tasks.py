@@ -521,6 +521,16 @@ def test_a_bad_row_is_reported_with_its_reason(row: dict[str, Any], reason: str,
     assert re.search(reason, bad.reason)
 
 
+def test_a_bad_row_of_several_files_is_named_by_its_file(tmp_path: Path) -> None:
+    file = declared(tmp_path, ROWS[:2], rows="sounds-*.jsonl")
+    data = file.parent / "data"
+    (data / "sounds-*.jsonl").rename(data / "sounds-a.jsonl")
+    (data / "sounds-b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (ROWS[2], ROWS[1])))
+    (bad,) = loaded(file)[1].bad_rows
+    assert (bad.file.name, bad.row) == ("sounds-b.jsonl", 2)
+    assert bad.reason == "duplicate id 'q1', first used in row 2 of sounds-a.jsonl"
+
+
 @pytest.mark.parametrize(
     ("how", "answer"), [("letter", "(e)"), ("index", 3), ("index", -1), ("index1", 0), ("index1", 4)]
 )

@@ -385,26 +385,34 @@ def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def collect(
-    file: Path, folder: Path, rows: Iterable[Any], to_sample: Callable[[Row], Sample | None]
+    file: Path,
+    folder: Path,
+    rows: Iterable[Any],
+    to_sample: Callable[[Row], Sample | None],
+    places: Sequence[tuple[Path, int]] = (),
 ) -> tuple[list[Sample], list[BadRow]]:
     """Return the samples made from rows, sorted by id, and the bad rows with their number (from 1) and reason.
 
-    A row for which `to_sample` returns None is left out.
+    A row for which `to_sample` returns None is left out. `places` has the file and number of each row, if the rows come
+    from several files.
     """
-    samples: dict[str, tuple[int, Sample]] = {}
+    samples: dict[str, tuple[Path, int, Sample]] = {}
     bad: list[BadRow] = []
-    for number, fields in enumerate(rows, start=1):
+    for count, fields in enumerate(rows):
+        at, number = places[count] if places else (file, count + 1)
         try:
             if not isinstance(fields, dict):
                 raise fields if isinstance(fields, RowError) else RowError(f"expected an object, found {_kind(fields)}")
             if (sample := to_sample(Row(folder, fields))) is None:
                 continue
             if sample.id in samples:
-                raise RowError(f"duplicate id {shown(sample.id)}, first used in row {samples[sample.id][0]}")
-            samples[sample.id] = number, sample
+                first, row, _sample = samples[sample.id]
+                where = f" of {first.name}" if first != at else ""
+                raise RowError(f"duplicate id {shown(sample.id)}, first used in row {row}{where}")
+            samples[sample.id] = at, number, sample
         except RowError as error:
-            bad.append(BadRow(file, number, str(error)))
-    return sorted((sample for _row, sample in samples.values()), key=lambda sample: natural(sample.id)), bad
+            bad.append(BadRow(at, number, str(error)))
+    return sorted((sample for *_place, sample in samples.values()), key=lambda sample: natural(sample.id)), bad
 
 
 @lru_cache(_REMEMBERED)

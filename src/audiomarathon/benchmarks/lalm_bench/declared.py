@@ -163,9 +163,12 @@ class Declared(Task):
         if not (files := [file for file in there if fnmatch(file.name, self._rows)] or there):
             raise DataError(f"{self.key}: no {self._rows} in {folder}")
         check_shards(files)
-        rows, embedded = list[Any](), set[str]()
+        rows, places, embedded = list[Any](), list[tuple[Path, int]](), set[str]()
         for file in files:
-            for row in read_table(file, sorted({name.partition(".")[0] for name in self._fields})):
+            for number, row in enumerate(
+                read_table(file, sorted({name.partition(".")[0] for name in self._fields})), 1
+            ):
+                places.append((file, number))
                 rows.append(self._unfolded(row) if isinstance(row, dict) else row)
                 if isinstance(row, dict):
                     rows[-1] |= {name: _kept(row[name], embedded) for name in self.toml["clips"] if name in row}
@@ -175,7 +178,7 @@ class Declared(Task):
             raise DataError(f"{files[0]}: no row has the field {lacking[0]!r}{did_you_mean(lacking[0], known)}")
         place = _clips_folder() if embedded else folder
         to_sample = partial(self._sample, template=template, embedded=embedded)
-        samples, bad = collect(folder / self._rows, place, rows, to_sample)
+        samples, bad = collect(folder / self._rows, place, rows, to_sample, places)
         if self.kind == CLASSES and len(found := sorted({tuple(sorted(one.options)) for one in samples})) > 1:
             raise DataError(f"{files[0]}: rows differ in their options, {shown(found[:2])}; leave out 'classes'")
         same = sum(len({*sample.options}) < len(sample.options) for sample in samples)
