@@ -586,6 +586,16 @@ def test_one_text_that_spells_a_list_makes_a_bad_row(name: str, text: object, tm
     assert "looks like a list" in loaded(task)[1].bad_rows[0].reason
 
 
+def test_captions_of_one_item_are_refused_before_any_sample(tmp_path: Path) -> None:
+    rows = with_rows(says=["a sound", "a bell"])[:1]
+    file = declared(tmp_path, rows, options=None, answer=None, question=None, references="says")
+    for command in (("data", "verify", file), ("run", file, "--model", "embedded", "--results", tmp_path / "out")):
+        code, output = call(*command, "--data", tmp_path / "data")
+        assert code
+        assert "has 1 item; CIDEr-D needs the references of at least 2 items" in output
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_caption_that_is_null_makes_a_bad_row(tmp_path: Path) -> None:
     rows = with_rows(says=lambda row: ["a sound", None][: 1 + place(row)])
     more = {"options": None, "answer": None, "question": None, "references": "says"}

@@ -299,6 +299,11 @@ class Task(ABC):
         """Return the reference texts of each item of the whole data if the scorer weights words by them; else ()."""
         return ()
 
+    def too_few(self, loaded: Loaded) -> str:
+        """Return why data of too few items cannot be scored; "" if it can."""
+        few = len(self.corpus(loaded)) == 1
+        return "has 1 item; CIDEr-D needs the references of at least 2 items to weigh words" if few else ""
+
     def groups(self, sample: Sample) -> dict[str, str] | None:
         """Return a sample's values of `group_fields`; None if the task has none."""
         return {name: str(sample.meta.get(name, "")) for name in self.group_fields} or None

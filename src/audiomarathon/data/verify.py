@@ -100,6 +100,7 @@ def verify(
     probed = probe_clips(loaded, task.key, deep=deep, jobs=jobs)
     seconds = [info.seconds for info in probed.values() if isinstance(info, ClipInfo)]
     problems = [Problem("row", str(row)) for row in loaded.bad_rows]
+    problems += [Problem("count", few)] if (few := task.too_few(loaded)) else []
     for clip, info in probed.items():
         if isinstance(info, str):
             problems.append(Problem("clip", f"{clip}: {info}"))

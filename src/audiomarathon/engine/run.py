@@ -209,6 +209,8 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
         say(f"{task.key}: {counted(count, 'sample')}: {name}")
     if not loaded.samples:
         raise DataError(f"{task.key}: no samples to run in {folder}")
+    if few := task.too_few(loaded):
+        raise DataError(f"{task.key}: {few}")
     expected = read_manifest(folder).expected(task)
     if expected and (found := len(loaded.samples) + sum(loaded.left_out.values())) != expected.count:
         say(f"{task.key}: {counted(found, 'sample')} in {folder}; the whole task has {expected.count:,}")
