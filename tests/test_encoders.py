@@ -389,6 +389,7 @@ def test_a_file_that_cannot_be_used_is_one_line(some: Path, source: str, name: s
         ("nothing", "control:noise, hf:ID_OR_FOLDER, FILE.py[:CLASS]"),
         ("no/such/file.py", "No such file"),
         ("hf:/no/such/folder", "no such folder"),
+        ("hf:org/gone", "copy the cache, or name a folder that holds the checkpoint: hf:FOLDER"),
     ],
 )
 def test_unknown_names(name: str, said: str) -> None:

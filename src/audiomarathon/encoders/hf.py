@@ -30,7 +30,7 @@ def hugging_face_encoder(model: str) -> torch.nn.Module:
 
 def from_checkpoint(model: str) -> tuple[Checkpoint, Any, Any]:
     """Return a checkpoint, its feature extractor and its model in float32, in eval mode."""
-    checkpoint = find_checkpoint(model)
+    checkpoint = find_checkpoint(model, named="name a folder that holds the checkpoint: hf:FOLDER")
     with loading(checkpoint.path, "an audio encoder"):
         kind = AutoConfig.from_pretrained(checkpoint.path).model_type
         if kind not in _KINDS:

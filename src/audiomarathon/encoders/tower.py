@@ -262,7 +262,11 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
     attention, prompt = str(arguments.get("attention") or "sdpa"), str(arguments.get("prompt") or PROMPT)
     if dtype not in ("float32", "float16", "bfloat16"):
         raise SettingsError(f"--encoder-arg dtype={dtype}: allowed: float32, float16, bfloat16")
-    checkpoint = replace(find_checkpoint(str(arguments.get("checkpoint") or spec.checkpoint)), variant=spec.variant)
+    source, named = (
+        str(arguments.get("checkpoint") or spec.checkpoint),
+        "name a folder: --encoder-arg checkpoint=FOLDER",
+    )
+    checkpoint = replace(find_checkpoint(source, named=named), variant=spec.variant)
     family = spec.load_family()
     lm = family.load(checkpoint.path, device=device, dtype=dtype, attn_implementation=attention)
     lm.sdpa_backends = kernels_for(device, own_settings().sdpa_backends)

@@ -37,7 +37,7 @@ class LocalJudge(Judge):
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """The checkpoint's files."""
-        return find_checkpoint(self.source, download=self.download)
+        return find_checkpoint(self.source, download=self.download, named="name a folder that holds it: --with FOLDER")
 
     @cached_property
     def _dtype(self) -> str:

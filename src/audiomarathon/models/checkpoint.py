@@ -145,7 +145,9 @@ def embedded_checkpoint() -> Path:
     return Path(__file__).parent.parent / "embedded" / "checkpoint"
 
 
-def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
+def find_checkpoint(
+    source: str, *, download: bool = True, named: str = "set MODEL_PATH to a folder that holds the checkpoint"
+) -> Checkpoint:
     """Find a checkpoint's files; download them if they are not in the hub's cache.
 
     Parameters
@@ -154,6 +156,8 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
         A folder, a hub id (`org/name` or `org/name@revision`; a revision may be `refs/pr/N`), or `"embedded"`.
     download
         False looks only in the hub's cache.
+    named
+        How the user names a folder instead, for messages.
 
     Raises
     ------
@@ -176,7 +180,7 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
         raise ModelError(f"{source}: no such folder, and not a hub id of the form 'organisation/name'")
     else:
         fetch = f"run `audiomarathon models download {source}`"
-        copied = "copy the cache, or set MODEL_PATH to a folder that holds the checkpoint"
+        copied = f"copy the cache, or {named}"
         with hub_errors(source, ModelError, what="model", fetch=fetch, instead=copied):
             path, absent = _snapshot(name, revision, download=download)
         if absent:

@@ -58,14 +58,9 @@ def checker_file() -> Path:
 
 
 def _files(source: str, *, download: bool) -> Checkpoint:
-    """Find the files of a sentence encoder, given as a hub id or a folder.
-
-    Error messages name TEXT_ENCODER and --encoder instead of MODEL_PATH.
-    """
-    try:
-        return find_checkpoint(source, download=download)
-    except ModelError as error:
-        raise type(error)(str(error).replace("MODEL_PATH", f"{ENCODER_VARIABLE} or --encoder")) from None
+    """Find the files of a sentence encoder, given as a hub id or a folder."""
+    named = f"set {ENCODER_VARIABLE} or --encoder to a folder that holds the checkpoint"
+    return find_checkpoint(source, download=download, named=named)
 
 
 @lru_cache(1)

@@ -49,7 +49,7 @@ class SpokenTask(EncoderTask):
         if not released:
             return {}
         try:
-            return {"llm": find_checkpoint(self.llm).fingerprint()}
+            return {"llm": find_checkpoint(self.llm, named="name a folder: --llm FOLDER").fingerprint()}
         except ModelError as error:
             raise ModelError(f"{self.name}: {error} (the causal LM: --llm, XARES_LLM)") from None
 
