@@ -404,7 +404,12 @@ def as_run(
         for record in records:
             known = run.records.get(record.id, record)
             if (known.reply, known.answered) != (record.reply, record.answered):
-                raise DataError(f"{folder}: its reply to {record.id} differs from {file}; remove the folder first")
+                why = f"its reply to {record.id} differs from {file}"
+                if known.answered != record.answered:
+                    counts = ["as a failed sample", "as a reply"]
+                    why = f"{record.id} counts {counts[known.answered]} there, and {counts[record.answered]} in {file}"
+                    why += " (one import was --faithful, or the file changed)"
+                raise DataError(f"{folder}: {why}; remove the folder first")
         facts = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
         origin = {"origin": IMPORTED, "file": file.name, "settings": {"seed": 42}}
         run.write_run({**facts, **origin, **controlled, "samples": [record.id for record in records]})
