@@ -436,6 +436,12 @@ class TestPlan:
         code, out, _err = command("had", "gtzan", "--methods", "frame:0.5", "--plan")
         assert code == 1
         assert "had: cannot be run: no folder" in out
+        assert "config" not in command("had", "--methods", "frame:0.5", "--plan")[1]
+
+    def test_never_calls_a_config_missing_that_another_model_has(self, command) -> None:
+        out = command("tau", "--methods", "frame:0.5", "--plan", "--model", "gemma3n")[1]
+        assert "config.json says model type" in out
+        assert "config is missing" not in out
 
     def test_without_the_checkpoint_it_still_counts(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -135,10 +135,12 @@ def plan_sweep(
     ]
     if facts is not None and (longest := max((part.longest for part in parts), default=0.0)):
         lines.append(memory(facts, spec, longest, 1 if settings.timing else settings.batch_size))
-    if all(part.seconds is None for part in parts):
+    if all(part.seconds is None for part in parts) and facts is not None:
+        lines.append("No time estimate: no task can be run.")
+    elif all(part.seconds is None for part in parts):
         lines.append(
-            "No time estimate: no base sample is recorded, and the checkpoint's config is missing. Run "
-            "a few base samples, or name a folder with its config.json (--model-path) and a speed (--tflops)."
+            "No time estimate: no base sample is recorded, and no config can be used (the reason is below). Run a few "
+            "base samples, or name a folder with this model's config.json (--model-path) and a speed (--tflops)."
         )
     else:
         lines.append(
