@@ -366,6 +366,12 @@ class TestRefusals:
         with pytest.raises(RecordError, match=f"not asked the same questions .{field}"):
             rows_of(tmp_path)
 
+    def test_hashes_are_shortened(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 4, data="a" * 64)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, data="b" * 64)
+        with pytest.raises(RecordError, match=r"data b{12} and a{12}\)"):
+            rows_of(tmp_path)
+
     def test_no_task_in_common(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task="desed")

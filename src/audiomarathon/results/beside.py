@@ -10,6 +10,7 @@ Every view asks here, so that a table, a picture and a summary of one folder agr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ _MODEL_CODE = f"{CODE}model "
 _MACHINE = ("cpu", "threads", "cuda")
 #: Settings on which the times of a GPU depend. Runs of older versions do not have them.
 _TIMED_AS = {"sdpa_backends": "with other attention kernels", "timing": "with and without a warm pass"}
+
+_HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{4,}\b")
 
 Timed = list[tuple[Record, Record]]
 
@@ -64,6 +67,7 @@ def other_question(run: Run, other: Run) -> str:
         return ""
     plain = [_SAID[name] for name in differing if name in _SAID][:1]
     shown = plain or (f"{name} {run.identity.get(name)} and {other.identity.get(name)}" for name in differing)
+    shown = (_HASH.sub(r"\1", one) for one in shown)
     return f"the two runs were not asked the same questions ({', '.join(shown)})"
 
 
