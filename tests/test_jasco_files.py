@@ -108,6 +108,15 @@ def test_faults_are_told_by_line_and_leave_the_clip_out(tmp_path: Path, change: 
     assert {one.cluster for one in read_whole(file, allow_missing=True)} == {"10"}
 
 
+def test_a_row_that_is_too_long_is_not_missed_and_equal_faults_are_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as raised:
+        read_whole(edited(a_file(tmp_path / "a.csv"), lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001)))
+    assert "has no row" not in str(raised.value)
+    with pytest.raises(DataError, match=r": line \d+: allm_output is not filled in \(and \d+ rows more\)") as raised:
+        read_whole(a_file(tmp_path / "b.csv", allm_output=""))
+    assert str(raised.value).count("not filled in") == 1
+
+
 def test_prompts_are_matched_whatever_their_white_space(tmp_path: Path) -> None:
     file = edited(a_file(tmp_path / "a.csv"), lambda rows: rows[0].update(prompt=f" {INSTRUCTIONS[0]}\n"))
     assert len(read_whole(file)) == 16

@@ -14,6 +14,7 @@ from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import DataError
 from audiomarathon.records import MAX_REPLY, Record, Verdict
+from audiomarathon.text import counted
 
 REPLY = "allm_output"
 JUDGEMENT = "llama3_extract"  # the original's column name, whatever the judge
@@ -85,11 +86,13 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
     """
     numbers = {_plain(text): number for number, text in enumerate(INSTRUCTIONS, 1)}
     clips: dict[str, dict[int, Record]] = defaultdict(dict)
-    faults: list[tuple[str, str]] = []
+    faults: list[tuple[str, str, str]] = []  # id, place and reason
+    refused = set[tuple[str, int]]()
     check_shards([file])
     for line, row in read_csv(file, NEEDED):
         if fault := _fault_of(row):
-            faults.append((row["id"], f"line {line}: {fault}"))
+            faults.append((row["id"], f"line {line}: ", fault))
+            refused.add((row["id"].strip(), numbers.get(_plain(row["prompt"]), 0)))
             continue
         id_, reply = _id(row), row[REPLY].strip()
         number = numbers.get(_plain(row["prompt"]), 0)
@@ -99,15 +102,22 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
             f"{REPLY} is not filled in": not reply or reply in {f"output_{k}" for k in range(1, PROMPTS + 1)},
         }
         if fault := next((flaw for flaw, applies in flaws.items() if applies), ""):
-            faults.append((id_, f"line {line}: {fault}"))
+            faults.append((id_, f"line {line}: ", fault))
         clips[id_].setdefault(number, _record(row, number))
     for id_, rows in clips.items():
-        if lacking := [str(number) for number in range(1, PROMPTS + 1) if number not in rows]:
-            faults.append((id_, f"id {shown(id_)} has no row of prompt {', '.join(lacking)}"))
+        there = {*rows, *(number for refused_id, number in refused if refused_id == id_)}
+        if lacking := [str(number) for number in range(1, PROMPTS + 1) if number not in there]:
+            faults.append((id_, "", f"id {shown(id_)} has no row of prompt {', '.join(lacking)}"))
     if faults and not allow_missing:
-        listed = listed_faults([text for _, text in faults], _SHOWN_FAULTS)
+        alike = Counter(reason for _, _, reason in faults)
+        firsts = {reason: place for _, place, reason in reversed(faults)}
+        texts = [
+            f"{firsts[reason]}{reason}" + f" (and {counted(count - 1, 'row')} more)" * (count > 1)
+            for reason, count in alike.items()
+        ]
+        listed = listed_faults(texts, _SHOWN_FAULTS)
         raise DataError(f"{file}: {listed}; fix these rows, or leave out their clips with --allow-missing")
-    kept = set(clips) - {id_ for id_, _ in faults}
+    kept = set(clips) - {id_ for id_, _, _ in faults}
     if not kept:
         raise DataError(f"{file}: no clip has a reply to each of the {PROMPTS} prompts")
     return [clips[id_][number] for id_ in sorted(kept, key=natural) for number in range(1, PROMPTS + 1)]
