@@ -119,7 +119,7 @@ class TestPage:
     def test_runs_without_a_record_make_no_page(self, tmp_path: Path) -> None:
         folder = a_run(tmp_path, "base-0", [True])
         (folder / "samples.jsonl").write_text("")
-        with pytest.raises(RecordError, match=r"no sample was answered in .*base-0; run the same command again"):
+        with pytest.raises(RecordError, match=r"no sample was answered in .*base-0; run them again"):
             page(data_of(tmp_path), PageOptions(spectrograms=False))
 
     def test_stays_small(self, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter
@@ -21,6 +22,16 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.settings import RunSettings, described, flag_of, settings_fields
 
 Command = Callable[..., Any]
+
+#: Patterns in typer's messages about a value, and their plain form.
+_PLAIN = {
+    r": Value error, ": ": ",
+    r"Input should be (?=greater|less)": "expected a number ",
+    r"Input should be (a valid )?": "expected ",
+    r", unable to parse string as an? \w+": "",
+    r"expected integer": "expected a whole number",
+    r"expected number": "expected a number",
+}
 
 
 class Grouped(TyperCommand):
@@ -169,6 +180,8 @@ def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
         return app(arguments, prog_name=name, standalone_mode=False) or 0
     except typer.TyperException as error:
         text, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
+        for foreign, plain in _PLAIN.items():
+            text = re.sub(foreign, plain, text)
         if text.startswith("Usage: "):  # nothing was given: the help
             say(error.format_message())
             return error.exit_code

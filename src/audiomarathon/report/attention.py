@@ -24,12 +24,11 @@ from audiomarathon.report.explain import Clip, spectrogram
 from audiomarathon.report.samples import columns, samples_in
 from audiomarathon.report.series import BASE, palette
 from audiomarathon.runs.attention import INDEX, ROWS, Attention, file_of, index_of
+from audiomarathon.runs.read import Run, named
 from audiomarathon.runs.record_line import unpack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from audiomarathon.runs.read import Run
 
 Floats = npt.NDArray[np.float64]
 _ASKING = {"last": "prompt's last token", "question": "question", "generated": "reply"}
@@ -218,7 +217,7 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
     there = [run for run in runs if run.folder and any(sample in ("", id_) for id_ in index_of(run.folder))]
     if not there:
         what = f" of {sample!r}" if sample else ""
-        raise RecordError(f"no attention{what} in {', '.join(str(run.folder) for run in runs)}; run with --save-attn")
+        raise RecordError(f"no attention{what} in {named(runs)}; run with --save-attn")
     if len(there) > _MOST_RUNS:
         raise SettingsError(f"{len(there)} runs have captured attention, at most {_MOST_RUNS} fit; name fewer folders")
     if not layer:

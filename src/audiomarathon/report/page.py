@@ -25,6 +25,7 @@ from audiomarathon.report.render import html, templates
 from audiomarathon.report.samples import BANDS, STRIP, choose, samples_of
 from audiomarathon.report.sections import Section
 from audiomarathon.report.series import colour
+from audiomarathon.runs.read import named
 from audiomarathon.text import plain
 from audiomarathon.version import __version__
 
@@ -80,8 +81,9 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     from markupsafe import Markup
 
     if not any(run.records or run.failed for run in data.runs):
-        folders = ", ".join(dict.fromkeys(str(run.folder) for run in data.runs))
-        raise RecordError(f"no sample was answered in {folders}; run the same command again, then make the page")
+        raise RecordError(
+            f"no sample was answered in {named(data.runs)}; run the same command again, then make the page"
+        )
     sections = parts.sections(data)
     chosen, total = choose(data.systems, options.samples)
     samples = samples_of(

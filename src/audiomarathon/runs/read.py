@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,12 @@ _T = TypeVar("_T")
 
 #: Prefix of folders that `audiomarathon reproduce` writes. Its runs have other samples of the same tasks.
 REPRODUCED = "reproduce-"
+
+
+def named(runs: Sequence[Run]) -> str:
+    """Return the folder of the first run, and the number of the others, for a message."""
+    more = f" and {counted(len(runs) - 1, 'more run')}" if len(runs) > 1 else ""
+    return f"{os.path.normpath(str(runs[0].folder))}{more}" if runs else "no run"
 
 
 @dataclass(frozen=True)
