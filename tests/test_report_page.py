@@ -116,6 +116,12 @@ class TestPage:
         assert "fast_v-0.5-layer2: no figures for tau" in shown(page(data, PageOptions(spectrograms=False)))
 
     @pytest.mark.long
+    def test_one_of_several_tasks_on_the_first_screen_says_so(self, tmp_path: Path) -> None:
+        for task in ("tau", "own-choice/birds"):
+            finished(a_run(tmp_path, "base-0", [True] * 4, task=task), score=1.0)
+        html = shown(page(data_of(tmp_path), PageOptions(spectrograms=False)))
+        assert "This is one of 2 tasks, because they have no mean" in html
+
     def test_runs_without_a_record_make_no_page(self, tmp_path: Path) -> None:
         folder = a_run(tmp_path, "base-0", [True])
         (folder / "samples.jsonl").write_text("")

@@ -81,9 +81,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     from markupsafe import Markup
 
     if not any(run.records or run.failed for run in data.runs):
-        raise RecordError(
-            f"no sample was answered in {named(data.runs)}; run the same command again, then make the page"
-        )
+        raise RecordError(f"no sample was answered in {named(data.runs)}; run them again first")
     sections = parts.sections(data)
     chosen, total = choose(data.systems, options.samples)
     samples = samples_of(

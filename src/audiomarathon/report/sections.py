@@ -226,6 +226,11 @@ def _choice(data: PageData) -> Section:
         "of base by speed, then the others by score. × is the median over samples of base ÷ setting; ms is base's "
         "median divided by it."
     )
+    if scope in data.tasks and len(data.tasks) > 1:
+        about += (
+            f" This is one of {len(data.tasks)} tasks, because they have no mean that most settings have; the others "
+            'are under "Scores by task".'
+        )
     notes = [about if scope else "No score yet.", *_by_reason(_remarks(data, scope))]
     lines = _lines(data, scope, _speed_up)
     notes += _hollow(lines)
