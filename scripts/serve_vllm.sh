@@ -42,6 +42,8 @@ case "$model" in
             --default-mm-loras "{\"audio\": \"$MODEL_PATH/speech-lora\"}")
         ;;
     qwen2-audio) fail "qwen2-audio hears whole clips, vLLM's only their first 30 s; allowed: qwen2-audio-30s" ;;
+    whisper-*) fail "$model: vLLM serves it for transcriptions, not for chats, which is all that --model openai asks;" \
+        "allowed: audiomarathon run --model $model" ;;
     embedded | aero-1) fail "$model: vLLM does not list it; allowed: other names of audiomarathon list models, a hub id" ;;
     */*) checkpoint="$model" ;;
     *) fail "unknown model '$model'; allowed: a name of audiomarathon list models, a hub id, a folder; --help explains" ;;

@@ -229,8 +229,9 @@ class TestMethods:
     def test_flash_attention_is_refused_where_windows_would_be_cut_by_place(self, gemma: Gemma3n) -> None:
         """The kernels count tokens, and kept tokens have gaps between them."""
         flash = SimpleNamespace(
-            decoder=gemma.decoder, decoder_layers=gemma.decoder_layers, attn_implementation="flash_attention_2"
-        )
+            decoder=gemma.decoder, decoder_layers=gemma.decoder_layers, attn_implementation="flash_attention_2",
+            cross=False,
+        )  # fmt: skip
         Base().check(flash)
         with pytest.raises(MethodError, match=r"ATTN_IMPLEMENTATION=.*eager"):
             Frame(0.5, layer=2).check(flash)

@@ -14,7 +14,12 @@ from audiomarathon.models.registry import BUILT_IN, get_model
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "serve_vllm.sh"
 PAGE = (SCRIPT.parent.parent / "docs" / "models" / "openai.md").read_text(encoding="utf-8")
-REFUSED = ("embedded", "aero-1", "qwen2-audio")
+REFUSED = (
+    "embedded",
+    "aero-1",
+    "qwen2-audio",
+    *(f"whisper-{size}" for size in ("large-v3", "large-v3-turbo", "small", "base")),
+)
 
 
 def call(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -14,12 +14,12 @@ from audiomarathon.models.registry import ModelSpec, all_models
 LOCAL = [spec for spec in all_models() if not spec.remote]
 PUBLISHED = (
     "qwen2_5_omni", "phi4_multimodal", "phi4mm", "voxtral", "aero", "qwen2_audio", "gemma3n", "qwen3_omni_moe", "qwen2",
-    "audioflamingo3",
+    "audioflamingo3", "whisper",
 )  # fmt: skip
 OWN = {
     "Qwen2_5Omni": "qwen2_5_omni", "Phi4MM": "phi4_multimodal", "Voxtral": "voxtral", "Aero": "aero",
     "Qwen2Audio": "qwen2_audio", "Qwen2AudioFirst30": "qwen2_audio", "Gemma3n": "gemma3n",
-    "Qwen3Omni": "qwen3_omni_moe", "AudioFlamingo3": "audioflamingo3",
+    "Qwen3Omni": "qwen3_omni_moe", "AudioFlamingo3": "audioflamingo3", "Whisper": "whisper",
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import named_folder
+from audiomarathon.languages import LANGUAGES
 from audiomarathon.text import did_you_mean, nearly, plain
 
 DEVICES = "auto, cpu, cuda, cuda:N"
@@ -81,6 +82,15 @@ def _backends(text: str) -> str:
     if not names <= {*_BACKENDS}:
         raise ValueError
     return ",".join(name for name in _BACKENDS if name in names)
+
+
+def _language(text: str) -> str:
+    # Desktops set LANGUAGE too, to locales such as en_US:en or pt_BR.UTF-8. They say nothing about the speech.
+    if re.fullmatch(r"[a-z]{2,3}([_:.@-][A-Za-z0-9]+)+:?", text):
+        return ""
+    if text.lower() not in LANGUAGES:
+        raise ValueError
+    return text.lower()
 
 
 def _timing(text: str) -> bool | str:
@@ -172,6 +182,14 @@ class RunSettings:
     )
     max_new_tokens: int = _setting(
         _TIMING, 0, "MAX_NEW_TOKENS", _natural, "Token limit of a reply", "a whole number; 0 = the task's limit"
+    )
+    language: str = _setting(
+        _TASKS,
+        "",
+        "LANGUAGE",
+        _language,
+        "Language of the speech, for transcripts (Whisper, Voxtral)",
+        "a code such as en, de or yue; empty = the task's",
     )
     decode_tokens: int = _setting(
         _TIMING, 0, "DECODE_TOKENS", _natural, "Also decode exactly N tokens, to time it", "a whole number; 0 = off"

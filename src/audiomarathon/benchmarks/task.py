@@ -232,6 +232,8 @@ class Task(ABC):
         Scores the replies.
     transcribes
         Whether the model is asked only for a transcript; some families have a special prompt for that.
+    language
+        Language of the speech, as a code of ISO 639-1; models that transcribe may need it.
     cuttable
         Whether the answer stays right for a part of a clip, so that `data controls` may shorten clips.
     own_controls
@@ -253,6 +255,7 @@ class Task(ABC):
     max_new_tokens: int
     scorer: Scorer
     transcribes: bool = False
+    language: str = "en"
     cuttable: bool = True
     own_controls: tuple[str, ...] = ()
     probed: bool = False

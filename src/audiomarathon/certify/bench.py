@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import GenerationConfig
 
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.embedded.signals import noise, voice
 from audiomarathon.errors import MethodError
 from audiomarathon.models.audio_lm import AudioLM
@@ -21,6 +22,7 @@ from audiomarathon.models.generation import Generation
 from audiomarathon.models.kernels import attention_kernels
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
+_Method = TypeVar("_Method", bound=Method)
 QUESTION = "What is said in this recording? Answer in one sentence."
 STEPS = 8
 LONGER = 3.0
@@ -77,7 +79,18 @@ def replies_of(generation: Generation) -> list[Replied]:
     """Return each sample's tokens and logits; the generation must have kept logits."""
     assert generation.logits is not None
     logits = generation.logits.float().unbind(1)
-    return [Replied(reply.token_ids, steps) for reply, steps in zip(generation.replies, logits, strict=True)]
+    replies = zip(generation.replies, logits, strict=True)
+    return [Replied(reply.token_ids, steps[: len(reply.token_ids)]) for reply, steps in replies]
+
+
+def pruner(lm: AudioLM, ratio: float = 0.5) -> Frame:
+    """Return a pruner that works with any model: at layer 2 if it has one, or at the input of an encoder-decoder."""
+    return Frame(ratio, at="input") if lm.cross else Frame(ratio, layer=min(2, len(lm.decoder_layers) - 1))
+
+
+def placed(lm: AudioLM, method: _Method) -> _Method:
+    """Return a token pruner at the only place where it can work with an encoder-decoder; other methods unchanged."""
+    return replace(method, at="input") if lm.cross and isinstance(method, TokenPruner) else method
 
 
 def match(reply: Replied, reference: Replied, *, jumps: bool = False) -> Match:
@@ -160,18 +173,9 @@ class Bench:
 
     def plain_reply(self, tensors: Mapping[str, torch.Tensor], steps: int = STEPS) -> Replied:
         """Reply with the model's own greedy `generate`: no hooks, no timer, no method, no penalties."""
-        config = GenerationConfig(
-            do_sample=False,
-            max_new_tokens=steps,
-            eos_token_id=None,
-            pad_token_id=self.lm.tokenizer.pad_token_id,
-            return_dict_in_generate=True,
-            output_logits=True,
-        )
         with torch.inference_mode(), attention_kernels(self.lm.sdpa_backends):
-            done = self.lm.model.generate(**tensors, generation_config=config)
-        new = done.sequences[0, tensors["input_ids"].shape[1] :].tolist()
-        return Replied(tuple(new), torch.stack(done.logits)[:, 0].float().cpu())
+            tokens, logits = self.lm.plainly(tensors, steps)
+        return Replied(tuple(tokens.tolist()), logits.float().cpu())
 
     @cached_property
     def floor(self) -> float:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match, replies_of
+from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match, placed, replies_of
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.certify.oracles import Hidden, HiddenEntries, merged
 from audiomarathon.compression.dropping import call_of
@@ -28,7 +28,7 @@ RATIO = 0.7
 
 def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
     """Check that every method at ratio 0 gives logits bit-identical to base's, in prefill and decode."""
-    able, why_not = applicable(bench.lm, methods)
+    able, why_not = applicable(bench.lm, [placed(bench.lm, method) for method in methods])
     base = bench.base.logits
     moved = [method.key for method in able if not torch.equal(bench.reply(bench.inputs, method).logits, base)]
     if moved:
@@ -39,7 +39,7 @@ def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
 
 def dropping(bench: Bench, method: TokenPruner) -> Finding:
     """Check that dropping tokens at layer K gives the same reply as hiding them from attention from layer K on."""
-    usual = dataclasses.replace(method, ratio=RATIO)
+    usual = placed(bench.lm, dataclasses.replace(method, ratio=RATIO))
     elsewhere = (dataclasses.replace(usual, layer=layer) for layer in range(len(bench.lm.decoder_layers)))
     method = next((variant for variant in (usual, *elsewhere) if not applicable(bench.lm, [variant])[1]), usual)
     if why_not := applicable(bench.lm, [method])[1]:
@@ -49,17 +49,21 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     bench.reply(bench.inputs, _Watched(inner=Base(), layer=method.layer, entered=entered), steps=1)
     assert generation.kept_positions is not None
     (kept,) = generation.kept_positions
-    if wrong := _wrong_positions(bench.inputs, kept):
+    pruned, whole = entered
+    # Of an encoder-decoder: one window, whose states are the beginning of the virtual prompt, padding too.
+    states = whole[0].shape[-2] if bench.lm.cross else 0
+    if wrong := _wrong_positions(bench.inputs, kept, states):
         return Finding.fail(wrong)
     (merge,) = generation.merges or (None,)
-    pruned, whole = entered
+    if states:
+        kept = kept[kept < states]
     rows = [part.index_select(-2, kept.to(part.device)) for part in whole]
     if merge is not None:
         audio = bench.inputs.audio_mask[0].nonzero().flatten()
         places = torch.isin(kept, audio.cpu()).nonzero().flatten()
         rows[0] = rows[0].index_copy(-2, places.to(rows[0].device), merged(whole[0], audio, merge))
-    states = torch.equal(pruned[0], rows[0]) if merge is None else _same_sums(pruned[0], rows[0], merge)
-    if not states or not all(torch.equal(part, row) for part, row in zip(pruned[1:], rows[1:], strict=True)):
+    same = torch.equal(pruned[0], rows[0]) if merge is None else _same_sums(pruned[0], rows[0], merge)
+    if not same or not all(torch.equal(part, row) for part, row in zip(pruned[1:], rows[1:], strict=True)):
         return Finding.fail(
             f"the hidden states that enter layer {method.layer} are not those of the tokens reported as kept"
         )
@@ -87,13 +91,13 @@ def _equal(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
     return Finding.of(found.within(bench.tolerance), f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}")
 
 
-def _wrong_positions(inputs: Inputs, kept: torch.Tensor) -> str:
+def _wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
     """Return what is wrong with the kept positions; "" if they hold all text and the right number of audio tokens."""
     audio = inputs.audio_mask[0].cpu()
     stays = torch.zeros_like(audio)
     stays[kept] = True
-    if bool((~audio & ~stays).any()):
-        return f"{int((~audio & ~stays).sum())} text tokens were dropped"
+    if lost := int((~audio & ~stays)[states:].sum()):
+        return f"{lost} text tokens were dropped"
     if (count := int((audio & stays).sum())) != (planned := kept_count(inputs.audio_tokens[0], RATIO)):
         return f"{count} audio tokens were kept, but {planned} were planned"
     return ""
@@ -149,9 +153,10 @@ class _Watched(Method):
         def record(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handle.remove()
             call = call_of(signature, args, kwargs)
-            self.entered.append((call["hidden_states"].clone(), *call.get("position_embeddings", ())))
+            states = call["encoder_hidden_states"] if lm.cross else call["hidden_states"]
+            self.entered.append((states.clone(), *(call.get("position_embeddings") or ())))
 
-        layer = lm.decoder_layers[self.layer]
+        layer = lm.decoder_layers[0 if lm.cross else self.layer]
         signature = inspect.signature(layer.forward)
         with (
             self.inner.applied_to(lm, inputs) as trace,

@@ -5,6 +5,7 @@ Oracles share no code with the methods. A method's tokens and logits must equal 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from audiomarathon.compression.dropping import call_of
 from audiomarathon.compression.method import Method
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.trace import Trace
@@ -64,6 +66,32 @@ def hidden_instead_of_dropped(
         return before
 
     return _hooked(layers, {index: hook(index) for index in range(first, len(layers))})
+
+
+def hidden_states(lm: AudioLM, inputs: Inputs, kept: torch.Tensor, merge: Merge | None) -> AbstractContextManager[None]:
+    """Inside the block, hide an encoder-decoder's states that are not in `kept` from every layer's cross-attention.
+
+    This works for a batch of one. Positions are those of the virtual prompt; merged states overwrite kept ones.
+    """
+    windows = len(inputs.states[0])
+    visible = torch.zeros(inputs.audio_mask.shape[1], dtype=torch.bool)
+    visible[kept] = True
+    total = (len(visible) - inputs.tensors["decoder_input_ids"].numel()) // windows
+    mask = torch.zeros(windows, 1, 1, total, dtype=lm.model.dtype)
+    mask[~visible[: windows * total].view(windows, 1, 1, total)] = torch.finfo(lm.model.dtype).min
+    audio = inputs.audio_mask[0].nonzero().flatten()
+
+    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = call_of(signature, args, kwargs)
+        call["encoder_attention_mask"] = mask.to(lm.device)
+        if merge is not None:
+            flat = call["encoder_hidden_states"].flatten(0, 1).clone()
+            flat[audio[merge.kept.to(audio.device)]] = merged(flat, audio, merge)
+            call["encoder_hidden_states"] = flat.view(windows, total, -1)
+        return (), call
+
+    signature = inspect.signature(lm.decoder_layers[0].forward)
+    return _hooked(lm.decoder_layers, dict.fromkeys(range(len(lm.decoder_layers)), before))
 
 
 def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Tensor:
@@ -174,6 +202,10 @@ class Hidden(Method):
         prompt, layers = inputs.audio_mask.shape[1], lm.decoder_layers
         with ExitStack() as stack:
             stack.enter_context(_masks_possible(lm))
+            if inputs.states:
+                stack.enter_context(hidden_states(lm, inputs, self.kept, self.merge))
+                yield Trace(tuple(inputs.audio_tokens))
+                return
             stack.enter_context(hidden_instead_of_dropped(layers, self.first, self.kept, prompt))
             if self.merge is not None:
                 audio = inputs.audio_mask[0].nonzero().flatten()

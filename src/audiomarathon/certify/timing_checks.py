@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from audiomarathon.certify.bench import Bench
+from audiomarathon.certify.bench import Bench, pruner
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.compression.method import Base
-from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.costs.cost import LAUNCH_BOUND
 from audiomarathon.engine import encoder_cache
 from audiomarathon.engine.batches import WARM_PASS_TOKENS
@@ -123,7 +122,7 @@ def _fresh(bench: Bench, lengths: float) -> Finding:
 
 def shared_encoder(bench: Bench) -> Finding:
     """Check that settings which share the encoder's output run it once per sample, and reply as without sharing."""
-    lm, pruned = bench.lm, Frame(0.5, layer=min(2, len(bench.lm.decoder_layers) - 1))
+    lm, pruned = bench.lm, pruner(bench.lm)
     samples = [bench.inputs, lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])]
     with _counted(lm.audio_tower) as runs:
         alone = [bench.reply(inputs, method).logits for inputs in samples for method in (Base(), pruned)]

@@ -97,7 +97,8 @@ def explain(
     id_ = question.title.splitlines()[0].partition(":")[2]
     seed = sample_seed(settings.seed, id_)
     transcribes = question.task is not None and question.task.transcribes
-    inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcription=transcribes)])
+    language = settings.language or (question.task.language if question.task else "en")
+    inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcribes, language)])
     limit = settings.max_new_tokens or (question.task.max_new_tokens if question.task else _MAX_NEW_TOKENS)
     strips = []
     for method, generation in generations(lm, inputs, chosen, limit, keep_entries=True):
@@ -122,8 +123,11 @@ def _question(given: list[str], task: str | None, prompt: str | None, model: str
         if len(given) > 1:
             raise SettingsError(f"name one sample; found {len(given)} names")
         return _of_task(given[0], task, model, settings)
+    spec = get_model(model)
     if missing := [name for name in given if not Path(name).exists()]:
         raise SettingsError(f"{missing[0]}: no such file; to name a sample of a task, write task:id or add --task")
+    if prompt is None and not spec.remote and spec.load_family().transcribes_only:
+        prompt = "transcript"
     if prompt is None:
         raise SettingsError(f"{given[0]}: --prompt is required for your own audio file")
     clips = tuple(Path(name) for name in given)

@@ -13,6 +13,8 @@ from audiomarathon.errors import LogitsError, MethodError
 from audiomarathon.models.trace import Trace
 
 if TYPE_CHECKING:
+    import torch
+
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.generation import Generation
     from audiomarathon.models.prompt import Inputs
@@ -26,6 +28,13 @@ def kept_count(total: int, ratio: float) -> int:
     """
     removed = int((total * Decimal(str(ratio)) + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
     return min(total, max(1, total - removed))
+
+
+def at_stride(total: int, kept: int) -> torch.Tensor:
+    """Return the indices ⌊i·N/k⌋ for i < k, which keep k of N tokens at a uniform stride."""
+    import torch
+
+    return torch.arange(kept) * total // max(kept, 1)
 
 
 def plain(ratio: float) -> str:

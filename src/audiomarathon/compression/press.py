@@ -107,6 +107,11 @@ class KVPress(Method):
         """Refuse models with sliding-window layers, whose caches a press does not shrink, and an unknown scope."""
         if self.scope not in ("audio", "all"):
             raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
+        if getattr(config, "is_encoder_decoder", False):
+            raise MethodError(
+                f"{self.key}: presses do not shrink the cross-attention's cache of an encoder-decoder; "
+                "allowed here: random, frame, merge_adjacent, merge_frame, at the input (--at input)"
+            )
         if has_windows(config):
             raise MethodError(
                 f"{self.key}: presses do not shrink the caches of this model's sliding-window layers; "

@@ -144,6 +144,11 @@ class TokenPruner(Method):
 
     def check_config(self, config: Any) -> None:
         """Refuse a `layer` that the model lacks, or at which the method cannot drop tokens."""
+        if getattr(config, "is_encoder_decoder", False) and self.at != "input":
+            raise MethodError(
+                f"{self.key}: the decoder hears the audio by cross-attention, so its layers hold no audio tokens; "
+                "allowed: PRUNE_AT=input (--at input)"
+            )
         if self.at == "input":
             self._check_input(config)
             return
@@ -185,6 +190,11 @@ class TokenPruner(Method):
         """
         super().check(lm)
         layers = range(self.first_layer, len(lm.decoder_layers))
+        if lm.cross and "flash" in lm.attn_implementation:
+            raise MethodError(
+                f"{self.key}: windows of a batch keep different numbers of states, which needs a mask that "
+                f"{lm.attn_implementation} does not take here; allowed: ATTN_IMPLEMENTATION=sdpa or eager"
+            )
         if "flash" in lm.attn_implementation and any(window_of(lm.decoder.config, layer) for layer in layers):
             raise MethodError(
                 f"{self.key}: {lm.attn_implementation} would count kept tokens instead of positions in this model's "
@@ -204,6 +214,10 @@ class TokenPruner(Method):
         trace = Trace(budgets)
         if list(budgets) == totals:
             yield trace  # nothing to drop: no hook, so that ratio 0 is bit-identical to base
+            return
+        if inputs.states:
+            with self._states_dropped(lm, inputs) as trace:
+                yield trace
             return
         drop = Drop(inputs, budgets, contiguous=self.at == "input")
         everything = torch.arange(inputs.audio_mask.shape[1], device=inputs.audio_mask.device)
@@ -251,6 +265,38 @@ class TokenPruner(Method):
                 raise MethodError(f"{self.label} changed `positions` in place; only reading is allowed")
             trace.kept_positions = drop.kept_positions()
             trace.merges = drop.merges if any(drop.merges) else None
+
+    @contextmanager
+    def _states_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """Drop or merge an encoder-decoder's states; see `states.py`."""
+        import torch
+
+        from audiomarathon.compression.states import StateDrop
+
+        shown: list[torch.Tensor] = []
+
+        def choose(count: int, budget: int, seed: int, states: torch.Tensor | None) -> torch.Tensor | Merge:
+            shown.append(torch.arange(count, device=lm.device))
+            return self._chosen(Evidence(shown[-1], budget, seed, states=states))
+
+        drop = StateDrop(lm, inputs, self.ratio, choose, looks=self.sees_states)
+        trace = Trace(tuple(map(sum, drop.budgets)))
+        forced, layers = inputs.tensors["decoder_input_ids"].shape[1], len(lm.decoder_layers)
+        trace.expected_lengths = (forced,) * layers + (max(drop.widths),) * layers
+
+        def decide(states: torch.Tensor) -> None:
+            if self.sees_states:
+                with trace.scoring(lm.clock):
+                    drop.decide(states)
+
+        with ExitStack() as stack:
+            drop.attach(stack, decide)
+            yield trace
+            if not drop.inside():
+                raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
+            if any((one.diff() != 1).any() or one[0] != 0 for one in shown):
+                raise MethodError(f"{self.label} changed `positions` in place; only reading is allowed")
+            trace.kept_positions, trace.merges = drop.kept_positions(), drop.merges()
 
     def _chosen(self, evidence: Evidence) -> torch.Tensor | Merge:
         import torch

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from audiomarathon import models
@@ -86,8 +87,31 @@ def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> Model
             raise ModelError(f"{path}: the config lacks a field of a decoder ({error})") from error
 
 
+def _cross_facts(path: Path, size: int, config: Any, encoder_window: float) -> ModelFacts:
+    """Estimate an encoder-decoder (Whisper), whose tokens are the encoder's states; see :class:`Cost`."""
+    width, layers, tokens = config.d_model, config.decoder_layers, 4  # forced tokens
+    state = 2.0 * 2 * width * width + 4.0 * tokens * width
+    rest = 2.0 * tokens * (6 * width * width + 2 * width * config.decoder_ffn_dim) + 2.0 * tokens * tokens * width
+    head = float(width * config.vocab_size)
+    cost = Cost(
+        (state,) * layers, (0.0,) * layers, 0.0, _tower(SimpleNamespace(audio_config=config)), encoder_window,
+        window_tokens=config.max_source_positions + tokens,
+        window_states=config.max_source_positions, window_flops=layers * (rest - tokens * state) + 2.0 * head,
+    )  # fmt: skip
+    return ModelFacts(
+        config=config,
+        cost=cost,
+        weight_bytes=float((_parameters(path) or _configured_parameters(config)) * size),
+        kv_bytes=2.0 * width * layers * size,
+        activation_bytes=float(6 * width + 3 * config.encoder_ffn_dim) * size,
+        logits_bytes=4.0 * config.vocab_size,
+    )
+
+
 def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFacts:
     config = whole.get_text_config(decoder=True)
+    if whole.is_encoder_decoder:
+        return _cross_facts(path, size, whole, encoder_window)
     layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
     head = getattr(config, "head_dim", None) or hidden // heads
     keys = 2 * config.num_key_value_heads * head
@@ -203,10 +227,17 @@ def _parameters_in(files: Iterable[Path]) -> int:
 def _configured_parameters(config: Any) -> int:
     """Count the parameters that a config describes: build the model on the meta device, without weights or memory."""
     import torch
-    from transformers import MODEL_FOR_MULTIMODAL_LM_MAPPING, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM
+    from transformers import (
+        MODEL_FOR_MULTIMODAL_LM_MAPPING,
+        AutoModelForMultimodalLM,
+        AutoModelForSeq2SeqLM,
+        AutoModelForSpeechSeq2Seq,
+    )
 
     config = getattr(config, "thinker_config", config)
     kind = AutoModelForMultimodalLM if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING else AutoModelForSeq2SeqLM
+    if config.is_encoder_decoder:
+        kind = AutoModelForSpeechSeq2Seq
     with torch.device("meta"):
         model = kind.from_config(config)
     total = sum(parameter.numel() for parameter in model.parameters())

@@ -44,6 +44,9 @@ class Cost:
         tables and experts; None if not counted.
     expert_bytes, experts, experts_per_token
         Bytes of all experts of a mixture; their number in a layer, and how many a token uses.
+    window_tokens, window_states, window_flops
+        Of an encoder-decoder: prompt tokens and encoder states of a window, padding included, and FLOPs of its prefill
+        that do not depend on what is kept. The FLOPs per token are then those of one state. 0 for other models.
     """
 
     flops_per_token_per_layer: tuple[float, ...]
@@ -56,6 +59,9 @@ class Cost:
     expert_bytes: float = 0.0
     experts: int = 0
     experts_per_token: int = 0
+    window_tokens: int = 0
+    window_states: int = 0
+    window_flops: float = 0.0
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
@@ -115,8 +121,11 @@ class Drops:
 def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
     """Return the FLOPs of one sample's LLM prefill; with `encoder`, of the whole prefill."""
     layers = len(cost.flops_per_token_per_layer)
-    tokens = drops.tokens(layers, record.prompt_tokens or 0, record.audio_tokens or 0)
-    return cost.llm_prefill(tokens) + (cost.encoder(record.clip_seconds) if encoder else 0.0)
+    windows = (record.prompt_tokens or 0) // cost.window_tokens if cost.window_tokens else 0
+    droppable = windows * cost.window_states or record.audio_tokens or 0  # states of padding are thinned too
+    tokens = drops.tokens(layers, record.prompt_tokens or 0, droppable)
+    heard = windows * cost.encoder_window_seconds if windows else record.clip_seconds
+    return cost.llm_prefill(tokens) + windows * cost.window_flops + (cost.encoder(heard) if encoder else 0.0)
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:

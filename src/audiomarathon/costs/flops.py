@@ -16,6 +16,7 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.costs.cost import Cost, Drops
+from audiomarathon.models.prompt import Prompt
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
@@ -30,6 +31,8 @@ def count_cost(lm: AudioLM) -> Cost:
     audio tower is run once, on 30 s of silence, because a config does not tell its cost (windows, strides, padding).
     """
     config = lm.decoder.config
+    if lm.cross:
+        return _cross_cost(lm)
     return Cost(
         flops_per_token_per_layer=tuple(2.0 * active_parameters(layer, config) for layer in lm.decoder_layers),
         attention_flops_coefficient=tuple(2.0 * _attention_width(layer, config) for layer in lm.decoder_layers),
@@ -41,12 +44,39 @@ def count_cost(lm: AudioLM) -> Cost:
     )
 
 
+def _cross_cost(lm: AudioLM) -> Cost:
+    """Count an encoder-decoder: states are projected and attended to; a window's forced tokens pass the decoder.
+
+    All layers are alike, as Whisper's are.
+    """
+    config: Any = lm.decoder.config
+    inputs = lm.prepare([Prompt("", (np.zeros(lm.sampling_rate, np.float32),))])
+    layers, tokens, width = lm.decoder_layers, inputs.tensors["decoder_input_ids"].shape[1], int(config.d_model)
+    projected = sum(active_parameters(part, config) for part in lm.prefill_only) // len(layers)
+    state = 2.0 * projected + 4.0 * tokens * width
+    rest = sum(active_parameters(layer, config) for layer in layers) - projected * len(layers)
+    attention = len(layers) * 2.0 * tokens * tokens * width
+    once = 2.0 * tokens * rest + attention + 2.0 * active_parameters(lm.lm_head, config)
+    return Cost(
+        flops_per_token_per_layer=(state,) * len(layers),
+        attention_flops_coefficient=(0.0,) * len(layers),
+        lm_head_flops=0.0,
+        encoder_flops_per_second=_encoder_flops(lm),
+        encoder_window_seconds=lm.encoder_window_seconds,
+        window_tokens=inputs.prompt_tokens[0],
+        window_states=inputs.prompt_tokens[0] - tokens,
+        window_flops=once - tokens * state * len(layers),
+        **_step(lm),
+    )
+
+
 def _step(lm: AudioLM) -> dict[str, Any]:
     """Return the bytes of the weights that a decode step reads, and the sizes of a mixture; fields of :class:`Cost`."""
     # Embedding tables, of which a step reads single rows; Phi-4's `embed_tokens_extend` also holds its towers.
     unread = {name for name, _ in lm.decoder.named_children() if name.startswith("embed")}
     parts = [part for name, part in lm.decoder.named_children() if name not in unread]
-    read = {id(p): p for part in (*parts, lm.lm_head) for p in _used(part)}
+    prefill = {id(p) for part in lm.prefill_only for p in part.parameters()}
+    read = {id(p): p for part in (*parts, lm.lm_head) for p in _used(part) if id(p) not in prefill}
     mixtures = _mixtures(lm.decoder)
     owned = sum(p.nbytes for part in mixtures for p in part.parameters() if id(p) in read)
     sizes = {"weight_bytes": float(sum(p.nbytes for p in read.values()) - owned), "expert_bytes": float(owned)}
@@ -117,8 +147,6 @@ class _TowerIsDoneError(Exception):
 
 def _encoder_flops(lm: AudioLM) -> float | None:
     """Return the audio tower's FLOPs per second of audio, counted while it runs; None if they cannot be counted."""
-    from audiomarathon.models.prompt import Prompt
-
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     counter = FlopCounterMode(display=False, custom_mapping={attention: _attention_flops})
     counting = ExitStack()

@@ -105,10 +105,9 @@ class Tower:
         """
         found = f"llm.{len(self.lm.decoder_layers) - 1}" if name == "llm.last" else name
         if found not in self.sizes:
-            layers = (
-                f"tower.0–{len(self.lm.tower_layers) - 1}, tower, projector, llm.0–{len(self.lm.decoder_layers) - 1}"
-            )
-            raise SettingsError(f"{self.name}: has no point {name!r}; allowed: {layers}, llm.last, text")
+            layers = f"tower.0–{len(self.lm.tower_layers) - 1}, tower"
+            more = f", projector, llm.0–{len(self.lm.decoder_layers) - 1}, llm.last, text" * (not self.lm.cross)
+            raise SettingsError(f"{self.name}: has no point {name!r}; allowed: {layers}{more}")
         return found
 
     def read(self, wave: Waveform, applied: Applied | None = None, text: str = "", seed: int = 0) -> Reading:
@@ -139,7 +138,9 @@ class Tower:
         rows: dict[str, torch.Tensor] = {}
         samples = round(inputs.heard_seconds[0] * lm.sampling_rate) if inputs.heard_seconds else len(wave)
         for point, state in seen.items():
-            if point.startswith("tower"):
+            if inputs.states:  # the virtual prompt begins with the states of all windows
+                places, found, full = kept[is_heard], state.flatten(0, -2), True
+            elif point.startswith("tower"):
                 per, limit = self._heard_frames(state, seen["tower"], inputs, len(heard), samples)
                 places = torch.arange(limit)
                 if done.kept_positions is not None:
@@ -153,7 +154,8 @@ class Tower:
                 places = kept[is_heard] if full else is_heard.nonzero().flatten()
             if not (done.merges and full):
                 rows[point] = found[places.to(found.device)].float().cpu()
-        rows["text"] = found[-1:].float().cpu()
+        if not lm.cross:
+            rows["text"] = found[-1:].float().cpu()
         return Reading(rows, torch.isin(spots, kept), bool(done.merges))
 
     def _heard_frames(
@@ -175,10 +177,13 @@ class Tower:
 
 @contextmanager
 def _watching(lm: AudioLM) -> Any:
-    """Yield a dict that collects hidden states by point: the output of each layer, and the input of the LLM."""
+    """Yield a dict that collects hidden states by point: the output of each layer, and the input of the LLM.
+
+    The decoder of an encoder-decoder holds no audio, so its layers are no points.
+    """
     seen: dict[str, torch.Tensor] = {}
     names = {f"tower.{i}": layer for i, layer in enumerate(lm.tower_layers)} | {"tower": lm.audio_encoder}
-    layers = {f"llm.{k}": layer for k, layer in enumerate(lm.decoder_layers)}
+    layers = {f"llm.{k}": layer for k, layer in enumerate(() if lm.cross else lm.decoder_layers)}
 
     def keep(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -193,7 +198,8 @@ def _watching(lm: AudioLM) -> Any:
         for name, module in (names | layers).items():
             hooks.enter_context(module.register_forward_hook(keep(name)))
         # Registered before the hooks of a method, so that it sees the input before the method changes it.
-        hooks.enter_context(lm.decoder_layers[0].register_forward_pre_hook(enters, with_kwargs=True))
+        for layer in [*layers.values()][:1]:
+            hooks.enter_context(layer.register_forward_pre_hook(enters, with_kwargs=True))
         yield seen
 
 

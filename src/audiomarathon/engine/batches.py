@@ -49,6 +49,8 @@ class Plan:
         that it has not seen.
     profiled
         Ids of samples for which the GPU's busy seconds are measured too, in one more call of each setting.
+    language
+        Language of the speech, for models that transcribe.
     session
         Start time and process of the run. Two records of one sample with the same session were measured side by side.
     clips
@@ -67,6 +69,7 @@ class Plan:
     warm_up: bool = True
     warm: bool = False
     profiled: frozenset[str] = frozenset()
+    language: str = "en"
     session: str | None = None
     clips: Mapping[str, str] = field(default_factory=dict)
     control: str | None = None
@@ -116,7 +119,7 @@ def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
             names = ", ".join(str(clip) for clip in sample.clips)
             raise AudioError(names, "changed since the run began; run the same command again to use it as it is now")
     seed = sample_seed(plan.seed, sample.id)
-    return Prompt(plan.task.prompt(sample), clips, seed, transcription=plan.task.transcribes)
+    return Prompt(plan.task.prompt(sample), clips, seed, plan.task.transcribes, plan.language)
 
 
 def _file_facts(clip: Path) -> tuple[int, ...]:

@@ -28,6 +28,11 @@ def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, Ru
     return [(method, RunFolder(root / method.label, {**shared, **_method(method)}, fits)) for method in setup.methods]
 
 
+def language_of(settings: RunSettings, task: Task) -> str:
+    """Return the language in which a model is to transcribe the task's speech."""
+    return settings.language or task.language
+
+
 def _method(method: Method) -> dict[str, Any]:
     return {"method": method.key, **method.parameters(), **_code("method", method.parts())}
 
@@ -62,6 +67,7 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
         "max_new_tokens": settings.max_new_tokens or task.max_new_tokens,
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
+        **({"language": language} if task.transcribes and (language := language_of(settings, task)) != "en" else {}),
         "device": hardware.name if settings.timing else None,
         **(_timed_as(settings) if settings.timing and hardware.on_gpu else {}),
         **_code("task", {task.key: task}, without=Scorer),  # scorers may change: they judge stored replies again

@@ -13,23 +13,12 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
+from audiomarathon.languages import BY_CHARACTERS
 from audiomarathon.text import same_marks
 
 if TYPE_CHECKING:
     from whisper_normalizer.english import EnglishTextNormalizer
 
-#: Languages written without spaces between words: the units are characters, as in Whisper's paper.
-BY_CHARACTERS = ("zh", "ja", "th", "yue", "lo", "my")
-#: Codes of ISO 639-1, and `yue`, which has no code of two letters.
-LANGUAGES = frozenset(
-    """
-    aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
-    eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja
-    jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb
-    nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq
-    sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo yue za zh zu
-    """.split()  # noqa: SIM905 - a list would have one code a line
-)
 # Signs that NFKD turns into full stops, which the English normaliser keeps as words, and letters used as double quotes.
 _SIGNS = str.maketrans(dict.fromkeys("…‥︙︰ʺˮ", " ") | dict.fromkeys("․．﹒", "."))
 _TURKIC = str.maketrans({"İ": "i", "I": "ı"})  # Python lower-cases these two as in English
@@ -41,17 +30,18 @@ PIECE_CHARACTERS = 2_000
 
 
 def units_of(text: str, language: str) -> str:
-    """Return a text's normalised words, or its characters if the language is one of :data:`BY_CHARACTERS`.
+    """Return a text's normalised words, or its characters if the language is written without spaces.
 
-    Separate them by spaces. English has :func:`normalise`. For any other language, remove text in brackets, punctuation
-    and symbols, and write the rest in lower case. This is Whisper's basic normaliser, but for marks (Unicode's category
-    M), which are kept: they are vowels in Thai and Hindi, and tell schon from schön. Characters are Unicode code points
-    after composition (NFKC), without white space.
+    Those languages are :data:`audiomarathon.languages.BY_CHARACTERS`. Separate them by spaces. English has
+    :func:`normalise`. For any other language, remove text in brackets, punctuation and symbols, and write the rest in
+    lower case. This is Whisper's basic normaliser, but for marks (Unicode's category M), which are kept: they are
+    vowels in Thai and Hindi, and tell schon from schön. Characters are Unicode code points after composition (NFKC),
+    without white space.
 
     Parameters
     ----------
     language
-        One of :data:`LANGUAGES`.
+        One of :data:`audiomarathon.languages.LANGUAGES`.
     """
     if language == "en":
         return normalise(text)

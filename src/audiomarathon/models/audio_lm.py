@@ -45,6 +45,10 @@ class AudioLM:
     text_only: ClassVar[bool] = True
     """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If it does not, a run with such
     samples is refused before the model is loaded."""
+    transcribes_only: ClassVar[bool] = False
+    """Whether the model can only transcribe. Other tasks are refused before the model is loaded."""
+    cross: ClassVar[bool] = False
+    """Whether the decoder hears the audio by cross-attention (an encoder-decoder): audio is not in its prompt."""
     other_kinds: ClassVar[str] = "name the model that fits; `audiomarathon list models` shows all"
     """Advice in the error about a checkpoint with another model type."""
     template: ClassVar[str | None] = None
@@ -253,6 +257,11 @@ class AudioLM:
         return head
 
     @property
+    def prefill_only(self) -> Sequence[nn.Module]:
+        """Parts of the decoder that run for the encoder's states in prefill, and never in decode; usually none."""
+        return ()
+
+    @property
     def device(self) -> torch.device:
         """The device on which the model expects its inputs."""
         device: torch.device = self.model.device
@@ -299,6 +308,16 @@ class AudioLM:
         """Return the inputs that a processor makes of one prompt, with the processor's chat template."""
         text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         return dict(processor(text=text, audio=list(prompt.clips), return_tensors="pt", **options))
+
+    @classmethod
+    def check_language(cls, folder: Path, language: str) -> None:
+        """Refuse the language of a task's speech before a checkpoint is loaded; by default, accept any.
+
+        Raises
+        ------
+        ModelError
+            The model does not know the language; the message lists those that it knows.
+        """
 
     def transcript(self, tokens: Sequence[int]) -> str | None:  # noqa: ARG002
         """Return the transcript inside a reply if the family documents how to extract it, else None."""
@@ -356,22 +375,17 @@ class AudioLM:
             stack.enter_context(self.generating(inputs, max_new_tokens))
             stack.enter_context(attention_kernels(self.sdpa_backends))
             timer.start()
-            output = self.model.generate(
-                **inputs.tensors,
-                generation_config=config,
-                logits_processor=LogitsProcessorList([watch]),
-            )
+            new, output = self.call(inputs, config, LogitsProcessorList([watch]))
             timer.stop()
-        prompt_length = inputs.audio_mask.shape[1]
-        replies = tuple(self._reply(row, ignore_end) for row in output.sequences[:, prompt_length:].tolist())
-        for row, reply in enumerate(replies):
+        rows = tuple(self._reply(row, ignore_end) for row in new.tolist())
+        for row, reply in enumerate(rows):
             if step := watch.first_not_finite(row, reply.new_tokens):
                 raise LogitsError(
                     f"the logits of token {step} are NaN or infinite, so the reply is meaningless. float16 may "
                     "overflow: try DTYPE=bfloat16 or float32. Otherwise the weights or the method are at fault"
                 )
         return Generation(
-            replies=replies,
+            replies=self.joined(inputs, rows),
             stages=timer.stages(),
             kept_audio_tokens=trace.kept_audio_tokens,
             kv_lengths=cache.lengths,
@@ -382,9 +396,49 @@ class AudioLM:
             scoring=sum(self.clock.seconds(start, end) for start, end in trace.spans),
             kept_positions=trace.kept_positions,
             merges=trace.merges,
-            logits=torch.stack(output.logits).cpu() if keep_logits else None,
+            logits=self.by_sample(inputs, torch.stack(output.logits).cpu()) if keep_logits else None,
             kept_entries=None if trace.kept_entries is None else tuple(kept.cpu() for kept in trace.kept_entries),
         )
+
+    def call(
+        self, inputs: Inputs, config: GenerationConfig, processors: LogitsProcessorList
+    ) -> tuple[torch.Tensor, Any]:
+        """Call the model's `generate`; return the new tokens, shape (rows, steps), and its output."""
+        output = self.model.generate(**inputs.tensors, generation_config=config, logits_processor=processors)
+        return output.sequences[:, inputs.audio_mask.shape[1] :], output
+
+    def joined(self, inputs: Inputs, rows: tuple[Reply, ...]) -> tuple[Reply, ...]:  # noqa: ARG002
+        """Return each sample's reply, from the replies of the model's rows; usually a sample is one row."""
+        return rows
+
+    def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Return logits of shape (steps, rows, vocabulary) as (steps, B, vocabulary)."""
+        return logits
+
+    def allowed(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return raw logits of a reply, (steps, vocabulary), with −∞ for tokens that the family never generates."""
+        return logits
+
+    def plainly(self, tensors: Mapping[str, torch.Tensor], steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Generate greedily by the model's documented code for one sample: no hooks, no timer, no method, no penalties.
+
+        `audiomarathon certify` compares the result with a run's.
+
+        Returns
+        -------
+        tuple of torch.Tensor
+            The new tokens, shape (steps,), and their raw logits, shape (steps, vocabulary).
+        """
+        config = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=steps,
+            eos_token_id=None,
+            pad_token_id=self.tokenizer.pad_token_id,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        done = self.model.generate(**tensors, generation_config=config)
+        return done.sequences[0, tensors["input_ids"].shape[1] :], torch.stack(done.logits)[:, 0]
 
     def _reply(self, row: list[int], ignore_end: bool) -> Reply:
         end = next((i for i, token in enumerate(row) if token in self.end_tokens), None) if not ignore_end else None

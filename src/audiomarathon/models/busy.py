@@ -6,6 +6,7 @@ the launching of the kernels.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,7 @@ class BusyClock(Clock):
         """Wait for the GPU; then start the profiler, or stop it and read the kernels."""
         super().synchronize()
         if self.profile is None:
+            os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else the tracer stays attached, and slows later launches
             started = profile(activities=[ProfilerActivity.CUDA])
             started.start()  # raises if another profiler runs
             self.profile = started

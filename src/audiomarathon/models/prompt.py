@@ -32,12 +32,15 @@ class Prompt:
         Seed for methods that choose at random. It depends on the run's seed and the sample, never on the batch.
     transcription
         Whether the text asks for a transcript. Some families have a special request for this.
+    language
+        Language of the speech, as a code of ISO 639-1; used for transcripts only.
     """
 
     text: str
     clips: tuple[Waveform, ...]
     seed: int = 0
     transcription: bool = False
+    language: str = "en"
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,10 @@ class Inputs:
         Whether each sample's audio was cut, as some models' published code does; empty for models that cut nothing.
     heard_seconds
         Seconds of each sample's audio that the model hears; empty for models that cut nothing.
+    states
+        For an encoder-decoder, the number of the encoder's states that stand for sound, for each window of each sample;
+        empty for models whose prompt holds the audio tokens. Then the prompt of `audio_mask` is a virtual one: see
+        :mod:`audiomarathon.models.whisper`.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -68,6 +75,7 @@ class Inputs:
     window_padding: tuple[int, ...] = ()
     truncated: tuple[bool, ...] = ()
     heard_seconds: tuple[float, ...] = ()
+    states: tuple[tuple[int, ...], ...] = ()
 
     @property
     def attention_mask(self) -> torch.Tensor:

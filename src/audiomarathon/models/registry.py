@@ -72,6 +72,7 @@ class ModelSpec:
 
 _QWEN2_5_OMNI = "audiomarathon.models.qwen2_5_omni:Qwen2_5Omni"
 _VOXTRAL = "audiomarathon.models.voxtral:Voxtral"
+_WHISPER = "audiomarathon.models.whisper:Whisper"
 _GEMMA3N = "audiomarathon.models.gemma3n:Gemma3n"
 
 #: Each model's name, family, default checkpoint, audio tokens per second, title and other facts.
@@ -105,6 +106,12 @@ BUILT_IN = (
     ModelSpec("audio-flamingo-3", "audiomarathon.models.audio_flamingo_3:AudioFlamingo3",
         "nvidia/audio-flamingo-3-hf", 25, "Audio Flamingo 3, 8B; clips of up to ten minutes", aliases=("af3",),
         download_gb=16.6, most_seconds=600),
+    ModelSpec("whisper-large-v3", _WHISPER, "openai/whisper-large-v3", 50, "Whisper large-v3: transcripts only",
+        aliases=("whisper",), download_gb=3.1),
+    ModelSpec("whisper-large-v3-turbo", _WHISPER, "openai/whisper-large-v3-turbo", 50, "Whisper large-v3-turbo",
+        aliases=("whisper-turbo",), download_gb=1.6),
+    ModelSpec("whisper-small", _WHISPER, "openai/whisper-small", 50, "Whisper small", download_gb=1.0),
+    ModelSpec("whisper-base", _WHISPER, "openai/whisper-base", 50, "Whisper base: runs on a laptop", download_gb=0.3),
     ModelSpec("openai", "audiomarathon.endpoint.client:Endpoint", "any OpenAI-compatible endpoint", 0,
         "a model behind an endpoint: OPENAI_BASE_URL, OPENAI_API_KEY, and --model-path for its name", remote=True),
 )  # fmt: skip

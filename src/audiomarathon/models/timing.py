@@ -192,7 +192,10 @@ class StageTimer:
 
 
 class CacheProbe:
-    """Reads the sizes of the KV cache at the end of prefill: each layer's length, and the bytes of all layers."""
+    """Reads the sizes of the KV cache at the end of prefill: each layer's length, and the bytes of all layers.
+
+    Of an encoder-decoder, the lengths are those of all layers' self-attention, then of their cross-attention.
+    """
 
     def __init__(self) -> None:
         self.lengths: tuple[int, ...] = ()
@@ -211,7 +214,9 @@ class CacheProbe:
 
     def read(self) -> None:
         """Read the cache's sizes, then forget the cache. Call this at the end of prefill."""
-        layers = [layer for layer in self._cache.layers if torch.is_tensor(layer.keys)] if self._cache else []
+        caches = [getattr(self._cache, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
+        parts = [one for one in caches if one is not None] or [self._cache] * (self._cache is not None)
+        layers = [layer for part in parts for layer in part.layers if torch.is_tensor(layer.keys)]
         self.lengths = tuple(int(layer.keys.shape[-2]) for layer in layers)
         self.bytes = sum(part.nbytes for layer in layers for part in (layer.keys, layer.values))
         self._cache = None

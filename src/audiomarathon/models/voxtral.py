@@ -28,7 +28,6 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.loading import check_installed
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
-_LANGUAGE = "en"
 _SILENCE = np.zeros(1, np.float32)
 
 
@@ -116,7 +115,7 @@ class Voxtral(AudioLM):
 
         if len(prompt.clips) != 1:
             raise ModelError(f"Voxtral transcribes one clip at a time, but this prompt has {len(prompt.clips)}")
-        request = TranscriptionRequest(audio=_wav(_SILENCE), language=_LANGUAGE)
+        request = TranscriptionRequest(audio=_wav(_SILENCE), language=prompt.language)
         return list(self.tokenizer.tokenizer.encode_transcription(request).tokens)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
@@ -127,7 +126,7 @@ class Voxtral(AudioLM):
         processor = VoxtralProcessor.from_pretrained(path)
         if prompt.transcription:
             inputs = processor.apply_transcription_request(
-                list(prompt.clips), str(path), _LANGUAGE, sampling_rate=self.sampling_rate, format="WAV"
+                list(prompt.clips), str(path), prompt.language, sampling_rate=self.sampling_rate, format="WAV"
             )
         else:
             inputs = processor.apply_chat_template(_conversation(prompt.text, prompt.clips))

@@ -40,7 +40,8 @@ from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import json_object, write_bytes, write_lines
-from audiomarathon.metrics.normalise import BY_CHARACTERS, LANGUAGES, needs_language
+from audiomarathon.languages import BY_CHARACTERS, LANGUAGES
+from audiomarathon.metrics.normalise import needs_language
 from audiomarathon.records import LETTERS
 from audiomarathon.scoring.caption import Caption
 from audiomarathon.scoring.choice import Choice
@@ -144,6 +145,11 @@ class Declared(Task):
     def transcribes(self) -> bool:  # type: ignore[override]
         """Whether the model is asked only for a transcript, with the suite's prompt."""
         return self.kind in (TRANSCRIPT, CHARACTERS) and not self.template and "question" not in self.toml
+
+    @property
+    def language(self) -> str:  # type: ignore[override]
+        """The language that the task's TOML names; English by default."""
+        return str(self.toml.get("language", "en"))
 
     def find(self, root: Path) -> Path:
         """Return the folder nearest to the root that has a file of rows."""

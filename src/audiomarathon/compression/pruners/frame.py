@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from audiomarathon.compression.method import at_stride
 from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 
 if TYPE_CHECKING:
@@ -21,11 +22,4 @@ class Frame(TokenPruner):
 
     def select(self, evidence: Evidence) -> torch.Tensor:
         """Choose audio tokens at a uniform stride; see :meth:`TokenPruner.select`."""
-        return at_stride(evidence)
-
-
-def at_stride(evidence: Evidence) -> torch.Tensor:
-    """Return the indices ⌊i·N/k⌋ for i < k, which keep k of N audio tokens at a uniform stride."""
-    import torch
-
-    return torch.arange(evidence.n_keep) * len(evidence.positions) // evidence.n_keep
+        return at_stride(len(evidence.positions), evidence.n_keep)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from audiomarathon.compression.pruners.frame import at_stride
+from audiomarathon.compression.method import at_stride
 from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 from audiomarathon.models.merge import Merge
 
@@ -22,4 +22,4 @@ class MergeFrame(TokenPruner):
 
     def select(self, evidence: Evidence) -> Merge:
         """Average the tokens of k equal spans; see :meth:`TokenPruner.select`."""
-        return Merge.average_from(at_stride(evidence), len(evidence.positions))
+        return Merge.average_from(at_stride(len(evidence.positions), evidence.n_keep), len(evidence.positions))

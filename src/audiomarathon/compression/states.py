@@ -1,0 +1,158 @@
+"""Drop or merge the encoder's states before an encoder-decoder's cross-attention sees them.
+
+Each window of a sample keeps its share of the sample's budget. The states of its padding are thinned at a uniform
+stride by the same ratio, so that sound and padding keep their shares of the attention. A hook on the decoder replaces
+the states in prefill; in decode their keys and values are cached. If windows of a batch keep different numbers of
+states, shorter rows are filled up at the end, and every layer's cross-attention gets a mask.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from audiomarathon.compression.method import at_stride, kept_count
+from audiomarathon.models.merge import Merge
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs
+
+#: Chooses what a window keeps, from its number of sounding states, its budget, its seed, and the states (N, D) or None.
+Choose = Callable[[int, int, int, torch.Tensor | None], torch.Tensor | Merge]
+
+
+def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
+    """Return how many of its states each window keeps, so that the sample keeps as many as one long window would.
+
+    Each window with states keeps at least one.
+    """
+    kept = [kept_count(end, ratio) for end in (0, *itertools.accumulate(states))]
+    return [
+        max(later - before, min(1, count))
+        for (before, later), count in zip(itertools.pairwise(kept), states, strict=True)
+    ]
+
+
+class StateDrop:
+    """The states that each window of a batch keeps, with the hooks that replace the decoder's view of them.
+
+    Parameters
+    ----------
+    choose
+        Called once for each window that drops something.
+    looks
+        Whether `choose` needs the states. If not, it is called before prefill.
+
+    Attributes
+    ----------
+    widths
+        Number of states that each window keeps, with those of its padding.
+    """
+
+    def __init__(self, lm: AudioLM, inputs: Inputs, ratio: float, choose: Choose, *, looks: bool) -> None:
+        self.lm, self.inputs, self.choose = lm, inputs, choose
+        self.total: int = lm.window_states  # type: ignore[attr-defined]
+        self.budgets = [budgets_of(own, ratio) for own in inputs.states]
+        self.rows = [
+            (count, budget, seed + window)
+            for own, budgets, seed in zip(inputs.states, self.budgets, inputs.seeds, strict=True)
+            for window, (count, budget) in enumerate(zip(own, budgets, strict=True))
+        ]
+        padding = [self.total - count for count, _budget, _seed in self.rows]
+        self.padding = [self.total - one + at_stride(one, kept_count(one, ratio)) for one in padding]
+        self.widths = [
+            budget + len(kept) for (_count, budget, _seed), kept in zip(self.rows, self.padding, strict=True)
+        ]
+        self.chosen: list[torch.Tensor | Merge] = [] if looks else [self._choose(row, None) for row in self.rows]
+
+    def _choose(self, row: tuple[int, int, int], states: torch.Tensor | None) -> torch.Tensor | Merge:
+        count, budget, seed = row
+        chosen = self.choose(count, budget, seed, None if states is None else states[:count]).to(self.lm.device)
+        return chosen if isinstance(chosen, Merge) else chosen.sort().values
+
+    def decide(self, states: torch.Tensor) -> None:
+        """Choose what each window keeps from the encoder's states, shape (windows, S, D)."""
+        self.chosen = [self._choose(row, own) for row, own in zip(self.rows, states, strict=True)]
+
+    def kept(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the kept or merged states of each window, then its padding's, shape (windows, widest, D)."""
+        rows = []
+        for (count, _budget, _seed), chosen, padding, own in zip(
+            self.rows, self.chosen, self.padding, states, strict=True
+        ):
+            sound = own[:count]
+            picked = chosen.of(sound) if isinstance(chosen, Merge) else sound[chosen.clamp(0, count - 1)]
+            rows.append(torch.cat([picked, own[padding.to(own.device)]]))
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+    def attach(self, stack: ExitStack, decide: Callable[[torch.Tensor], None]) -> None:
+        """Hook the decoder until the stack closes; `decide` gets the states in prefill, before they are replaced."""
+        decoder, widest = self.lm.decoder, max(self.widths)
+        mask: torch.Tensor | None = None
+        if min(self.widths) < widest:
+            hidden = torch.arange(widest) >= torch.tensor(self.widths)[:, None]
+            lowest = torch.finfo(self.lm.model.dtype).min
+            mask = torch.zeros(hidden.shape, dtype=self.lm.model.dtype).masked_fill(hidden, lowest)[:, None, None]
+            mask = mask.to(self.lm.device)
+
+        def replace(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            handle.remove()
+            decide(kwargs["encoder_hidden_states"])
+            return args, {**kwargs, "encoder_hidden_states": self.kept(kwargs["encoder_hidden_states"])}
+
+        def hide(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return args, {**kwargs, "encoder_attention_mask": mask}
+
+        handle = stack.enter_context(decoder.register_forward_pre_hook(replace, with_kwargs=True))
+        for layer in self.lm.decoder_layers if mask is not None else ():
+            stack.enter_context(layer.register_forward_pre_hook(hide, with_kwargs=True))
+
+    def inside(self) -> bool:
+        """Tell whether every chosen index exists. Called after the `generate` call, since it waits for the GPU."""
+        places = [
+            (part, limit)
+            for (count, budget, _seed), one in zip(self.rows, self.chosen, strict=True)
+            for part, limit in ([(one.kept, count), (one.group, budget)] if isinstance(one, Merge) else [(one, count)])
+        ]
+        return all(bool(((part >= 0) & (part < limit)).all()) for part, limit in places if len(part))
+
+    def kept_positions(self) -> tuple[torch.Tensor, ...]:
+        """Return each sample's kept positions in its virtual prompt, on the CPU."""
+        found, kept = [], zip(self.chosen, self.padding, strict=True)
+        prompt = self.inputs.audio_mask.shape[1]
+        for states, length in zip(self.inputs.states, self.inputs.prompt_tokens, strict=True):
+            stays = torch.ones(prompt, dtype=torch.bool)
+            for window in range(len(states)):
+                (one, padding), begin = next(kept), prompt - length + window * self.total
+                stays[begin : begin + self.total] = False
+                stays[begin + (one.kept if isinstance(one, Merge) else one).cpu()] = True
+                stays[begin + padding] = True
+            stays[: prompt - length] = False
+            found.append(stays.nonzero().flatten())
+        return tuple(found)
+
+    def merges(self) -> tuple[Merge | None, ...] | None:
+        """Return each sample's merge over all its windows; None if nothing is merged."""
+        chosen, found = iter(self.chosen), []
+        for states in self.inputs.states:
+            own = [next(chosen) for _ in states]
+            parts = [one for one in own if isinstance(one, Merge)]
+            if len(parts) < len(own):
+                return None
+            begins = [0, *itertools.accumulate(states)]
+            groups = [0, *itertools.accumulate(len(one.kept) for one in parts)]
+            found.append(
+                Merge(
+                    torch.cat([one.kept + begin for one, begin in zip(parts, begins, strict=False)]),
+                    torch.cat([one.group + group for one, group in zip(parts, groups, strict=False)]),
+                    torch.cat([one.weight for one in parts]),
+                )
+            )
+        return tuple(found)

@@ -1,0 +1,229 @@
+"""Whisper (arXiv 2212.04356), on transformers' native class: an encoder-decoder, so audio is not in the prompt.
+
+The encoder turns a window of 30 s into 1,500 states, 50 a second, and the decoder attends to them. A clip is cut into
+windows at quiet moments. The windows of all clips of a batch are the rows of one call, and a reply joins its windows'
+transcripts. Decoding is greedy, without timestamps, translation or fallbacks.
+
+Methods see a prompt all the same: the states of each window, then the decoder's forced tokens. Its audio tokens are the
+states that stand for sound; those of a window's padding are thinned by the same ratio.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    WhisperForConditionalGeneration,
+)
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Reply
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+
+_SEARCHED_S = 5.0  # seconds before a window's end in which the quietest moment is sought
+_MOMENT_S = 0.2  # length of a moment
+
+
+class Whisper(AudioLM):
+    """Whisper on whole clips, window by window."""
+
+    title: ClassVar[str] = "Whisper"
+    architecture: ClassVar[Any] = WhisperForConditionalGeneration
+    model_types: ClassVar[tuple[str, ...]] = ("whisper",)
+    encoder_window_seconds: ClassVar[float] = 30.0
+    text_only: ClassVar[bool] = False
+    transcribes_only: ClassVar[bool] = True
+    cross: ClassVar[bool] = True
+
+    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
+        self.published = model.generation_config
+        super().__init__(model, tokenizer, feature_extractor)
+        self.window_states: int = model.config.max_source_positions
+        self.samples_per_state = feature_extractor.n_samples // self.window_states
+
+    @classmethod
+    def read_tokenizer(cls, path: Path) -> Any:
+        """Read the tokenizer, which needs no chat template; see :meth:`AudioLM.read_tokenizer`."""
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+
+    @property
+    def decoder(self) -> nn.Module:
+        """The text decoder; see :attr:`AudioLM.decoder`."""
+        decoder: nn.Module = self.model.model.decoder
+        return decoder
+
+    @property
+    def audio_tower(self) -> nn.Module:
+        """The encoder; see :attr:`AudioLM.audio_tower`."""
+        encoder: nn.Module = self.model.model.encoder
+        return encoder
+
+    @property
+    def lm_head(self) -> nn.Module:
+        """The output projection, which shares the token embeddings; see :attr:`AudioLM.lm_head`."""
+        head: nn.Module = self.model.proj_out
+        return head
+
+    @property
+    def prefill_only(self) -> Sequence[nn.Module]:
+        """The projections of the states to keys and values; see :attr:`AudioLM.prefill_only`."""
+        attentions: list[Any] = [layer.encoder_attn for layer in self.decoder_layers]
+        return [part for one in attentions for part in (one.k_proj, one.v_proj)]
+
+    @classmethod
+    def check_language(cls, folder: Path, language: str) -> None:
+        """Refuse a language that the checkpoint does not know; see :meth:`AudioLM.check_language`."""
+        _spoken(GenerationConfig.from_pretrained(folder), language)
+
+    def forced(self, language: str) -> list[int]:
+        """Return the tokens with which the decoder's prompt begins.
+
+        Raises
+        ------
+        ModelError
+            When the checkpoint does not know the language.
+        """
+        return [self.model.config.decoder_start_token_id, *_spoken(self.published, language)]
+
+    def cut(self, clip: Waveform) -> list[Waveform]:
+        """Cut a clip into windows of at most 30 s, each at the quietest moment of the last seconds before its end."""
+        most, moment = self.feature_extractor.n_samples, round(_MOMENT_S * self.sampling_rate)
+        windows = []
+        while len(clip) > most:
+            first = most - round(_SEARCHED_S * self.sampling_rate)
+            power = np.square(clip[first:most], dtype=np.float64).reshape(-1, moment).sum(-1)
+            at = first + moment * int(len(power) - 1 - power[::-1].argmin()) + moment // 2  # the last of equally quiet
+            windows.append(clip[:at])
+            clip = clip[at:]
+        return [*windows, clip]
+
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        """Turn prompts into a batch: features of each window, and the virtual prompt; see :meth:`AudioLM.prepare`."""
+        if not all(prompt.clips and all(len(clip) for clip in prompt.clips) for prompt in prompts):
+            raise ModelError("Whisper transcribes audio, but a prompt has no clip, or an empty one")
+        windows = [[window for clip in prompt.clips for window in self.cut(clip)] for prompt in prompts]
+        forced = [self.forced(prompt.language) for prompt in prompts]
+        features = self.features([one for own in windows for one in own])["input_features"]
+        tensors = {
+            "input_features": features.to(self.device, self.model.dtype),
+            "decoder_input_ids": torch.tensor(
+                [tokens for tokens, own in zip(forced, windows, strict=True) for _ in own], device=self.device
+            ),
+        }
+        states = tuple(tuple(-(-len(window) // self.samples_per_state) for window in own) for own in windows)
+        rows = [self._virtual(own, len(tokens)) for own, tokens in zip(states, forced, strict=True)]
+        longest = max(map(len, rows))
+        audio_mask, there = torch.zeros(2, len(rows), longest, dtype=torch.bool)
+        for row, own in enumerate(rows):
+            audio_mask[row, longest - len(own) :] = own
+            there[row, longest - len(own) :] = True
+        tensors["attention_mask"] = there.long().to(self.device)
+        seeds = tuple(prompt.seed for prompt in prompts)
+        return Inputs(tensors, audio_mask.to(self.device), seeds, states=states)
+
+    def _virtual(self, states: Sequence[int], forced: int) -> torch.Tensor:
+        """Return the audio mask of one sample's prompt: its windows' states, then the forced tokens of each window."""
+        places = torch.arange(self.window_states)
+        return torch.cat([*(places < count for count in states), torch.zeros(forced * len(states), dtype=torch.bool)])
+
+    def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
+        """Return the features of each window as Whisper's feature extractor makes them.
+
+        See :meth:`AudioLM.documented_inputs`.
+        """
+        extractor = self.feature_extractor_class.from_pretrained(path)
+        windows = [window for clip in prompt.clips for window in self.cut(clip)]
+        return dict(extractor(windows, sampling_rate=self.sampling_rate, return_tensors="pt"))
+
+    def call(
+        self, inputs: Inputs, config: GenerationConfig, processors: LogitsProcessorList
+    ) -> tuple[torch.Tensor, Any]:
+        """Generate with the checkpoint's own lists of suppressed tokens; see :meth:`AudioLM.call`."""
+        forced = inputs.tensors["decoder_input_ids"]
+        # OpenAI's own limit of a window (`DecodingOptions.sample_len`): half of the decoder's positions.
+        config.max_new_tokens = min(config.max_new_tokens, self.model.config.max_target_positions // 2)
+        config.decoder_start_token_id = self.model.config.decoder_start_token_id
+        config.suppress_tokens = self.published.suppress_tokens or None
+        config.begin_suppress_tokens = self.published.begin_suppress_tokens or None
+        features = inputs.tensors["input_features"]
+        output = GenerationMixin.generate(
+            self.model,
+            features,
+            attention_mask=torch.ones_like(features[:, 0], dtype=torch.long),
+            decoder_input_ids=forced,
+            generation_config=config,
+            logits_processor=processors,
+        )
+        return output.sequences[:, forced.shape[1] :], output
+
+    def joined(self, inputs: Inputs, rows: Sequence[Reply]) -> tuple[Reply, ...]:
+        """Join the transcripts of each sample's windows; `new_tokens` is that of the longest window.
+
+        Windows are decoded side by side, so this is the number of steps. See :meth:`AudioLM.joined`.
+        """
+        remaining, replies = iter(rows), []
+        for states in inputs.states:
+            own = list(itertools.islice(remaining, len(states)))
+            replies.append(
+                Reply(
+                    " ".join(text for one in own if (text := one.text.strip())),
+                    "stop" if all(one.finish == "stop" for one in own) else "length",
+                    max(one.new_tokens for one in own),
+                    tuple(token for one in own for token in one.token_ids),
+                )
+            )
+        return tuple(replies)
+
+    def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:
+        """Return logits (steps, windows, V) as (steps of all windows, B, V); see :meth:`AudioLM.by_sample`.
+
+        The end of a sample with fewer windows is filled up with zeros.
+        """
+        own = logits.unbind(1)
+        ends = list(itertools.accumulate(map(len, inputs.states), initial=0))
+        joined = [torch.cat(own[first:last]) for first, last in itertools.pairwise(ends)]
+        return torch.nn.utils.rnn.pad_sequence(joined)
+
+    def allowed(self, logits: torch.Tensor) -> torch.Tensor:
+        """Leave out the checkpoint's suppressed tokens; see :meth:`AudioLM.allowed`."""
+        known = self.published
+        kept = logits.index_fill(-1, torch.tensor(known.suppress_tokens or [], dtype=torch.long), -torch.inf)
+        kept[0, known.begin_suppress_tokens or []] = -torch.inf
+        return kept
+
+    def plainly(self, tensors: Mapping[str, torch.Tensor], steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Generate by Whisper's own `generate`, each window alone; see :meth:`AudioLM.plainly`."""
+        config, tokens, logits = copy.deepcopy(self.published), [], []
+        more = {"max_new_tokens": steps, "eos_token_id": None, "return_dict_in_generate": True, "output_logits": True}
+        config.update(do_sample=False, max_length=None, **more)
+        spoken = {"language": "en", "task": "transcribe"} if getattr(config, "is_multilingual", True) else {}
+        for features in tensors["input_features"]:
+            done = self.model.generate(features[None], generation_config=config, **spoken)
+            tokens.append(done.sequences[0, -len(done.logits) :])
+            logits.append(torch.stack(done.logits)[:, 0])
+        return torch.cat(tokens), torch.cat(logits)
+
+
+def _spoken(known: GenerationConfig, language: str) -> list[int]:
+    """Return the tokens after the first: language and `transcribe`, if the checkpoint knows several, no timestamps."""
+    if not getattr(known, "is_multilingual", True):
+        if language != "en":
+            raise ModelError(f"LANGUAGE={language}: this checkpoint hears English only; allowed: en")
+        return [known.no_timestamps_token_id]
+    tokens = {name.strip("<|>"): token for name, token in getattr(known, "lang_to_id", {}).items()}
+    if language not in tokens:
+        names = ", ".join(sorted(tokens))
+        raise ModelError(f"LANGUAGE={language}: not one of this checkpoint's languages; allowed: {names}")
+    return [tokens[language], known.task_to_id["transcribe"], known.no_timestamps_token_id]

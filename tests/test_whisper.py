@@ -1,0 +1,355 @@
+"""Whisper: an encoder-decoder, whose methods drop or merge the encoder's states."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import task_folders
+import tiny_whisper
+import torch
+from builders import records_in
+from conftest import call, noise
+from torch.utils.flop_counter import FlopCounterMode
+
+from audiomarathon.certify.bench import Bench
+from audiomarathon.certify.certificate import certify
+from audiomarathon.certify.oracles import Hidden
+from audiomarathon.compression.method import Base, Method, kept_count
+from audiomarathon.compression.registry import get_method
+from audiomarathon.compression.states import budgets_of
+from audiomarathon.costs.config_facts import model_facts
+from audiomarathon.costs.cost import Drops, flops_of
+from audiomarathon.costs.flops import count_cost
+from audiomarathon.encoders.encoder import load_encoder
+from audiomarathon.engine.engine import open_local
+from audiomarathon.engine.run import run
+from audiomarathon.errors import MethodError, ModelError, SettingsError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.whisper import Whisper
+from audiomarathon.records import Record
+from audiomarathon.report.explain import shares_kept
+from audiomarathon.settings import RunSettings
+
+NAMES = ("random", "frame", "merge_adjacent", "merge_frame")
+SHORT, LONG = Prompt("", (noise(4.1, 1),), seed=3), Prompt("", (noise(71.3, 2),), seed=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_whisper.checkpoint(tmp_path_factory.mktemp("whisper") / "tiny-whisper")
+
+
+@pytest.fixture(scope="module", params=["sdpa", "eager"])
+def either(request: pytest.FixtureRequest, folder: Path) -> Whisper:
+    return Whisper.load(folder, device="cpu", dtype="float32", attn_implementation=request.param)
+
+
+@pytest.fixture(scope="module")
+def lm(folder: Path) -> Whisper:
+    return Whisper.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
+
+
+def reply(lm: AudioLM, method: Method, *prompts: Prompt, steps: int = 4) -> Generation:
+    return method.generate(lm, lm.prepare(prompts), max_new_tokens=steps, ignore_end=True, keep_logits=True)
+
+
+def at_input(name: str, ratio: float) -> Method:
+    return get_method(name, ratio, at="input")
+
+
+class TestWindows:
+    def test_a_clip_is_cut_whole_and_at_its_quietest_moment(self, lm: Whisper) -> None:
+        clip = noise(64.0)
+        clip[27 * 16000 : 27 * 16000 + 8000] = 0  # half a second of silence
+        windows = lm.cut(clip)
+        assert np.array_equal(np.concatenate(windows), clip)
+        assert 27.0 <= len(windows[0]) / 16000 <= 27.5
+        assert max(map(len, windows)) <= 30 * 16000
+
+    @pytest.mark.parametrize(("seconds", "count"), [(0.02, 1), (30.0, 1), (30.01, 2), (59.0, 2), (300.0, 11)])
+    def test_no_more_windows_than_needed(self, lm: Whisper, seconds: float, count: int) -> None:
+        """A cut is at most five seconds early, so eleven windows hold five minutes, if not twelve."""
+        assert len(lm.cut(noise(seconds))) in (count, count + 1)
+
+    def test_a_window_is_a_row_and_a_reply_joins_its_windows(self, lm: Whisper) -> None:
+        (together,) = reply(lm, Base(), LONG).replies
+        windows = lm.cut(LONG.clips[0])
+        alone = [reply(lm, Base(), Prompt("", (window,))).replies[0] for window in windows]
+        assert len(windows) == 3
+        assert together.token_ids == sum((one.token_ids for one in alone), ())
+        assert together.text == " ".join(one.text.strip() for one in alone if one.text.strip())
+        assert together.new_tokens == 4  # steps, since windows are decoded side by side
+
+    def test_states_are_counted_without_padding(self, lm: Whisper) -> None:
+        inputs = lm.prepare([SHORT, LONG])
+        assert [len(own) for own in inputs.states] == [1, 3]
+        assert inputs.audio_tokens == [205, sum(inputs.states[1])]
+        assert inputs.prompt_tokens == [1504, 3 * 1504]
+        assert sum(inputs.states[1]) == pytest.approx(71.3 * 50, abs=3)
+
+    @pytest.mark.parametrize("clips", [(), (np.zeros(0, np.float32),)])
+    def test_a_prompt_without_sound_is_refused(self, lm: Whisper, clips: Any) -> None:
+        with pytest.raises(ModelError, match="no clip, or an empty one"):
+            lm.prepare([Prompt("", clips)])
+
+
+class TestReplies:
+    def test_equal_those_of_whispers_own_generate(self, lm: Whisper) -> None:
+        inputs = lm.prepare([LONG])
+        found = reply(lm, Base(), LONG)
+        tokens, logits = lm.plainly(inputs.tensors, 4)
+        assert found.replies[0].token_ids == tuple(tokens.tolist())
+        assert torch.allclose(found.logits[:, 0], logits, atol=1e-5)  # type: ignore[index]
+
+    def test_hold_no_suppressed_token(self, lm: Whisper, monkeypatch: pytest.MonkeyPatch) -> None:
+        def said(begin: list[int], ever: list[int]) -> tuple[int, ...]:
+            monkeypatch.setattr(lm.published, "begin_suppress_tokens", begin)
+            monkeypatch.setattr(lm.published, "suppress_tokens", ever)
+            return reply(lm, Base(), SHORT, steps=8).replies[0].token_ids
+
+        first = said([], [])[0]
+        assert said([first], [])[0] != first
+        assert first not in said([], [first])
+
+    def test_stop_at_openais_limit_of_a_window(self, lm: Whisper) -> None:
+        (found,) = reply(lm, Base(), SHORT, steps=500).replies
+        assert (found.new_tokens, found.finish) == (32, "length")  # half of its 64 positions
+
+    def test_do_not_depend_on_the_batch(self, either: Whisper) -> None:
+        for method in (Base(), at_input("frame", 0.6), at_input("merge_frame", 0.5)):
+            both = reply(either, method, SHORT, LONG)
+            for row, prompt in enumerate((SHORT, LONG)):
+                alone = reply(either, method, prompt)
+                assert both.replies[row] == alone.replies[0]
+                count = len(alone.logits)  # type: ignore[arg-type]
+                assert torch.allclose(both.logits[:count, row], alone.logits[:, 0], atol=1e-4)  # type: ignore[index]
+
+    @pytest.mark.parametrize(("language", "tokens"), [("en", 4), ("de", 4)])
+    def test_begin_with_the_language(self, lm: Whisper, language: str, tokens: int) -> None:
+        inputs = lm.prepare([replace(SHORT, language=language)])
+        (forced,) = inputs.tensors["decoder_input_ids"].tolist()
+        assert lm.tokenizer.convert_ids_to_tokens(forced)[1] == f"<|{language}|>"
+        assert len(forced) == tokens
+
+    def test_an_unknown_language_is_refused(self, lm: Whisper) -> None:
+        with pytest.raises(ModelError, match=r"LANGUAGE=fr: .* allowed: de, en, zh"):
+            lm.forced("fr")
+
+    def test_a_checkpoint_of_english_only(self, tmp_path: Path) -> None:
+        only = Whisper.load(
+            tiny_whisper.checkpoint(tmp_path / "en", english_only=True),
+            device="cpu", dtype="float32", attn_implementation="sdpa",
+        )  # fmt: skip
+        assert only.prepare([SHORT]).tensors["decoder_input_ids"].shape == (1, 2)
+        assert reply(only, Base(), SHORT).replies[0].new_tokens == 4
+        with pytest.raises(ModelError, match="English only"):
+            only.forced("de")
+
+
+class TestMethods:
+    @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.5, 0.9])
+    @pytest.mark.parametrize("name", NAMES)
+    def test_what_is_kept_is_what_was_asked(self, lm: Whisper, name: str, ratio: float) -> None:
+        inputs = lm.prepare([SHORT, LONG])
+        found = reply(lm, at_input(name, ratio), SHORT, LONG)
+        budgets = tuple(kept_count(total, ratio) for total in inputs.audio_tokens)
+        assert found.kept_audio_tokens == budgets
+        assert found.kv_lengths[:3] == (4, 4, 4)
+        for row, positions in enumerate(found.kept_positions or ()):
+            stays = torch.zeros(inputs.audio_mask.shape[1], dtype=torch.bool)
+            stays[positions] = True
+            audio, there = inputs.audio_mask[row], inputs.attention_mask[row].bool()
+            assert (stays & audio).sum() == budgets[row]
+            padding = [1500 - count for count in inputs.states[row]]
+            left = sum(kept_count(count, ratio) for count in padding) + 4 * len(padding)  # with the forced tokens
+            assert (stays & there & ~audio).sum() == left
+            assert not (stays & ~there).any()
+
+    def test_ratio_0_is_base_to_the_bit(self, either: Whisper) -> None:
+        base = reply(either, Base(), SHORT, LONG).logits
+        for name in NAMES:
+            assert torch.equal(reply(either, at_input(name, 0.0), SHORT, LONG).logits, base)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("prompt", [SHORT, LONG], ids=["one window", "three windows"])
+    @pytest.mark.parametrize("name", NAMES)
+    def test_dropping_equals_hiding_from_the_cross_attention(self, either: Whisper, name: str, prompt: Prompt) -> None:
+        found = reply(either, at_input(name, 0.7), prompt)
+        (kept,), (merge,) = found.kept_positions or (None,), found.merges or (None,)
+        hidden = reply(either, Hidden(kept=kept, merge=merge), prompt)
+        assert found.replies == hidden.replies
+        assert torch.allclose(found.logits, hidden.logits, atol=1e-5)  # type: ignore[arg-type]
+        assert not torch.allclose(found.logits, reply(either, Base(), prompt).logits, atol=1e-3)  # type: ignore[arg-type]
+
+    def test_windows_share_the_budget_of_the_whole(self) -> None:
+        for states in ((1500, 1432, 17), (3,), (1, 1, 1), (1500,) * 11):
+            for ratio in (0.0, 0.1, 0.5, 0.77, 0.9):
+                found = budgets_of(states, ratio)
+                assert all(1 <= budget <= count for budget, count in zip(found, states, strict=True))
+                assert sum(found) == max(kept_count(sum(states), ratio), len(states))
+
+    def test_windows_of_a_clip_do_not_draw_alike(self, lm: Whisper) -> None:
+        clip = np.tile(noise(25.0), 3)
+        (kept,) = reply(lm, at_input("random", 0.5), Prompt("", (clip,), seed=1)).kept_positions or (None,)
+        states = [divmod(position, 1500) for position in kept.tolist()]  # type: ignore[union-attr]
+        first, second = ([place for window, place in states if window == one and place < 1200] for one in (0, 1))
+        assert first != second
+
+    def test_the_picture_shows_each_state(self, lm: Whisper) -> None:
+        inputs = lm.prepare([LONG])
+        for name in NAMES:
+            shares = shares_kept(inputs, at_input(name, 0.5).generate(lm, inputs, max_new_tokens=2, keep_entries=True))
+            assert shares.shape == (inputs.audio_tokens[0],)
+            assert 0 < shares.mean() <= 1
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("frame:0.5", "cross-attention, so its layers hold no audio tokens; allowed: PRUNE_AT=input"),
+            ("snapkv:0.5", "allowed here: random, frame, merge_adjacent, merge_frame, at the input"),
+            ("fast_v:0.5", "cross-attention"),
+            ("frame:0.5+snapkv:0.5", "cross-attention"),
+        ],
+    )
+    def test_others_are_refused_with_the_reason(self, lm: Whisper, name: str, said: str) -> None:
+        with pytest.raises(MethodError, match=said):
+            get_method(name).check(lm)
+
+
+class TestCosts:
+    def test_prefill_is_what_the_decoder_computes(self, folder: Path) -> None:
+        """Counted by torch while the decoder runs on 700 states and the forced tokens; softmax and norms are free."""
+        lm = Whisper.load(folder, device="cpu", dtype="float32", attn_implementation="eager")
+        cost, inputs = count_cost(lm), lm.prepare([SHORT])
+        states = torch.zeros(1, 700, 16)
+        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+            hidden = lm.decoder(
+                input_ids=inputs.tensors["decoder_input_ids"], encoder_hidden_states=states
+            ).last_hidden_state
+            lm.lm_head(hidden[:, -1:])
+        record = Record("a", prompt_tokens=704, audio_tokens=600)
+        window = flops_of(replace(cost, window_tokens=704, window_states=700), Drops(), record)
+        assert window == pytest.approx(counter.get_total_flops(), rel=0.03)  # biases count as weights
+
+    def test_a_decode_step_reads_no_projection_of_states(self, lm: Whisper) -> None:
+        read = {
+            name: p
+            for name, p in lm.model.named_parameters()
+            if name.startswith("model.decoder.l") and not re.search(r"encoder_attn\.[kv]_proj", name)
+        }
+        head = lm.model.proj_out.weight.numel()
+        assert count_cost(lm).weight_bytes == 4 * (sum(p.numel() for p in read.values()) + head)
+
+    def test_the_plans_config_agrees(self, folder: Path, lm: Whisper) -> None:
+        facts, cost = model_facts(folder, 4, Whisper), count_cost(lm)
+        record = Record("a", prompt_tokens=3 * 1504, audio_tokens=4000)
+        for drops in (Drops(), Drops(0, 0.5)):
+            assert flops_of(facts.cost, drops, record) == pytest.approx(flops_of(cost, drops, record), rel=0.05)
+        assert facts.kv_bytes == 2 * 16 * 3 * 4
+
+
+@pytest.fixture
+def go(folder: Path, tmp_path: Path, no_env: Any) -> Callable[..., list[Any]]:
+    task_folders.build_librispeech(tmp_path / "data" / "LibriSpeech")
+    task_folders.build_tau(tmp_path / "data" / "TAU")
+
+    def call_(task: str = "librispeech", methods: Any = None, **flags: Any) -> list[Any]:
+        given = {"data": str(tmp_path / "data"), "model_path": str(folder), "results": tmp_path / "out", "limit": 2}
+        settings = RunSettings.read({}, **{**given, "max_new_tokens": 6, **flags})
+        return list(run([task], "whisper-base", settings, methods, progress=False))
+
+    return call_
+
+
+class TestRuns:
+    def test_a_run_records_states_caches_and_times(self, go: Callable[..., list[Any]]) -> None:
+        base, frame = go(methods=[Base(), at_input("frame", 0.5)])
+        for one, other in zip(records_in(base.folder), records_in(frame.folder), strict=True):
+            assert other["kept_audio_tokens"] == kept_count(one["audio_tokens"], 0.5)
+            assert len(one["kv_lengths"]) == 6
+            assert other["kv_bytes"] < one["kv_bytes"]
+            assert one["time"]["encoder"] == other["time"]["encoder"] > 0
+        cost = json.loads((base.folder / "run.json").read_text())["cost"]
+        assert cost["window_tokens"] == 1504
+
+    def test_batches_give_the_same_replies(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
+        (alone,) = go(methods=[at_input("frame", 0.5)])
+        (batched,) = go(methods=[at_input("frame", 0.5)], timing=False, batch_size=2, results=tmp_path / "batched")
+        replies = [[row["reply"] for row in records_in(one.folder)] for one in (alone, batched)]
+        assert replies[0] == replies[1]
+
+    def test_what_it_cannot_do_is_refused_before_it_is_loaded(
+        self, go: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Whisper, "load", None)
+        with pytest.raises(SettingsError, match="tau: whisper-base can only transcribe; allowed: tasks that ask"):
+            go("tau")
+        with pytest.raises(ModelError, match=r"LANGUAGE=fr: .* allowed: de, en, zh"):
+            go(language="fr")
+        with pytest.raises(SettingsError, match="SAVE_ATTN=1: whisper-base hears by cross-attention"):
+            go(save_attn=True)
+
+    def test_the_language_is_part_of_the_identity(self, go: Callable[..., list[Any]]) -> None:
+        (english,) = go()
+        assert "language" not in json.loads((english.folder / "run.json").read_text())["identity"]
+        (german,) = go(language="de", results=english.folder.parents[2] / "de")
+        assert json.loads((german.folder / "run.json").read_text())["identity"]["language"] == "de"
+
+
+@pytest.mark.parametrize(
+    ("text", "language"), [("de", "de"), ("YUE", "yue"), ("en_US:en", ""), ("de_DE.UTF-8", ""), ("de:en", ""), ("", "")]
+)
+def test_locales_of_the_desktop_say_nothing_about_the_speech(text: str, language: str) -> None:
+    assert RunSettings.read({"LANGUAGE": text}).language == language
+
+
+@pytest.mark.parametrize("text", ["german", "d", "1", "de en", "nan", "1_0"])
+def test_other_languages_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"LANGUAGE=.* a code such as en, de or yue"):
+        RunSettings.read({"LANGUAGE": text})
+
+
+def test_certify_runs_what_applies(folder: Path) -> None:
+    found = certify(open_local("whisper-base", RunSettings.read({}, model_path=str(folder))), 20.0)
+    verdicts = {check.name: finding.verdict for check, finding in found.rows}
+    assert found.verdict == "pass", {c.name: f for c, f in found.rows if f.verdict == "fail"}
+    assert {name for name, verdict in verdicts.items() if verdict == "pass"} >= {
+        "documented", "greedy", "hears", "ratio 0", "batch", "timing", "shared encoder", "leftovers",
+        *(f"dropping {name}" for name in NAMES),
+    }  # fmt: skip
+    assert verdicts["pressing snapkv"] == verdicts["dropping fast_v"] == verdicts["audio mask"] == "not applicable"
+
+
+def test_certify_sees_a_state_that_stays_though_it_was_dropped(
+    folder: Path, lm: Whisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from audiomarathon.certify.method_checks import dropping
+    from audiomarathon.compression.pruners.frame import Frame
+    from audiomarathon.compression.states import StateDrop
+
+    kept = StateDrop.kept
+    monkeypatch.setattr(StateDrop, "kept", lambda drop, states: kept(drop, states.roll(1, 1)))
+    assert dropping(Bench(lm, folder, 20.0), Frame()).verdict == "fail"
+
+
+def test_its_encoder_is_probed_as_a_tower(folder: Path) -> None:
+    encoder = load_encoder("tower:whisper-base", {"checkpoint": str(folder)}, "cpu")
+    (features,) = encoder.encode(torch.from_numpy(noise(2.0))[None])
+    assert features.shape[1] == encoder.output_dim == 16
+
+
+def test_explain_needs_no_prompt(folder: Path, tmp_path: Path, undrawn: None) -> None:
+    clip = task_folders.write_clip(tmp_path / "a.wav", seconds=3.0)
+    code, said = call(
+        "explain", clip, "--model", "whisper-base", "--model-path", folder, "--methods", "frame:0.5", "--at", "input",
+        "-o", tmp_path / "a.png",
+    )  # fmt: skip
+    assert code == 0, said
