@@ -9,11 +9,10 @@ between recordings; none is repeated for length. JASCO's are a prompt over a sou
 from __future__ import annotations
 
 import csv
-import functools
-import gzip
 import json
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +22,15 @@ import soundfile
 from audiomarathon.audio.decode import decode
 from audiomarathon.benchmarks.jasco.task import COLUMNS
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
+
+import speech
+from speech import joined, joined_seconds, sentences
+
 RECORDINGS = Path(__file__).parent / "data"
-GAP_S = 0.25
 CHAPTER_S = 90
 
-PROMPT_PACKAGES = "asterisk-core-sounds-en-wav asterisk-core-sounds-en"
-SOUNDS = "asterisk/sounds"
-PROMPT_FOLDERS = (f"/usr/share/{SOUNDS}/en_US_f_Allison", f"/usr/share/{SOUNDS}/en", f"/var/lib/{SOUNDS}/en")
-PROMPT_TEXTS = tuple(f"/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt{end}" for end in (".gz", ""))
-
+PROMPT_PACKAGES = speech.packages("en")
 SAMPLE_PACKAGE = "sonic-pi-samples"
 SAMPLE_FOLDER = Path("/usr/share/sonic-pi/samples")
 #: A prompt, a sample, what it sounds like; the answers from the sound, from the speech and from both; keywords.
@@ -68,33 +67,9 @@ def recordings(folder: str) -> list[Path]:
     return sorted((RECORDINGS / folder).glob("*.ogg"))
 
 
-def sentences() -> dict[Path, str]:
-    """Return the recordings in `speech` with their texts, as published with them."""
-    lines = (RECORDINGS / "speech" / "transcripts.tsv").read_text(encoding="utf-8").splitlines()
-    pairs = (line.split("\t") for line in lines)
-    return {RECORDINGS / "speech" / f"{name}.ogg": text for name, text in pairs}
-
-
-@functools.cache
 def prompts(fewest: int = 7) -> Mapping[Path, str]:
-    """Return Asterisk's prompts of so many words and more with their texts, sorted; none where they are not installed.
-
-    Left out: texts with digits, keys or remarks on the sound, which say something else than is heard, and second takes.
-    """
-    folder = next((place for place in map(Path, PROMPT_FOLDERS) if any(place.glob("*.wav"))), None)
-    texts = next((place for place in map(Path, PROMPT_TEXTS) if place.is_file()), None)
-    if folder is None or texts is None:
-        return {}
-    content = texts.read_bytes()
-    lines = (gzip.decompress(content) if texts.suffix == ".gz" else content).decode().splitlines()
-    found, said = {}, set()
-    for name, _, text in sorted(line.partition(": ") for line in lines if not line.startswith(";")):
-        place, words = folder / f"{name}.wav", librispeech_text(text)
-        clean = re.fullmatch(r"[A-Za-z ,.'!?;-]+", text) and len(words.split()) >= fewest
-        if clean and words not in said and place.is_file():
-            found[place] = text
-            said.add(words)
-    return found
+    """Return Asterisk's English prompts of so many words and more with their texts; see :func:`speech.prompts`."""
+    return speech.prompts("en", fewest)
 
 
 def chapters() -> list[list[Path]]:
@@ -113,17 +88,6 @@ def chapters() -> list[list[Path]]:
 def librispeech_text(text: str) -> str:
     """Spell a sentence as LibriSpeech does: capitals and apostrophes, nothing else."""
     return " ".join(re.sub(r"[^A-Z' ]+", " ", text.upper()).split())
-
-
-def joined(paths: Sequence[Path], sampling_rate: int) -> np.ndarray:
-    gap = np.zeros(round(GAP_S * sampling_rate), np.float32)
-    parts = [part for path in paths for part in (decode(path, sampling_rate), gap)]
-    return np.concatenate(parts[:-1])
-
-
-def joined_seconds(paths: Sequence[Path]) -> float:
-    """Return how long the joined clip has to be, from the recordings' own headers."""
-    return sum(soundfile.info(path).duration for path in paths) + GAP_S * (len(paths) - 1)
 
 
 def build_librispeech(folder: Path) -> Path:
