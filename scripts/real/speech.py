@@ -26,6 +26,7 @@ from audiomarathon.files import write_bytes, write_lines, writing
 
 HERE = Path(__file__).parent
 LIBRIVOX = HERE.parent.parent / "tests" / "data" / "speech"
+SHARE = Path("/usr/share")
 GAP_S = 0.25
 RATE = 16_000
 SHORT_S, LONG_S, WINDOW_S = 28.0, 90.0, 30.0
@@ -65,11 +66,11 @@ def prompts(language: str = "en", fewest: int = FEWEST_WORDS) -> Mapping[Path, s
     question mark stands for a lost letter; second takes; and the recordings in `WRONG`.
     """
     voice, letters = VOICES[language]
-    sounds = Path("/usr/share/asterisk/sounds")
+    sounds = SHARE / "asterisk" / "sounds"
     places = (sounds / voice, sounds / language, Path("/var/lib/asterisk/sounds") / language)
-    texts = f"/usr/share/doc/asterisk-core-sounds-{language}/core-sounds-{language}.txt"
+    texts = SHARE / "doc" / f"asterisk-core-sounds-{language}" / f"core-sounds-{language}.txt"
     folder = next((place for place in places if any(place.glob("*.wav"))), None)
-    file = next((file for file in map(Path, (f"{texts}.gz", texts)) if file.is_file()), None)
+    file = next((file for file in (Path(f"{texts}.gz"), texts) if file.is_file()), None)
     if folder is None or file is None:
         return {}
     content = file.read_bytes()

