@@ -176,5 +176,5 @@ def test_the_demo_shows_what_dropping_costs(tmp_path: Path, capfd: pytest.Captur
     wer = load_runs(here / "results").summaries.set_index("setting")["wer"]
     assert wer["base-0"] <= 0.03
     assert wer["frame-0.5-input"] <= wer["base-0"] + 0.03
-    assert wer["frame-0.8-input"] <= wer["base-0"] + 0.05
-    assert wer["random-0.8-input"] > wer["frame-0.8-input"] + 0.1
+    assert wer["frame-0.8-input"] <= wer["base-0"] + 0.15  # it loses a phrase here and there
+    assert wer["random-0.8-input"] > wer["frame-0.8-input"] + 0.5  # it repeats itself
