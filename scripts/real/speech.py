@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--long has English prompts only; leave out --language")
     try:
         task = write(given.out, given.language, long=given.long)
-    except AudioMarathonError as error:
+    except (AudioMarathonError, soundfile.LibsndfileError) as error:  # the latter names the file, as on a full disk
         print(f"error: {error}", file=sys.stderr)
         return 1
     if not prompts(given.language):

