@@ -170,6 +170,7 @@ def test_the_demo_shows_what_dropping_costs(tmp_path: Path, capfd: pytest.Captur
     assert demo.main(["--results", str(tmp_path), "--limit", "6"]) == 0
     (here,) = tmp_path.iterdir()
     said = capfd.readouterr().out
+    assert "random-0.8-input hears" in said
     named = [line.strip() for line in said.partition("to look at:")[2].splitlines() if line.strip()]
     assert {"summary.txt", "report.html", "explain.png"} <= {Path(name).name for name in named}
     assert all(Path(name).stat().st_size > 1_000 for name in named)
