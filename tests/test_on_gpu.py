@@ -180,6 +180,35 @@ def test_no_method_waits_more_often_than_base(
     assert waits(method) <= waits(Base())
 
 
+@pytest.mark.parametrize("key", ["qwen2.5-omni-7b", "qwen3-omni"])
+def test_a_towers_windows_give_what_the_loop_gives(on: Callable[[str, str, str], AudioLM], key: str) -> None:
+    lm = on(key, DEVICE, "bfloat16")
+    inputs, seen = lm.prepare(PROMPTS), list[torch.Tensor]()
+    with lm.audio_tower.register_forward_hook(lambda _m, _a, output: seen.append(output.last_hidden_state)):
+        for given in (inputs, replace(inputs, windows=None)):
+            Base().generate(lm, given, max_new_tokens=1)
+    assert (seen[0] - seen[1]).abs().max() <= 2**-7 * seen[1].abs().max()
+
+
+@only_gpu
+@pytest.mark.parametrize("key", ["qwen2.5-omni-7b", "qwen3-omni"])
+def test_a_tower_never_waits(on: Callable[[str, str, str], AudioLM], key: str) -> None:
+    lm = on(key, DEVICE, "bfloat16")
+    inputs = lm.prepare(PROMPTS)
+
+    def refuse(*_: Any) -> None:
+        torch.cuda.set_sync_debug_mode("error")
+
+    def allow(*_: Any) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+    try:
+        with lm.audio_tower.register_forward_pre_hook(refuse), lm.audio_tower.register_forward_hook(allow):
+            Base().generate(lm, inputs, max_new_tokens=1)
+    finally:
+        allow()
+
+
 @only_gpu
 def test_a_new_length_is_as_fast_as_a_known_one(on: Callable[[str, str, str], AudioLM], tiny_checkpoint: Path) -> None:
     found = fresh_lengths(Bench(on(HOME, DEVICE, "bfloat16"), tiny_checkpoint, 30.0))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import skip_unless_carried
+from families import Family
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -119,6 +120,23 @@ def test_no_method_waits_more_often_than_base(
     skip_unless_carried(any_lm, method)
     base = waits_in_prefill(any_lm, Base(), prompts[0], monkeypatch)
     assert not waits_in_prefill(any_lm, method, prompts[0], monkeypatch) - base
+
+
+def test_no_tower_waits(
+    family: Family, family_lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Towers get the lengths of their windows as numbers."""
+    if family.key in ("phi4mm", "audio-flamingo-3"):
+        pytest.skip("transformers makes one mask a call, from values; no layer waits")
+    inputs, marks = family_lm.prepare(prompts), list[int]()
+    with counting(family_lm, monkeypatch) as waits:
+        with (
+            family_lm.audio_tower.register_forward_pre_hook(lambda *_: marks.append(waits.mark())),
+            family_lm.audio_tower.register_forward_hook(lambda *_: marks.append(waits.mark())),
+        ):
+            Base().generate(family_lm, inputs, max_new_tokens=1)
+        assert marks
+        assert not waits.places[slice(*marks[:2])]
 
 
 @pytest.mark.parametrize(

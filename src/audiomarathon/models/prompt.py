@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+if TYPE_CHECKING:
+    from audiomarathon.models.tower_windows import Windows
 
 Waveform = npt.NDArray[np.float32]
 _Numbers = TypeVar("_Numbers", bound=npt.NDArray[Any])
@@ -67,6 +70,8 @@ class Inputs:
         For an encoder-decoder, the number of the encoder's states that stand for sound, for each window of each sample;
         empty for models whose prompt holds the audio tokens. Then the prompt of `audio_mask` is a virtual one: see
         :mod:`audiomarathon.models.whisper`.
+    windows
+        The windows of the clips, for audio towers that attend within windows; None for other towers.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -76,6 +81,7 @@ class Inputs:
     truncated: tuple[bool, ...] = ()
     heard_seconds: tuple[float, ...] = ()
     states: tuple[tuple[int, ...], ...] = ()
+    windows: Windows | None = None
 
     @property
     def attention_mask(self) -> torch.Tensor:

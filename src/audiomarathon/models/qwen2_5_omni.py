@@ -6,8 +6,9 @@ independent windows of two seconds; the LLM gets 25 audio tokens a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import audio_only
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.tower_windows import Windows, in_windows, modelling_file
 
 
 class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
@@ -38,9 +40,13 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:  # noqa: ARG002
-        """After a call, delete the position offsets that the thinker has stored; see :meth:`AudioLM.generating`."""
+        """Run the tower on ready-made windows; after a call, delete the position offsets that the thinker has stored.
+
+        See :meth:`AudioLM.generating`.
+        """
         try:
-            yield
+            with in_windows(self.model.model, self.audio_tower, inputs.windows):
+                yield
         finally:
             self.model.model.rope_deltas = None
 
@@ -61,6 +67,30 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         if int(tokens.min()) < 1:
             raise ModelError("a clip is too short for a single audio token")
         return tokens.tolist(), {"input_features": features, "feature_attention_mask": mask.long()}
+
+    def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
+        """Turn prompts into a batch, with the windows of the tower; see :meth:`AudioLM.batch`."""
+        inputs = super().batch(prompts, counts, **features)
+        if not features:
+            return inputs
+        mask = features["feature_attention_mask"]
+        places = mask.flatten().nonzero().T + 1
+        return replace(inputs, windows=Windows.of(**self._windows(places, mask.sum(-1)), device=self.device))
+
+    def _windows(self, places: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the tensors of :class:`Windows`, computed by transformers' own functions.
+
+        `places` has shape (1, frames), for all clips together; `lengths` has each clip's number of frames.
+        """
+        theirs = modelling_file(self.audio_tower)
+        places, chunks = theirs.chunk_and_pad_features(places, lengths, self.model.config.audio_config.n_window)
+        return {
+            "places": places,
+            "chunk_lengths": chunks,
+            "valid_indices": theirs.get_valid_indices(chunks),
+            "pool_indices": theirs.get_pool_indices(lengths),
+            "cu_seqlens": theirs.get_audio_cu_seqlens(chunks),
+        }
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features (clips, mel bins, frames) and a mask (clips, frames), 1 for real frames and 0 for padding."""

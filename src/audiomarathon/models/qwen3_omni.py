@@ -17,6 +17,7 @@ from transformers import Qwen3OmniMoeProcessor, Qwen3OmniMoeThinkerForConditiona
 from audiomarathon.errors import ModelError
 from audiomarathon.models.prompt import Waveform
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+from audiomarathon.models.tower_windows import modelling_file
 
 
 class Qwen3Omni(Qwen2_5Omni):
@@ -38,6 +39,17 @@ class Qwen3Omni(Qwen2_5Omni):
         alone = [self.features(clip, padding=True)["input_features"][0] for clip in clips]
         features = pad_sequence([clip.T for clip in alone], batch_first=True).transpose(1, 2)
         return features, pad_sequence([torch.ones(clip.shape[1], dtype=torch.long) for clip in alone], batch_first=True)
+
+    def _windows(self, places: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the tensors of the windows; see :meth:`Qwen2_5Omni._windows`."""
+        theirs, config = modelling_file(self.audio_tower), self.model.config.audio_config
+        places, chunks = theirs.chunk_and_pad_features(places, lengths, config.n_window)
+        return {
+            "places": places,
+            "chunk_lengths": chunks,
+            "valid_indices": theirs.get_valid_indices(chunks, config.n_window),
+            "cu_seqlens": theirs.get_audio_cu_seqlens(chunks, lengths, config.n_window_infer, config.n_window),
+        }
 
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
         """Return the number of audio tokens for `frames` mel frames; see :meth:`AudioLM.tokens_of`.

@@ -1,0 +1,128 @@
+"""Run an audio tower that attends within windows with one attention call a layer, and without reading from the GPU.
+
+For sdpa and eager attention, transformers' towers of Qwen2.5-Omni and Qwen3-Omni call attention once a window and
+layer, and read the windows' lengths from the GPU three times a layer. If the name of the attention function contains
+"flash", they call it once a layer, with all windows. So we register such a function while the tower runs. It
+attends to each run of windows of equal length in one call. It pads nothing, since padding changes float32 bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from audiomarathon.models.loading import patched_attribute
+
+_NAME = "flash_in_windows"
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a batch's clips.
+
+    Attributes
+    ----------
+    places
+        For each chunk of the tower's convolutions, which frame of the batch's features each of its frames is, counted
+        from 1 over all clips; 0 stands for padding. Shape (chunks, 1, frames).
+    lengths
+        Number of the tower's frames in each window, in order.
+    arguments
+        Arguments of the tower that it would otherwise compute with reads from the GPU.
+    """
+
+    places: torch.Tensor
+    lengths: tuple[int, ...]
+    arguments: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, places: torch.Tensor, cu_seqlens: torch.Tensor, device: torch.device, **more: torch.Tensor) -> Windows:
+        """Take tensors on the CPU. `cu_seqlens` holds the windows' boundaries, shape (windows + 1,)."""
+        lengths = tuple(cu_seqlens.diff().tolist())
+        arguments = {name: tensor.to(device) for name, tensor in {"cu_seqlens": cu_seqlens, **more}.items()}
+        return cls(places.to(device), lengths, {**arguments, "max_seqlen": max(lengths)})
+
+    def padded(self, features: torch.Tensor) -> torch.Tensor:
+        """Cut features (clips, mel bins, frames) into padded chunks (chunks, mel bins, frames), without a read."""
+        rows = nn.functional.pad(features.transpose(1, 2).flatten(0, 1), (0, 0, 1, 0))
+        return rows[self.places[:, 0]].transpose(1, 2)
+
+
+def modelling_file(module: nn.Module) -> Any:
+    """Return the Python module of transformers that defines a module's class."""
+    return sys.modules[type(module).__module__]
+
+
+@contextmanager
+def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterator[None]:
+    """Inside the block, `model.get_audio_features` runs the tower on ready-made windows, with one call a layer.
+
+    With `windows` None, nothing changes.
+    """
+    if windows is None:
+        yield
+        return
+
+    def features(input_features: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
+        with _attending(tower.config, windows.lengths):
+            return tower(padded_feature=windows.padded(input_features), **windows.arguments)
+
+    with patched_attribute(model, "get_audio_features", features):
+        yield
+
+
+@contextmanager
+def _attending(config: Any, lengths: tuple[int, ...]) -> Iterator[None]:
+    """Inside the block, the tower attends in one call a layer; with flash attention it does so without our help."""
+    before = config._attn_implementation
+    if "flash" in before:
+        yield
+        return
+
+    def attend(
+        module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_rest: Any, **options: Any
+    ) -> tuple[torch.Tensor, None]:
+        inner = ALL_ATTENTION_FUNCTIONS.get(before) or modelling_file(module).eager_attention_forward
+        kept = {name: options[name] for name in ("attention_mask", "scaling", "dropout", "is_causal")}
+        return grouped(inner, module, (query, key, value), lengths, kept), None
+
+    ALL_ATTENTION_FUNCTIONS[_NAME] = attend
+    config._attn_implementation = _NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+        del ALL_ATTENTION_FUNCTIONS[_NAME]
+
+
+def grouped(
+    inner: Any, module: nn.Module, states: tuple[torch.Tensor, ...], lengths: tuple[int, ...], options: dict[str, Any]
+) -> torch.Tensor:
+    """Attend within windows: one call of `inner` for each run of windows of equal length.
+
+    Parameters
+    ----------
+    states
+        Queries, keys and values, each of shape (1, H, frames, d).
+
+    Returns
+    -------
+    torch.Tensor
+        Shape (1, frames, H, d).
+    """
+    runs = [(length, len(list(run))) for length, run in itertools.groupby(lengths)]
+    sizes = [length * count for length, count in runs]
+    parts = zip(*(torch.split(part, sizes, dim=2) for part in states), strict=True)
+    done = []
+    for (length, count), part in zip(runs, parts, strict=True):
+        rows = (one[0].unflatten(1, (count, length)).transpose(0, 1) for one in part)  # (count, H, length, d)
+        done.append(inner(module, *rows, **options)[0].flatten(0, 1))
+    return torch.cat(done)[None]
