@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from conftest import ALL, skip_unless_carried
+from conftest import ALL, HOME, noise, skip_unless_carried
+from families import FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from audiomarathon.certify.oracles import HiddenEntries
+from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.press import Cached, KVPress
+from audiomarathon.compression.presses.knorm import Knorm
 from audiomarathon.compression.presses.pyramidkv import PyramidKV
 from audiomarathon.compression.ragged import across_heads
 from audiomarathon.compression.registry import all_methods, get_method
@@ -109,14 +112,75 @@ class TestEveryPress:
         assert torch.equal(pressed.logits[0], base.logits[0])
         assert pressed.scoring > 0
 
-    def test_a_batch_is_refused(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
-        with pytest.raises(MethodError, match="batch size 1"):
-            dataclasses.replace(press, ratio=0.5).generate(lm, lm.prepare(prompts), max_new_tokens=1)
-
     def test_scope_all_takes_text_too(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
         length = lm.prepare(prompts[:1]).prompt_tokens[0]
         pressed = generate(lm, prompts[0], dataclasses.replace(press, ratio=0.8, scope="all"), 1)
         assert sum(pressed.kv_lengths) == 4 * kept_count(length, 0.8)
+
+
+#: Shorter and longer prompts, one of two clips, and one of text alone.
+BATCH = [
+    Prompt("Which is it?\n\nA. cat\nB. dog", (noise(7.3, 1), noise(3.05, 2)), seed=11),
+    Prompt("And now?", (noise(4.0, 3),), seed=12),
+    Prompt("Who?", (), seed=13),
+    Prompt("And what is this sound, please?", (noise(4.04, 4),), seed=14),
+]
+
+
+@pytest.mark.parametrize(
+    "press", [*PRESSES, *BY_HEAD, get_method("fast_v:0.6+ada_snapkv:0.5", layer=2)], ids=lambda press: press.key
+)
+@pytest.mark.parametrize("scope", ["audio", "all"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+class TestBatches:
+    """Each sample of a batch keeps what it keeps alone, and replies so."""
+
+    def test_equal_each_sample_alone(
+        self, loaded: Callable[[str, str], AudioLM], press: Method, scope: str, attention: str
+    ) -> None:
+        if (scope, attention) == ("all", "eager"):
+            pytest.skip("one of the two is enough")
+        lm = loaded(HOME, attention)
+        given: dict[str, Any] = {"max_new_tokens": STEPS, "ignore_end": True, "keep_logits": True, "keep_entries": True}
+        if isinstance(press, Composed):
+            press = press if scope == "all" else get_method("frame:0.3+snapkv:0.5", at="input")
+        else:
+            press = dataclasses.replace(press, ratio=0.7, scope=scope)
+        inputs = lm.prepare(BATCH)
+        together = press.generate(lm, inputs, **given)
+        longest = [0] * len(together.kv_lengths)
+        for row, prompt in enumerate(BATCH):
+            alone = press.generate(lm, lm.prepare([prompt]), **given)
+            assert together.kept_audio_tokens[row] == alone.kept_audio_tokens[0]
+            for many, one in zip(together.kept_entries, alone.kept_entries, strict=False):
+                assert torch.equal(many[row, :, many.shape[-1] - one.shape[-1] :], one)
+                assert not many[row, :, : many.shape[-1] - one.shape[-1]].any()
+            torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=1e-5, rtol=1e-5)
+            longest = list(map(max, longest, alone.kv_lengths))
+        assert list(together.kv_lengths) == longest
+
+
+@pytest.mark.parametrize("key", [key for key in FAMILIES if key not in ("gemma3n", HOME)])
+def test_a_batch_of_another_family_equals_its_samples(loaded: Callable[[str, str], AudioLM], key: str) -> None:
+    lm, press = loaded(key, "sdpa"), get_method("snapkv", 0.7)
+    prompts = [BATCH[1], BATCH[3]]
+    together = press.generate(lm, lm.prepare(prompts), max_new_tokens=4, ignore_end=True, keep_logits=True)
+    for row, prompt in enumerate(prompts):
+        alone = press.generate(lm, lm.prepare([prompt]), max_new_tokens=4, ignore_end=True, keep_logits=True)
+        torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=1e-4, rtol=1e-4)
+
+
+def test_prompts_of_one_length_with_other_audio_need_a_mask(lm: AudioLM) -> None:
+    """No sample has padding then, and the model gives no mask in prefill; but some keep fewer entries."""
+    short = lm.prepare([Prompt("?", (noise(2.0, 5),))])
+    (length,), press = short.prompt_tokens, get_method("snapkv", 0.8)
+    words = "?" * (lm.prepare([Prompt("?", (noise(3.0, 6),))]).prompt_tokens[0] - length + 1)
+    prompts = [Prompt(words, (noise(2.0, 5),)), Prompt("?", (noise(3.0, 6),))]
+    inputs = lm.prepare(prompts)
+    assert inputs.attention_mask.all()
+    together = press.generate(lm, inputs, max_new_tokens=STEPS, ignore_end=True, keep_logits=True)
+    for row, prompt in enumerate(prompts):
+        torch.testing.assert_close(together.logits[:, row], generate(lm, prompt, press).logits[:, 0], atol=1e-5, rtol=0)
 
 
 def positions(full: torch.Tensor, part: torch.Tensor) -> list[int]:
@@ -269,13 +333,13 @@ def test_every_method_is_listed_with_a_paper_or_as_control() -> None:
     assert all(isinstance(m, TokenPruner | KVPress | Base) for m in keys.values())
 
 
-def test_a_press_and_batches_are_refused_before_anything_is_loaded() -> None:
+def test_a_press_that_takes_no_batches_is_refused_before_anything_is_loaded() -> None:
     from audiomarathon.engine.run import run
     from audiomarathon.settings import RunSettings
 
-    settings = RunSettings.read({}, timing=False, batch_size=4)
-    with pytest.raises(SettingsError, match=r"BATCH_SIZE=4: snapkv-0\.5 .*batch size 1"):
-        list(run(["tau"], "embedded", settings, [get_method("snapkv", 0.5)]))
+    alone = type("Alone", (Knorm,), {"key": "alone", "batches": False})(0.5)
+    with pytest.raises(SettingsError, match=r"BATCH_SIZE=4: alone-0\.5 .*batch size 1"):
+        list(run(["tau"], "embedded", RunSettings.read({}, timing=False, batch_size=4), [alone]))
 
 
 class TestJoinedEdges:

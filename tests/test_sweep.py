@@ -268,8 +268,8 @@ class TestFailures:
             (["tau", "--methods", "dort"], "unknown method 'dort' (did you mean 'dart'?)"),
             (["tau", "--methods", "frame", "--scope", "all"], "frame drops audio tokens only"),
             (["tau", "--methods", ",", "--no-base"], "no settings to run"),
-            (["tau", "--methods", "tova", "--no-timing", "--batch-size", "2"], "tova-0.9 needs batch size 1"),
-            (["tau", "--methods", "tova", "--no-timing", "--batch-size", "2", "--plan"], "needs batch size 1"),
+            (["tau", "--methods", "tova", "--batch-size", "2"], "BATCH_SIZE=2: needs --no-timing"),
+            (["tau", "--methods", "tova", "--batch-size", "2", "--plan"], "BATCH_SIZE=2: needs --no-timing"),
         ],
     )
     def test_what_concerns_all_tasks_is_one_line_and_exit_2(self, command, arguments: list[str], message: str) -> None:

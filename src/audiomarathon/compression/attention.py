@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,17 @@ class Attention:
     mask: torch.Tensor | None
     scaling: float
     softcap: float | None = None
+
+    def of_sample(self, row: int, begin: int = 0) -> Attention:
+        """Return one sample of the batch, from prompt position `begin` on: as if it were alone, without padding."""
+        if begin == 0 and len(self.query) == 1:
+            return self
+        mask = self.mask
+        if mask is not None:
+            own = mask[min(row, len(mask) - 1)][None]
+            mask = own[..., begin:, begin:] if mask.dim() == 4 else own[:, begin:]
+        query, key, value = (part[row : row + 1, :, begin:] for part in (self.query, self.key, self.value))
+        return replace(self, query=query, key=key, value=value, mask=mask)
 
     def of_last_queries(self, count: int = 1) -> torch.Tensor:
         """Recompute the attention weights of the last `count` prompt positions.

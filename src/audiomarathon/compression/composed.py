@@ -30,7 +30,6 @@ class Composed(Method):
     title: ClassVar[str] = "token pruning, then a press"
     saves: ClassVar[str] = "what its two parts save"
     note: ClassVar[str] = "a reply of one token comes from prefill, before the press acts: it equals the pruner's"
-    batches: ClassVar[bool] = False
 
     first: Method = field(default_factory=Base)
     second: Method = field(default_factory=Base)

@@ -41,6 +41,8 @@ class Drop:
     ----------
     audio, text
         Positions of each sample's audio and text tokens, ascending.
+    lengths
+        Number of positions that each sample keeps.
     text_after
         Number of text tokens after each sample's last audio token.
     filler
@@ -61,11 +63,11 @@ class Drop:
         self.audio = [row.nonzero().flatten() for row in mask]
         self.text = [row.nonzero().flatten() for row in inputs.attention_mask.bool() & ~mask]
         self.text_after = [self.prompt - 1 - int(spots[-1]) if len(spots) else 0 for spots in self.audio]
-        lengths = [len(words) + budget for words, budget in zip(self.text, budgets, strict=True)]
-        width = max(lengths)
-        fillers = torch.tensor([width - length for length in lengths], device=mask.device)
+        self.lengths = [len(words) + budget for words, budget in zip(self.text, budgets, strict=True)]
+        width = max(self.lengths)
+        fillers = torch.tensor([width - length for length in self.lengths], device=mask.device)
         self.filler = torch.arange(width, device=mask.device)[None] < fillers[:, None]
-        self.any_filler = min(lengths) < width
+        self.any_filler = min(self.lengths) < width
         self.contiguous = contiguous
         self.index = torch.empty(0, dtype=torch.long)
         self.inside: list[torch.Tensor] = []
@@ -144,9 +146,10 @@ class Drop:
         """Return a new token's mask over a layer's keys (`cached` and its own): the token sees all keys but fillers."""
         device = self.index.device if given is None else given.device
         real = ~self.filler.to(device)
-        if not self.any_filler:  # a press may also have shortened the cache
+        # If a press has shortened the cache too, its hook runs after this one, and replaces a mask of fillers.
+        if not self.any_filler:
             return like_given(real.new_ones(len(real), cached + 1), given)
-        fresh = real.new_ones(len(real), cached + 1 - real.shape[1])
+        fresh = real.new_ones(len(real), max(0, cached + 1 - real.shape[1]))
         return like_given(torch.cat([real, fresh], dim=-1), given)
 
     def window_mask(self, given: torch.Tensor | None, past: int, window: int) -> torch.Tensor | None:

@@ -2,7 +2,8 @@
 
 In prefill, every layer attends to all tokens. After a layer's attention, its cache keeps the audio entries with the
 highest scores, sorted by position; so decode takes less time and memory. Text entries are removed only if the setting
-`scope` is `all`.
+`scope` is `all`. Each sample of a batch is scored without its padding, and keeps what it keeps alone; a sample that
+keeps fewer entries than another gets fillers on the left, like a shorter prompt.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.compression.layers import has_windows
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cached:
-    """Everything that a press may use to score one layer's cache: its S entries after prefill, and the attention.
+    """Everything that a press may use to score one sample's cache of one layer: its S entries, and the attention.
+
+    Padding of a batch is left out.
 
     Attributes
     ----------
@@ -88,9 +91,8 @@ class KVPress(Method):
     """
 
     saves: ClassVar[str] = "KV cache, decode"
-    needs: ClassVar[str] = "batch size 1, full attention"
+    needs: ClassVar[str] = "full attention"
     note: ClassVar[str] = ONE_TOKEN
-    batches: ClassVar[bool] = False
     by_head: ClassVar[bool] = False
 
     scope: str = "audio"
@@ -135,59 +137,67 @@ class KVPress(Method):
         """Shrink each layer's cache in prefill; see :meth:`Method.applied_to`.
 
         `before` is the trace of a token pruner that is applied before this press; None without a pruner.
-
-        Raises
-        ------
-        MethodError
-            When the batch has several samples: their caches would need different lengths.
         """
-        if len(inputs.seeds) > 1:
-            raise MethodError(f"{self.key}: this batch has {len(inputs.seeds)} samples; presses need batch size 1")
-        trace = before or Trace(tuple(inputs.audio_tokens))
-        audio_tokens = trace.kept_audio_tokens[0]
-        assert audio_tokens is not None, "token pruners know what they keep"
-        total = audio_tokens if self.scope == "audio" else inputs.audio_mask.shape[1]
-        before_lengths = trace.expected_lengths or (inputs.audio_mask.shape[1],) * len(lm.decoder_layers)
-        lengths = self._lengths(inputs, before_lengths)
-        if lengths == before_lengths:
+        trace, layers = before or Trace(tuple(inputs.audio_tokens)), len(lm.decoder_layers)
+        befores = trace.row_lengths or tuple((length,) * layers for length in inputs.prompt_tokens)
+        text = [whole - audio for whole, audio in zip(inputs.prompt_tokens, inputs.audio_tokens, strict=True)]
+        afters = tuple(self._lengths(*facts) for facts in zip(text, befores, strict=True))
+        if afters == befores:
             yield trace  # nothing to remove: no hook, so that ratio 0 is bit-identical to base
             return
-        trace.expected_lengths = lengths
-        audio = inputs.audio_mask[0].nonzero().flatten()
-        prompt = trace.prompt or inputs.audio_mask.shape[1]
-        known = audio.tolist() if trace.positions is None else None
-        squeeze = _Squeeze(self, lm, inputs.audio_mask[0], audio, inputs.seeds[0], prompt, trace, known)
+        trace.expected_lengths = tuple(map(max, zip(*afters, strict=True)))
+        squeeze = _Squeeze(self, lm, inputs, trace, befores, afters)
         with ExitStack() as stack:
             squeeze.attach(stack)
             yield trace
             squeeze.check()
             # With scope `all`, layers and heads keep different numbers of audio entries, so there is no single number.
-            trace.kept_audio_tokens = (kept_count(total, self.ratio) if self.scope == "audio" else None,)
+            trace.kept_audio_tokens = tuple(
+                None if total is None or self.scope != "audio" else kept_count(total, self.ratio)
+                for total in trace.kept_audio_tokens
+            )
 
-    def _lengths(self, inputs: Inputs, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Return each layer's cache length after this press; `lengths` has the lengths before it."""
-        layers, text = len(lengths), inputs.audio_mask.shape[1] - inputs.audio_tokens[0]
+    def _lengths(self, text: int, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a sample's cache length in each layer after this press; `lengths` has the lengths before it."""
         totals = [length - text if self.scope == "audio" else length for length in lengths]
-        kept = [self.budgets(total, layers)[index] if total else 0 for index, total in enumerate(totals)]
+        kept = [self.budgets(total, len(lengths))[index] if total else 0 for index, total in enumerate(totals)]
         if any(not 0 <= budget <= total for budget, total in zip(kept, totals, strict=True)):
             most = f"from 0 to the number of entries that may be removed, {totals}"
             raise MethodError(f"{self.label}: budgets by layer are {kept}; allowed: {most}")
         return tuple(length - total + budget for length, total, budget in zip(lengths, totals, kept, strict=True))
 
 
-@dataclass
 class _Squeeze:
-    """Compresses the caches of one prefill: shortens each layer's cache after the layer's attention."""
+    """Compresses the caches of one prefill: shortens each layer's cache after the layer's attention.
 
-    press: KVPress
-    lm: AudioLM
-    is_audio: torch.Tensor
-    audio: torch.Tensor
-    seed: int
-    prompt: int
-    trace: Trace
-    known: Sequence[int] | None
-    checks: list[torch.Tensor] = field(default_factory=list)  # of each layer: (scores hold no NaN, nothing changed)
+    `before` and `after` hold each sample's cache length in each layer, without padding.
+    """
+
+    def __init__(
+        self,
+        press: KVPress,
+        lm: AudioLM,
+        inputs: Inputs,
+        trace: Trace,
+        before: Sequence[Sequence[int]],
+        after: Sequence[Sequence[int]],
+    ) -> None:
+        import torch
+
+        self.press, self.lm, self.trace, self.before, self.after = press, lm, trace, before, after
+        self.seeds, self.is_audio = inputs.seeds, inputs.audio_mask
+        self.prompts = trace.prompts or tuple(inputs.prompt_tokens)
+        self.text = [whole - audio for whole, audio in zip(inputs.prompt_tokens, inputs.audio_tokens, strict=True)]
+        padding = [inputs.audio_mask.shape[1] - length for length in inputs.prompt_tokens]
+        # Where the audio is in each sample's unpadded prompt. Read before the call, since it waits for the GPU.
+        self.audio: list[torch.Tensor] = [
+            row.nonzero().flatten() - pad for row, pad in zip(inputs.audio_mask, padding, strict=True)
+        ]
+        self.known = [spots.tolist() for spots in self.audio] if trace.positions is None else None
+        fillers = torch.tensor([[max(each) - one for one in each] for each in zip(*after, strict=True)])
+        self.filled = [bool(each.any()) for each in fillers]  # by layer: whether any sample has fillers
+        self.fillers = fillers.to(lm.device)
+        self.checks: list[tuple[int, torch.Tensor]] = []  # (layer, (scores hold no NaN, nothing changed))
 
     def check(self) -> None:
         """Refuse scores with NaN, and a press that changed `candidates`.
@@ -197,8 +207,8 @@ class _Squeeze:
         """
         import torch
 
-        flags = torch.stack([each.to(self.lm.device) for each in self.checks]).tolist() if self.checks else []
-        for layer, (no_nan, unchanged) in enumerate(flags):
+        flags = torch.stack([each.to(self.lm.device) for _layer, each in self.checks]).tolist() if self.checks else []
+        for (layer, _flags), (no_nan, unchanged) in zip(self.checks, flags, strict=True):
             if not no_nan:
                 raise MethodError(f"{self.press.label}: the scores of layer {layer} hold NaN; allowed: numbers")
             if not unchanged:
@@ -229,55 +239,84 @@ class _Squeeze:
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             call = call_of(signature, args, kwargs)
             given = call.get("attention_mask")
-            if given is None and not self.press.by_head:
+            if given is None and not self.press.by_head and not self.filled[index]:
                 before_handle.remove()  # without a mask in prefill there is none in decode, so no hook is needed
             elif call["hidden_states"].shape[-2] == 1:
-                call["attention_mask"] = self._decode_mask(call["past_key_values"].layers[index], given)
+                call["attention_mask"] = self._decode_mask(call["past_key_values"].layers[index], index, given)
             return (), call
 
         after_handle = stack.enter_context(layer.register_forward_hook(after, with_kwargs=True))
         before_handle = stack.enter_context(layer.register_forward_pre_hook(before, with_kwargs=True))
 
-    def _future(self, device: torch.device, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        cos, sin = self.lm.rotation(self.prompt, count)
+    def _future(self, row: int, device: torch.device, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = self.lm.rotation(self.prompts[row], count)
         return cos.to(device), sin.to(device)
 
-    def _decode_mask(self, cache: Any, given: torch.Tensor | None) -> torch.Tensor:
-        """Return the mask for the next token, which sees all kept entries.
+    def _decode_mask(self, cache: Any, index: int, given: torch.Tensor | None) -> torch.Tensor:
+        """Return the mask for the next token, which sees all kept entries, and no fillers.
 
-        With `by_head`, it has a row for each head: shape (1, H, 1, entries).
+        With `by_head`, it has a row for each head: shape (B, H, 1, entries).
         """
+        import torch
+
         from audiomarathon.compression.dropping import like_given
 
-        if not self.press.by_head:
-            return like_given(cache.keys.new_ones(1, cache.get_seq_length() + 1).bool(), given)
-        config: Any = self.lm.decoder.config
-        visible = cache.visible(1)
-        visible = visible.repeat_interleave(config.num_attention_heads // len(visible), dim=0)
-        return like_given(visible, given).transpose(0, 1)
+        if self.press.by_head:
+            config: Any = self.lm.decoder.config
+            visible: torch.Tensor = cache.visible(1)
+            visible = visible.repeat_interleave(config.num_attention_heads // visible.shape[1], dim=1)
+            mask: torch.Tensor = like_given(visible.flatten(0, 1), given)
+            return mask.reshape(*visible.shape[:2], 1, -1)
+        entries, device = cache.get_seq_length() + 1, cache.keys.device
+        return like_given(torch.arange(entries, device=device) >= self.fillers[index].to(device)[:, None], given)
 
-    def _audio_places(self, index: int) -> torch.Tensor:
-        """Return where the audio tokens are among the entries of a layer's cache; a pruner may have dropped some."""
+    def _audio_places(self, index: int, row: int) -> torch.Tensor:
+        """Return where the audio tokens are among a sample's entries in a layer; a pruner may have dropped some."""
         from audiomarathon.compression.ragged import places_of
 
         if self.trace.positions is None:
-            return self.audio
-        positions = self.trace.positions(index)
-        is_audio = self.is_audio.to(positions.device)[positions]
-        text = len(self.is_audio) - len(self.audio)  # pruners keep all text
-        return places_of(is_audio, len(positions) - text)
+            return self.audio[row]
+        positions: torch.Tensor = self.trace.positions(index, row)
+        is_audio = self.is_audio[row].to(positions.device)[positions]
+        return places_of(is_audio, len(positions) - self.text[row])  # pruners keep all text
 
     def _compress(self, caches: list[Any], index: int, attention: Attention, rotation: Any) -> None:
         import torch
 
-        from audiomarathon.compression.ragged import RaggedLayer, across_heads
+        from audiomarathon.compression.ragged import RaggedLayer
 
-        length = attention.key.shape[2]
-        device = attention.key.device
+        length, device, stays = attention.key.shape[2], attention.key.device, [each[index] for each in self.after]
+        masks, indices = [], []
+        for row, stay in enumerate(stays):
+            begin = length - self.before[row][index]
+            kept = self._kept(index, row, attention.of_sample(row, begin), rotation, begin)
+            if self.press.by_head:
+                masks.append(torch.nn.functional.pad(kept, (begin, 0)))
+            else:
+                indices.append(torch.nn.functional.pad(kept + begin, (max(stays) - stay, 0)))
+                if self.trace.kept_entries is not None:
+                    masks.append(kept.new_zeros(len(kept), length, dtype=torch.bool).scatter_(1, kept + begin, True))
+        if self.trace.kept_entries is not None:
+            self.trace.kept_entries.append(torch.stack(masks) if len(masks) > 1 else masks[0])
+        if self.press.by_head:
+            caches[index] = RaggedLayer(attention.key, attention.value, torch.stack(masks), stays)
+            return
+        chosen = torch.stack(indices)  # (B, Hkv, entries)
+        rows, heads = (torch.arange(size, device=device) for size in chosen.shape[:2])
+        cache = caches[index]
+        cache.keys = attention.key[rows[:, None, None], heads[:, None], chosen]
+        cache.values = attention.value[rows[:, None, None], heads[:, None], chosen]
+
+    def _kept(self, index: int, row: int, attention: Attention, rotation: Any, begin: int) -> torch.Tensor:
+        """Choose which of a sample's entries stay in a layer: indices (Hkv, entries); booleans (Hkv, S) by head."""
+        import torch
+
+        from audiomarathon.compression.ragged import across_heads
+
+        length, device = attention.key.shape[2], attention.key.device
         everything = self.press.scope == "all"
-        candidates = torch.arange(length, device=device) if everything else self._audio_places(index).to(device)
-        budget = self.press.budgets(len(candidates), len(self.lm.decoder_layers))[index]
-        cos, sin = rotation
+        candidates = torch.arange(length, device=device) if everything else self._audio_places(index, row).to(device)
+        cos, sin = (part[min(row, len(part) - 1), begin:].to(device) for part in rotation)  # maybe on another GPU
         shown = candidates.clone()
         score = self.press.score(
             Cached(
@@ -286,11 +325,11 @@ class _Squeeze:
                 value=attention.value[0],
                 candidates=shown,
                 attention=attention,
-                rotation=(cos[0].to(device), sin[0].to(device)),  # cos and sin may be on another GPU
-                future_rotation=functools.partial(self._future, device),
+                rotation=(cos, sin),
+                future_rotation=functools.partial(self._future, row, device),
                 layer=index,
-                seed=self.seed,
-                known=range(length) if everything else self.known,
+                seed=self.seeds[row],
+                known=range(length) if everything else self.known[row] if self.known else None,
             )
         )
         if score.shape != attention.key.shape[1:3] or not score.is_floating_point():
@@ -298,24 +337,14 @@ class _Squeeze:
                 f"{self.press.label}: scores are {score.dtype} of shape {tuple(score.shape)}; allowed: floats of shape "
                 f"{tuple(attention.key.shape[1:3])}"
             )
-        self.checks.append(torch.stack([~score.isnan().any(), (shown == candidates).all()]))
+        self.checks.append((index, torch.stack([~score.isnan().any(), (shown == candidates).all()])))
         # Entries that must stay get the score infinity, and other scores are clamped below it. So one stable sort
         # selects everything to keep, without waiting for the GPU. Of equal scores, the earlier entry stays.
         most = torch.finfo(score.dtype).max
         worth = torch.full_like(score, torch.inf).index_copy(1, candidates, score[:, candidates].clamp(max=most))
-        stay = length - len(candidates) + budget
+        stay = self.after[row][index]
         if self.press.by_head:
-            certain = length - len(candidates) + int(SAFEGUARD * budget)
-            mask = across_heads(worth, stay, certain)
-            if self.trace.kept_entries is not None:
-                self.trace.kept_entries.append(mask)
-            caches[index] = RaggedLayer(attention.key, attention.value, mask, stay)
-            return
+            text = length - len(candidates)
+            return across_heads(worth, stay, text + int(SAFEGUARD * (stay - text)))
         best = worth.sort(dim=-1, descending=True, stable=True).indices
-        kept = best[:, :stay].sort(dim=-1).values  # (Hkv, entries)
-        if self.trace.kept_entries is not None:
-            self.trace.kept_entries.append(torch.zeros_like(score, dtype=torch.bool).scatter_(1, kept, value=True))
-        heads = torch.arange(len(kept), device=device)[:, None]
-        cache = caches[index]
-        cache.keys = attention.key[:, heads, kept]
-        cache.values = attention.value[:, heads, kept]
+        return best[:, :stay].sort(dim=-1).values

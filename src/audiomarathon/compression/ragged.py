@@ -6,10 +6,12 @@ Y. Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
+from torch import nn
 from transformers.cache_utils import DynamicLayer
 
 
@@ -25,26 +27,30 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
     """A layer's cache of the prompt entries that a press kept (a different number in each head) and of new entries.
 
     The prompt's entries are stored head after head without gaps, so that memory is really freed. For transformers,
-    `keys` and `values` have shape (1, Hkv, S', d), where S' is the mean over heads; but row i of head h is *not* an
-    entry of head h. Only during the layer's attention are heads padded to the longest; :meth:`visible` tells which
-    entries are real.
+    `keys` and `values` have shape (B, Hkv, S', d), where S' is the mean over heads of the sample that keeps most; but
+    row i of head h is *not* an entry of head h. Only during the layer's attention are heads padded to the longest;
+    :meth:`visible` tells which entries are real.
 
     Parameters
     ----------
     keys, values
-        Keys and values of the whole prompt, shape (1, Hkv, S, d).
+        Keys and values of the whole prompts, shape (B, Hkv, S, d).
     kept
-        Boolean, shape (Hkv, S): True at entries to keep.
+        Boolean, shape (B, Hkv, S): True at entries to keep.
     entries
-        Mean number of entries to keep per head.
+        Mean number of entries to keep per head, for each sample.
     """
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, kept: torch.Tensor, entries: int) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, kept: torch.Tensor, entries: Sequence[int]) -> None:
         super().__init__()
-        heads, size = keys.shape[1], keys.shape[3]
+        (batch, heads, length, size), most = keys.shape, max(entries)
         self.lazy_initialization(keys, values)
-        chosen = places_of(kept.flatten(), heads * entries)
-        self.keys, self.values = (part[0].flatten(0, 1)[chosen].view(1, heads, -1, size) for part in (keys, values))
+        rows = [
+            nn.functional.pad(places_of(mask.flatten(), heads * own), (0, heads * (most - own))) + row * heads * length
+            for row, (mask, own) in enumerate(zip(kept, entries, strict=True))
+        ]
+        chosen = torch.cat(rows)
+        self.keys, self.values = (part.flatten(0, 2)[chosen].view(batch, heads, -1, size) for part in (keys, values))
         self.new_keys, self.new_values = (part[:, :, :0].clone() for part in (keys, values))
         self._lengths = kept.sum(-1)
 
@@ -55,35 +61,36 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         Computed in decode, since the length of the longest head must be read from the GPU.
         """
         width = int(self._lengths.max())
-        return torch.arange(width, device=self._lengths.device) - (width - self._lengths[:, None])
+        return torch.arange(width, device=self._lengths.device) - (width - self._lengths[..., None])
 
     @cached_property
     def real(self) -> torch.Tensor:
-        """Boolean, shape (Hkv, longest head): True at entries, False at padding."""
+        """Boolean, shape (B, Hkv, longest head): True at entries, False at padding."""
         return self._ranks >= 0
 
     @cached_property
     def places(self) -> torch.Tensor:
-        """Index of each entry of the padded heads among the entries of all heads, shape (Hkv, longest head)."""
-        begins = (self._lengths.cumsum(0) - self._lengths)[:, None]
-        last = len(self._lengths) * self.keys.shape[2] - 1  # the last head may be empty
-        return (begins + self._ranks.clamp(min=0)).clamp(max=last)
+        """Index of each entry of the padded heads among all stored entries, shape (B, Hkv, longest head)."""
+        stored = self.keys.shape[1] * self.keys.shape[2]
+        begins = (self._lengths.cumsum(1) - self._lengths)[..., None]
+        own = (begins + self._ranks.clamp(min=0)).clamp(max=stored - 1)  # the last head may be empty
+        return own + torch.arange(len(own), device=own.device)[:, None, None] * stored
 
     def visible(self, more: int) -> torch.Tensor:
-        """Tell which entries of the padded heads are real, and not padding: boolean, shape (Hkv, entries).
+        """Tell which entries of the padded heads are real, and not padding: boolean, shape (B, Hkv, entries).
 
         `more` is the number of entries that will be added before the mask is used; they are real.
         """
         fresh = self.new_keys.shape[2] + more
-        return torch.cat([self.real, self.real.new_ones(len(self.real), fresh)], dim=-1)
+        return torch.cat([self.real, self.real.new_ones(*self.real.shape[:2], fresh)], dim=-1)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add new entries to every head. Return all keys and values, padded, each of shape (1, Hkv, entries, d)."""
+        """Add new entries to every head. Return all keys and values, padded, each of shape (B, Hkv, entries, d)."""
         self.new_keys = torch.cat([self.new_keys, key_states], dim=-2)
         self.new_values = torch.cat([self.new_values, value_states], dim=-2)
-        old = (part.flatten(0, 2)[self.places][None] for part in (self.keys, self.values))
+        old = (part.flatten(0, 2)[self.places] for part in (self.keys, self.values))
         keys, values = (torch.cat(pair, dim=-2) for pair in zip(old, (self.new_keys, self.new_values), strict=True))
         return keys, values
 

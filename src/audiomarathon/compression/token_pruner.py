@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -221,11 +221,17 @@ class TokenPruner(Method):
             return
         drop = Drop(inputs, budgets, contiguous=self.at == "input")
         everything = torch.arange(inputs.audio_mask.shape[1], device=inputs.audio_mask.device)
-        trace.positions = lambda layer: everything if layer < self.first_layer else drop.index[0]
-        layers, width = len(lm.decoder_layers), drop.filler.shape[1]
+        layers, width, whole = len(lm.decoder_layers), drop.filler.shape[1], inputs.prompt_tokens
+        trace.positions = lambda layer, row: (
+            everything[-whole[row] :] if layer < self.first_layer else drop.index[row, -drop.lengths[row] :]
+        )
+        trace.row_lengths = tuple(
+            (before,) * self.first_layer + (after,) * (layers - self.first_layer)
+            for before, after in zip(whole, drop.lengths, strict=True)
+        )
         lengths = (inputs.audio_mask.shape[1],) * self.first_layer + (width,) * (layers - self.first_layer)
         trace.expected_lengths = cached(lm.decoder.config, lengths)
-        trace.prompt = width if drop.contiguous else None
+        trace.prompts = tuple(drop.lengths) if drop.contiguous else None
         seen: list[Attention] = []
         shown = [positions.clone() for positions in drop.audio]
         looks = self.scored or self.sees_states
@@ -329,8 +335,7 @@ def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tens
 
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int) -> Scored:
     (attention,) = seen
-    query, key, value = (part[row : row + 1] for part in (attention.query, attention.key, attention.value))
-    mask = None if attention.mask is None else attention.mask[row if len(attention.mask) > 1 else 0][None]
-    last = replace(attention, query=query, key=key, value=value, mask=mask).of_last_queries()[0, :, 0]
+    own = attention.of_sample(row)
+    last = own.of_last_queries()[0, :, 0]
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
-    return Scored(last.to(lm.device), key[0].to(lm.device), _states(lm, entering, row), norm)
+    return Scored(last.to(lm.device), own.key[0].to(lm.device), _states(lm, entering, row), norm)

@@ -215,7 +215,7 @@ class _Recorder:
         """Return the prompt positions that a layer computes in prefill, shape (S',); dropped positions are left out."""
         if self.trace.positions is None:
             return torch.arange(self.length, device=device)
-        return self.trace.positions(layer).to(device)
+        return self.trace.positions(layer, 0).to(device)
 
     def _prefill(self, layer: int, given: Given) -> None:
         device = given.query.device

@@ -33,23 +33,27 @@ class Trace:
     spans
         Pairs of clock marks (:meth:`Clock.mark`): just before and just after the method chose what to keep.
     positions
-        Function from a layer to the prompt positions that it computes in prefill, in order (batch 1). None if every
-        layer computes all positions.
-    prompt
-        The new length of a prompt that was shortened at the input; None otherwise.
+        Function from a layer and a sample's row to the prompt positions that the layer computes in prefill, in order,
+        without fillers. None if every layer computes all positions.
+    row_lengths
+        Number of those positions: for each sample, a number for each layer. None if every layer computes all positions.
+    prompts
+        The new length of each sample's prompt, if it was shortened at the input; None otherwise.
     expected_lengths
         Cache length of each layer after prefill, as the method predicts it. It is compared with the real cache.
     kept_entries
         A list that the caller sets, and to which a press adds what it keeps: for each layer a boolean tensor over the
-        entries before the press, shape (Hkv, entries). None collects nothing.
+        entries before the press, shape (Hkv, entries), or (B, Hkv, entries) in a batch of several samples. None
+        collects nothing.
     """
 
     kept_audio_tokens: tuple[int | None, ...]
     kept_positions: tuple[torch.Tensor, ...] | None = None
     merges: tuple[Merge | None, ...] | None = None
     spans: list[tuple[Any, Any]] = field(default_factory=list)
-    positions: Callable[[int], torch.Tensor] | None = None
-    prompt: int | None = None
+    positions: Callable[[int, int], torch.Tensor] | None = None
+    row_lengths: tuple[tuple[int, ...], ...] | None = None
+    prompts: tuple[int, ...] | None = None
     expected_lengths: tuple[int, ...] | None = None
     kept_entries: list[torch.Tensor] | None = None
 
