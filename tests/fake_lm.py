@@ -14,7 +14,7 @@ from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.engine import LocalEngine
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.models.timing import Stages
+from audiomarathon.models.timing import Clock, Stages
 from audiomarathon.runs.folder import Job
 
 
@@ -55,6 +55,7 @@ class FakeLM:
     peaks: dict[str, int] = field(default_factory=dict)
     audio_tower: Tower = field(default_factory=Tower)
     sampling_rate = 16000
+    clock = Clock()
     device = torch.device("cpu")
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:

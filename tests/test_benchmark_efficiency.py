@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
 import benchmark_efficiency
 import benchmark_sweep
+import benchmark_throughput
 from efficiency.overhead import gathering_timed
 from efficiency.random_models import SIZES, random_model
 from efficiency.stages import forced, measure, prepare
@@ -22,6 +23,8 @@ from audiomarathon.compression.method import Base, kept_count
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.flops import count_cost
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.timing import Clock
 
 
@@ -55,6 +58,32 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "50 of 100" in printed
     assert "decode a token ÷ control's: " in printed
+
+
+def test_throughput_end_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_, out = Qwen2_5Omni.prepare, tmp_path / "out.json"
+
+    def full(lm: Qwen2_5Omni, prompts: list[Prompt]) -> Inputs:
+        if len(prompts) == 4:
+            raise torch.OutOfMemoryError("full")
+        return prepare_(lm, prompts)
+
+    monkeypatch.setattr(Qwen2_5Omni, "prepare", full)
+    benchmark_throughput.main(
+        ["--config", "tiny", "--durations", "4", "--batches", "1,2,4", "--repeats", "1", "--new-tokens", "3",
+         "--device", "cpu", "-o", str(out)]
+    )  # fmt: skip
+    found = json.loads(out.read_text())
+    labels = ["base-0", "frame-0.5-layer2", "frame-0.9-layer2", "frame-0.9-input", "snapkv-0.9"]
+    assert [(row["setting"], row["batch"]) for row in found["rows"]] == [(one, n) for one in labels for n in (1, 2)]
+    ideals = {row["setting"]: row for row in found["rows"] if row["batch"] == 2}
+    assert [ideals["base-0"][f"ideal_{name}"] for name in ("flops", "bytes", "capacity")] == [1, 1, 1]
+    assert ideals["snapkv-0.9"]["ideal_flops"] == 1 < ideals["snapkv-0.9"]["ideal_bytes"]
+    assert 1 < ideals["frame-0.9-layer2"]["ideal_flops"] < ideals["frame-0.9-input"]["ideal_flops"]
+    assert found["best"]["4 s base-0"]["against_base"] == 1
+    assert "samples / s" in capsys.readouterr().out
 
 
 class FakeMemory(Clock):

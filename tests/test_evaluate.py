@@ -22,6 +22,8 @@ from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import Result, run, score
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.models import template_child, templates
+from audiomarathon.results.pairs import Pairs, throughput
+from audiomarathon.runs.read import read_runs
 from audiomarathon.runs.record_line import unpack
 from audiomarathon.settings import RunSettings
 
@@ -142,8 +144,23 @@ class TestThroughputMode:
                 assert b["time"] is None
                 for name in ("id", "reply", "finish", "parsed", "correct", "kept_audio_tokens", "prompt_tokens"):
                     assert a[name] == b[name]
-            assert set(batched.summary["timing"]) == {"audio_seconds_per_second"}
+            rate = {"samples_per_second"} if batch_size > 1 else set()
+            assert set(batched.summary["timing"]) == {"audio_seconds_per_second"} | rate
             assert batched.summary["timing"]["audio_seconds_per_second"] > 0
+
+    def test_auto_gives_the_same_replies_and_says_what_pruning_buys(self, go, tmp_path: Path) -> None:
+        methods = [get_method(*one) for one in (("base",), ("frame", 0.5), ("snapkv", 0.5))]
+        timed = go("tau", methods=methods, limit=4)
+        batched = go("tau", methods=methods, timing=False, batch_size="auto", limit=4, results=tmp_path / "auto")
+        for one, other in zip(timed, batched, strict=True):
+            assert [row["reply"] for row in records(one)] == [row["reply"] for row in records(other)]
+            assert {row["batch"]["samples"] for row in records(other)} == {4}
+        base, *others = read_runs([tmp_path / "auto"])
+        for run_ in others:
+            found = throughput([Pairs.of(run_, base)])
+            assert found is not None
+            assert found["measured"] == pytest.approx(found["samples_per_second"] / found["base_samples_per_second"])
+            assert (found["batch"], found["base_batch"]) == (4, 4)
 
     def test_throughput_is_a_settings_own(self, go, tmp_path: Path) -> None:
         """Side by side nobody's wall time is known; alone it is, also beside a setting that was done before."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +26,9 @@ from audiomarathon.compression.method import Method
 from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.token_pruner import Evidence
+from audiomarathon.costs.memory_plan import largest_batch
 from audiomarathon.engine import evaluate as loop
-from audiomarathon.engine.batches import Plan, sample_seed
+from audiomarathon.engine.batches import Plan, by_length, in_batches, sample_seed
 from audiomarathon.engine.engine import Engine
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
@@ -34,6 +36,7 @@ from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job, RunFolder
 from audiomarathon.runs.record_line import unpack
+from audiomarathon.runs.summary import samples_a_second
 
 METHODS = (get_method("base"), get_method("frame", 0.5), get_method("random", 0.9))
 BASE, FRAME, RANDOM = (method.label for method in METHODS)
@@ -251,7 +254,9 @@ class TestRecords:
         sizes = (None, None, None) if size == 2 else ([4], 8, 80)
         for line in lines(job):
             assert (line["kv_lengths"], line["kv_bytes"], line["peak_memory_bytes"]) == sizes
-            assert [line.get(name) is None for name in ("time", "session", "encoder_shared")] == [size is not None] * 3
+            untimed, batched = size is not None, size == 2
+            assert [line.get(name) is None for name in ("time", "encoder_shared")] == [untimed] * 2
+            assert (line.get("session") is None, "batch" in line) == (untimed and not batched, batched)
 
     @pytest.mark.parametrize("transcribes", [True, False])
     def test_a_transcript_is_kept_of_a_task_that_asks_for_one(
@@ -545,3 +550,83 @@ class TestScoringTime:
         times = lines(scoring)[0]["time"]
         assert 0 < times["scoring"] < times["llm_prefill"]
         assert lines(base)[0]["time"]["scoring"] == 0
+
+
+class TestLengths:
+    """A batched run takes samples of one length together, and keeps bundles whole."""
+
+    @pytest.fixture
+    def samples(self, tmp_path: Path) -> tuple[Sample, ...]:
+        seconds = {"a": 0.1, "b": 0.4, "c": 0.2, "d": 0.3, "e": 0.4}
+        clips = {id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=own) for id_, own in seconds.items()}
+        return tuple(
+            Sample(id_, (clip,), "Which?", "A", id_, ("b",), ("b",), bundle="x" if id_ in "ce" else "")
+            for id_, clip in clips.items()
+        )
+
+    def test_the_longest_come_first(self, samples: tuple[Sample, ...]) -> None:
+        found = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
+        assert [one.id for one in found] == ["b", "c", "e", "d", "a"]
+        assert by_length(Plan(IdTask(), samples, 8, batch_size=1), samples) == list(samples)
+
+    def test_a_bundle_that_fits_into_a_batch_is_not_cut(self, samples: tuple[Sample, ...]) -> None:
+        found = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
+        for size, ids in ((2, ["b", "ce", "da"]), (3, ["bce", "da"]), (1, ["b", "c", "e", "d", "a"])):
+            assert ["".join(one.id for one in batch) for batch in in_batches(found, size)] == ids
+
+    def test_the_summary_has_the_order_of_the_run(self, samples: tuple[Sample, ...], jobs) -> None:
+        (job,) = jobs(METHODS[0])
+        evaluate(FakeLM(), Plan(IdTask(), samples, 8, batch_size=2), [job])
+        assert sorted(job.folder.records) == [one.id for one in samples]
+
+
+class TestAuto:
+    def test_each_setting_has_batches_of_its_own_size(self, plan, jobs) -> None:
+        lm, made = FakeLM(), jobs(METHODS[0], METHODS[1])
+        evaluate(lm, plan("abcde", batch_size=3, sizes={BASE: 2, FRAME: 3}), made)
+        assert [(label, len(ids)) for label, ids in lm.calls] == [
+            (BASE, 2), (BASE, 2), (BASE, 1), (FRAME, 3), (FRAME, 2),
+        ]  # fmt: skip
+        for job, planned in zip(made, (2, 3), strict=True):
+            assert [line["batch"]["planned"] for line in lines(job)] == [planned] * 5
+
+    def test_after_a_batch_that_does_not_fit_the_next_are_as_small(self, plan, jobs) -> None:
+        lm, said, (job,) = FakeLM(fails=TestOutOfMemory().full(3)), list[str](), jobs(METHODS[0])
+        evaluate(lm, plan("abcdefghij", batch_size=8, sizes={BASE: 8}), [job], say=said.append)
+        assert [len(ids) for _, ids in lm.calls] == [8, 4, 2, 2, 4, 2, 2, 2]
+        assert [line["batch"]["samples"] for line in lines(job)] == [2] * 10
+        assert all(line["error"] is None for line in lines(job))
+        assert any("halved" in line for line in said)
+
+    def test_the_records_of_a_batch_hold_its_times(self, plan, jobs) -> None:
+        (job,) = jobs(METHODS[0])
+        evaluate(FakeLM(peaks={BASE: 80}), plan("abc", batch_size=2), [job])
+        first, second, third = (line["batch"] for line in lines(job))
+        assert first == second
+        assert (first["samples"], third["samples"]) == (2, 1)
+        assert (first["llm_prefill"], first["decode"], first["peak_memory_bytes"]) == (2.0, 1.0, 80)
+        assert first["encoder"] > 100
+        assert samples_a_second(list(job.folder.records.values())) == pytest.approx(
+            3 / (first["encoder"] + third["encoder"] + 6)
+        )
+
+
+def test_a_batch_says_how_much_of_it_is_padding(lm: AudioLM, tmp_path: Path, jobs) -> None:
+    samples = tuple(
+        Sample(
+            id_, (task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=own),), "Which?", "A", id_, ("b",), ("b",)
+        )
+        for id_, own in (("a", 1.0), ("b", 2.0))
+    )
+    (job,) = jobs(METHODS[0])
+    evaluate(lm, Plan(IdTask(), samples, 2, batch_size=2), [job])
+    longer, shorter = lines(job)
+    assert longer["id"] == "b"
+    lost = longer["prompt_tokens"] - shorter["prompt_tokens"]
+    assert lost == 25
+    assert longer["batch"]["padding"] == pytest.approx(lost / (2 * longer["prompt_tokens"]))
+
+
+def test_memory_limits_a_planned_batch() -> None:
+    facts = SimpleNamespace(weight_bytes=1e9, memory=lambda tokens: {"weights": 1e9, "KV cache": 1e6 * tokens})
+    assert [largest_batch(facts, 1000, room) for room in (1e8, 1.1e9, 8.5e9, 1e13, None)] == [1, 1, 8, 64, 64]  # type: ignore[arg-type]

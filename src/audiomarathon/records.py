@@ -79,6 +79,10 @@ class Record:
     busy
         Seconds in which the GPU worked in the stages `encoder`, `llm_prefill` and `decode` of one more, untimed call,
         and the decode `steps` of that call, which may be fewer; None for most samples.
+    batch
+        Of an untimed sample in a batch: the batch's `samples`, how many were `planned`, its seconds in the stages
+        `encoder`, `llm_prefill` and `decode`, its share of `padding` among prompt tokens, the GPUs that ran it
+        (`devices`), and its `peak_memory_bytes` if known. All samples of a batch hold the same.
     encoder_shared
         Whether several settings, or several samples with the same clip, shared one run of the audio tower.
     forced_decode
@@ -121,6 +125,7 @@ class Record:
     time: Mapping[str, float] | None = None
     warmed: float | None = None
     busy: Mapping[str, float] | None = None
+    batch: Mapping[str, float] | None = None
     peak_memory_bytes: int | None = None
     session: str | None = None
     encoder_shared: bool | None = None
@@ -165,7 +170,7 @@ _NAMES = tuple(field.name for field in fields(Record) if field.name not in ("jud
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")
-) | {"attempts", "cost", "warmed", "busy"}
+) | {"attempts", "cost", "warmed", "busy", "batch"}
 
 
 @dataclass(frozen=True)

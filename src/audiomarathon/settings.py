@@ -26,6 +26,7 @@ DTYPES = ("auto", "float32", "float16", "bfloat16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 SDPA_BACKENDS = "flash,efficient,math"
 _BACKENDS = (*SDPA_BACKENDS.split(","), "cudnn")
+AUTO = "auto"  # value of the setting `batch_size`
 COLD = "cold"  # value of the setting `timing`
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
 _READ_ELSEWHERE = ("AUDIOMARATHON_CACHE", "CUDA_VISIBLE_DEVICES", "HF_TOKEN", "OPENAI_BASE_URL")
@@ -44,6 +45,10 @@ def _integer(low: int, beyond: float = math.inf) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _batch_size(text: str) -> int | str:
+    return AUTO if text == AUTO else _integer(1)(text)
 
 
 def _place(text: str) -> str:
@@ -166,8 +171,13 @@ class RunSettings:
         "Kernels that sdpa may use on a GPU; cudnn plans each new length anew, which is slow",
         f"{', '.join(_BACKENDS)}, joined by commas",
     )
-    batch_size: int = _setting(
-        _TIMING, 1, "BATCH_SIZE", _integer(1), "Samples per batch; above 1 needs --no-timing", "a whole number from 1"
+    batch_size: int | str = _setting(
+        _TIMING,
+        1,
+        "BATCH_SIZE",
+        _batch_size,
+        "Samples per batch; above 1 needs --no-timing. auto: for each setting, the most that fit into memory",
+        "a whole number from 1, or auto",
     )
     timing: bool | str = _setting(
         _TIMING,
@@ -237,7 +247,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
-        if self.batch_size > 1 and self.timing:
+        if self.batch_size != 1 and self.timing:
             raise SettingsError(f"BATCH_SIZE={self.batch_size}: needs --no-timing (TIMING=0); times need batch size 1")
         if self.decode_tokens and not self.timing:
             raise SettingsError(f"DECODE_TOKENS={self.decode_tokens}: needs times; set it to 0, or omit --no-timing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ CUDA_BYTES = 0.5e9
 """Approximate size of the CUDA context."""
 _GPU_GIB = (6, 8, 12, 16, 24, 32, 40, 48, 80, 96, 141, 192)
 _USABLE = 0.95
+MOST_IN_BATCH = 64
+"""Largest batch of `BATCH_SIZE=auto`: larger ones gain little, and hold more clips in memory."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,21 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
         name,
         tuple(_limits(spec, settings)),
     )
+
+
+def largest_batch(facts: ModelFacts, tokens: int, room: float | None) -> int:
+    """Return how many prompts of `tokens` tokens fit into `room` bytes beside the weights, from 1 to 64.
+
+    Without a known room, return 64.
+    """
+    each = sum(facts.memory(tokens).values()) - facts.weight_bytes
+    return MOST_IN_BATCH if room is None else max(1, min(MOST_IN_BATCH, int(room * _USABLE / each)))
+
+
+def room_left(settings: RunSettings) -> float:
+    """Return the free bytes of the run's GPUs, or without a GPU of the main memory. Call this with a loaded model."""
+    room, _name = _gpu(settings)
+    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if room is None else room
 
 
 def _limits(spec: ModelSpec, settings: RunSettings) -> Iterator[str]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
+import math
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +45,8 @@ class Plan:
         Seed of the run; each sample's seed is derived from it.
     batch_size
         Samples per batch of an untimed run; None for a timed run, which has batches of one sample.
+    sizes
+        With `BATCH_SIZE=auto`, samples per batch by the setting's label, as planned from the memory; else empty.
     warm_up
         Whether a timed run starts with an uncounted pass over its first sample (not if `warm` is set).
     warm
@@ -66,6 +71,7 @@ class Plan:
     decode_tokens: int = 0
     seed: int = 42
     batch_size: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
     warm_up: bool = True
     warm: bool = False
     profiled: frozenset[str] = frozenset()
@@ -73,6 +79,11 @@ class Plan:
     session: str | None = None
     clips: Mapping[str, str] = field(default_factory=dict)
     control: str | None = None
+
+    @property
+    def batched(self) -> bool:
+        """Whether samples run in batches, whose times go into the records."""
+        return bool(self.sizes) or (self.batch_size or 1) > 1
 
 
 @dataclass
@@ -130,10 +141,47 @@ def _file_facts(clip: Path) -> tuple[int, ...]:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
+def by_length(plan: Plan, samples: Sequence[Sample]) -> list[Sample]:
+    """Sort the samples of a batched run by the length of their audio, so that batches have little padding.
+
+    The longest come first: a batch that does not fit into memory then fails at the start. Samples of one bundle stay
+    together. Another run keeps its order.
+    """
+    if not plan.batched:
+        return list(samples)
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(f"b{sample.bundle}" if sample.bundle else f"s{sample.id}", []).append(sample)
+    longest = {name: max(audio_seconds(one.clips) for one in members) for name, members in groups.items()}
+    return [sample for name in sorted(groups, key=lambda name: -longest[name]) for sample in groups[name]]
+
+
+def audio_seconds(clips: Iterable[Path], most: float = math.inf) -> float:
+    """Return the seconds of clips by their headers, each at most `most`; leave out clips that cannot be read."""
+    total = 0.0
+    for clip in clips:
+        with suppress(AudioError):  # decoding reports the reason
+            total += min(audio.probe(clip).seconds, most)
+    return total
+
+
+def in_batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
+    """Cut samples into batches of at most `size`; do not cut a bundle that fits into a batch."""
+    batches: list[list[Sample]] = [[]]
+    for _bundle, members in itertools.groupby(samples, key=lambda sample: sample.bundle or sample.id):
+        own = list(members)
+        if len(own) > size - len(batches[-1]) and len(own) <= size:
+            batches.append([])
+        for sample in own:
+            if len(batches[-1]) == size:
+                batches.append([])
+            batches[-1].append(sample)
+    return [batch for batch in batches if batch]
+
+
+def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Generator[Ready]:
     """Yield prepared batches. While the model works, threads prepare the next two batches (more would take memory)."""
-    size = plan.batch_size or 1
-    batches = deque(list(samples[start : start + size]) for start in range(0, len(samples), size))
+    batches = deque(in_batches(samples, plan.batch_size or 1))
     waiting: deque[Future[Ready]] = deque()
     # With a GPU, one torch thread per preparing thread is fastest. On a CPU, this setting would also slow the model.
     quick = functools.partial(torch.set_num_threads, 1) if lm.device.type == "cuda" else None

@@ -123,9 +123,10 @@ class LocalEngine(Engine):
 
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
         """Answer samples with the loaded model; see :meth:`Engine.answer`."""
+        from audiomarathon.engine.batches import by_length
         from audiomarathon.engine.evaluate import answer
 
-        samples = [sample for sample in plan.samples if sample.id in pending]
+        samples = by_length(plan, [sample for sample in plan.samples if sample.id in pending])
         yield from answer(self.lm, plan, samples, pending, cold=plan.warm_up, say=say)
 
 

@@ -7,8 +7,10 @@ setting is measured shortly before or after the baseline. The setting that goes 
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,15 +54,18 @@ def answer(
     first_turn
         Number of the first batch; it decides which setting goes first.
     cold
-        Whether the model still has to warm up: a timed run then runs its first batch once without making records,
-        unless the plan warms up each call.
+        Whether the model still has to warm up: a timed or batched run then runs its first batch once without making
+        records, unless the plan warms up each call.
     say
         Receives a line for the user if a batch does not fit into memory; the line is not repeated.
     """
+    if plan.sizes:
+        yield from _each_in_its_batches(lm, plan, samples, pending, functools.cache(say), cold=cold)
+        return
     loop, timed = _Loop(lm, plan, functools.cache(say)), plan.batch_size is None
     # Warm up every method: after a resumed sweep the first sample may miss only one of them.
     every = {method.label: method for methods in pending.values() for method in methods}
-    cold_methods = every if cold and timed and not plan.warm else {}
+    cold_methods = every if cold and (plan.batched or (timed and not plan.warm)) else {}
     ready = (prepare(lm, plan, [sample]) for sample in samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
         if batch.inputs is not None:  # if the first sample cannot be prepared, a later sample warms up
@@ -69,14 +74,49 @@ def answer(
         yield from loop.run(batch, pending, turn)
 
 
+def _each_in_its_batches(
+    lm: AudioLM,
+    plan: Plan,
+    samples: Sequence[Sample],
+    pending: Mapping[str, Sequence[Method]],
+    say: Say,
+    *,
+    cold: bool,
+) -> Generator[Labelled]:
+    """Answer samples under one setting after another, each in batches of its own planned size.
+
+    After a batch that did not fit into memory, the setting goes on with batches of the size that fitted.
+    """
+    for method in {method.label: method for methods in pending.values() for method in methods}.values():
+        size, turn = plan.sizes[method.label], 0
+        left = [sample for sample in samples if method.label in {one.label for one in pending[sample.id]}]
+        say(f"{plan.task.key}: BATCH_SIZE=auto: {method.label} in batches of {size}")
+        while left:
+            loop, done = _Loop(lm, replace(plan, batch_size=size), say), set[str]()
+            with closing(prefetched(lm, loop.plan, left)) as batches:
+                for batch in batches:
+                    if cold and not turn and batch.inputs is not None:
+                        run_uncounted(lm, batch.inputs, [method])
+                    yield from loop.run(batch, {sample.id: [method] for sample in left}, turn)
+                    turn += 1
+                    done |= {sample.id for sample in (*batch.samples, *(failed for failed, _why in batch.failed))}
+                    if loop.fits < size:
+                        break
+            left, size = [sample for sample in left if sample.id not in done], min(size, loop.fits)
+
+
 @dataclass
 class _Loop:
-    """Runs batches, each under the settings that its samples have no record of."""
+    """Runs batches, each under the settings that its samples have no record of.
+
+    `fits` is the largest number of samples to try, after batches that did not fit into memory.
+    """
 
     lm: AudioLM
     plan: Plan
     say: Say
     tower: Tower = field(default_factory=Tower)
+    fits: int = sys.maxsize
 
     def run(self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int) -> Iterator[Labelled]:
         """Answer a batch. If that fails, answer its halves (out of memory), or its samples one by one (other errors).
@@ -127,8 +167,10 @@ class _Loop:
                     else:
                         ran = self.tower.ran_in = self.tower.ran_in or generation
                         shared = len(methods) > 1 or ran is not generation
+                        together = self._together(inputs, method, generation, ran) if plan.batched else None
                         for row in range(len(batch.samples)):
                             record = _record(plan, batch, row, generation, forced, ran, shared=shared, warmed=warmed)
+                            record = replace(record, batch=together)
                             if record.id in plan.profiled:
                                 held.append((method.label, record))
                             else:
@@ -141,6 +183,7 @@ class _Loop:
                     free_memory()
                     if len(batch.samples) > 1:
                         if memory_full:
+                            self.fits = min(self.fits, half(len(batch.samples)))
                             self.say(f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: halved")
                         return finished, half(len(batch.samples)) if memory_full else 1
                     if memory_full:
@@ -153,6 +196,20 @@ class _Loop:
             for label, record in held:
                 yield label, replace(record, busy=busy.get(label))
         return finished, 0
+
+    def _together(self, inputs: Inputs, method: Method, generation: Generation, tower: Generation) -> dict[str, float]:
+        """Return the times of a batch, as each of its samples' records holds them; see :class:`Record`."""
+        tokens, stages, peak = inputs.prompt_tokens, generation.stages, peak_memory(generation, tower)
+        return {
+            "samples": len(tokens),
+            "planned": self.plan.sizes.get(method.label, self.plan.batch_size or 1),
+            "encoder": tower.stages.encoder,
+            "llm_prefill": max(0.0, stages.llm_prefill),  # a difference, which rounding may send below 0
+            "decode": stages.decode,
+            "padding": 1 - sum(tokens) / (len(tokens) * max(tokens)),
+            "devices": max(1, len(self.lm.clock.devices)),
+            **({} if peak is None else {"peak_memory_bytes": peak}),
+        }
 
     def _warmed(self, inputs: Inputs, method: Method) -> float:
         """Run the method once, uncounted, so that the GPU knows these lengths; return the seconds that it took."""
@@ -245,7 +302,7 @@ def _record(
         new_tokens=reply.new_tokens,
         peak_memory_bytes=peak_memory(generation, tower) if alone else None,
         time=_times(batch, generation, tower) if timed else None,
-        session=plan.session if timed else None,
+        session=plan.session if timed or plan.batched else None,
         warmed=warmed,
         encoder_shared=shared if timed else None,
         forced_decode=forced if timed else None,

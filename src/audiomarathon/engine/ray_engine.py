@@ -21,7 +21,7 @@ import torch
 
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Method
-from audiomarathon.engine.batches import Plan
+from audiomarathon.engine.batches import Plan, by_length, in_batches
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.environment import environment, load
 from audiomarathon.engine.evaluate import Labelled, answer, error_record
@@ -179,7 +179,11 @@ class RayEngine(Engine):
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
         """Answer samples in the workers; see :meth:`Engine.answer`."""
         self.pool.say = say
-        todo = [replace(s, clips=tuple(c.absolute() for c in s.clips)) for s in plan.samples if s.id in pending]
+        todo = [
+            replace(s, clips=tuple(c.absolute() for c in s.clips))
+            for s in by_length(plan, plan.samples)
+            if s.id in pending
+        ]
         labels = {id_: [method.label for method in methods] for id_, methods in pending.items()}
         work = TaskWork(plan, labels, ray.put((self.pool.first, replace(plan, samples=()))))
         for _chunk, made in self.pool.run(cut(todo, plan, self.pool.shape.workers), work) if todo else ():
@@ -203,12 +207,12 @@ def cut(samples: Sequence[Sample], plan: Plan, workers: int) -> Iterator[Chunk]:
 
     Chunks get smaller towards the end, so that all workers end at about the same time.
     """
-    size, turn, at = plan.batch_size or 1, 0, 0
-    while at < len(samples):
-        left = -(-(len(samples) - at) // size)
-        batches = 1 if plan.batch_size is None else max(1, min(_BATCHES_A_CHUNK, left // (2 * workers)))
-        yield Chunk(tuple(samples[at : at + batches * size]), turn)
-        at, turn = at + batches * size, turn + batches
+    batches, turn = in_batches(samples, plan.batch_size or 1), 0
+    while turn < len(batches):
+        left = len(batches) - turn
+        count = 1 if plan.batch_size is None else max(1, min(_BATCHES_A_CHUNK, left // (2 * workers)))
+        yield Chunk(tuple(sample for batch in batches[turn : turn + count] for sample in batch), turn)
+        turn += count
 
 
 @dataclass(frozen=True)
@@ -236,8 +240,8 @@ class TaskWork:
         """Split a chunk whose worker died: first into batches, then into samples; empty after `LIVES` deaths."""
         if deaths >= LIVES:
             return []
-        size = (self.plan.batch_size or 1) if deaths == 1 else 1
-        return [Chunk(part.samples[at : at + size], part.turn + at // size) for at in range(0, len(part.samples), size)]
+        batches = in_batches(part.samples, (self.plan.batch_size or 1) if deaths == 1 else 1)
+        return [Chunk(tuple(batch), part.turn + number) for number, batch in enumerate(batches)]
 
     def given_up(self, part: Chunk, deaths: int) -> list[Labelled]:
         """Return error records for the samples of a chunk that is given up after too many workers died with it."""

@@ -25,7 +25,7 @@ from audiomarathon.models.checkpoint import Checkpoint
 from audiomarathon.models.prompt import Prompt, Waveform
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Record
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import AUTO, RunSettings
 from audiomarathon.text import Say
 from audiomarathon.thinking import without_thinking
 
@@ -177,6 +177,8 @@ def _check_settings(settings: RunSettings) -> None:
     """Refuse settings of local models: at an endpoint they have no effect, but `run.json` would list them."""
     if settings.decode_tokens:
         raise SettingsError(f"DECODE_TOKENS={settings.decode_tokens}: an endpoint stops at the end token; allowed: 0")
+    if settings.batch_size == AUTO:
+        raise SettingsError("BATCH_SIZE=auto: an endpoint's memory is unknown; allowed: a whole number from 1")
     for field in fields(settings):
         value = getattr(settings, field.name)
         if field.name in _OF_SERVER and value != field.default:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.benchmarks import Filters, Loaded, Task, get_task, select, task_folder
+from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, select, task_folder
 from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.benchmarks.manifest import read_manifest
@@ -26,7 +27,7 @@ from audiomarathon.engine.identity import language_of, run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
 from audiomarathon.engine.setup import Setup, find_setup
-from audiomarathon.errors import DataError, RecordError, SettingsError
+from audiomarathon.errors import DataError, ModelError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Corpus, Record
@@ -35,7 +36,7 @@ from audiomarathon.runs.folder import Job, RunFolder, read_run, with_context
 from audiomarathon.runs.record_line import to_line
 from audiomarathon.runs.scored import cannot_be_judged, judged, write_verdicts
 from audiomarathon.runs.summary import summarise
-from audiomarathon.settings import COLD, RunSettings
+from audiomarathon.settings import AUTO, COLD, RunSettings
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import Say, counted
 from audiomarathon.tracking.following import following
@@ -178,7 +179,7 @@ def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
     SettingsError
         A method does not run in batches; the message names it.
     """
-    if settings.batch_size > 1 and (unbatched := [method.label for method in methods if not method.batches]):
+    if settings.batch_size != 1 and (unbatched := [method.label for method in methods if not method.batches]):
         raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(unbatched)} needs batch size 1; allowed: 1")
 
 
@@ -257,6 +258,32 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
     return all(ids >= set(clips) for ids in done)
 
 
+def planned_sizes(setup: Setup, samples: Sequence[Sample]) -> dict[str, int]:
+    """Return how many of the longest samples fit into memory under each setting, by the setting's label.
+
+    This estimates; a batch that does not fit is halved (:mod:`.evaluate`). Call it after the model is loaded.
+    """
+    from audiomarathon.costs.config_facts import DTYPE_BYTES, model_facts
+    from audiomarathon.costs.cost import TEXT_TOKENS, Drops
+    from audiomarathon.costs.flops import drops_of
+    from audiomarathon.costs.memory_plan import MOST_IN_BATCH, largest_batch, room_left
+    from audiomarathon.engine.batches import audio_seconds
+
+    spec = setup.spec
+    try:
+        facts = model_facts(setup.checkpoint.path, DTYPE_BYTES[setup.hardware.dtype], spec.load_family())
+    except ModelError:  # its config does not say how large the model is, so begin with the largest batch
+        return {method.label: MOST_IN_BATCH for method in setup.methods}
+    longest = max(audio_seconds(sample.clips, spec.heard_seconds or math.inf) for sample in samples)
+    audio, room = math.ceil(longest * spec.tokens_per_second), room_left(setup.settings)
+    sizes = dict[str, int]()
+    for method in setup.methods:
+        drops = drops_of(method) or Drops()
+        tokens = max(drops.tokens(len(facts.cost.flops_per_token_per_layer), audio + TEXT_TOKENS, audio))
+        sizes[method.label] = largest_batch(facts, tokens, room)
+    return sizes
+
+
 def run_task(
     setup: Setup,
     engine: Engine | None,
@@ -281,13 +308,16 @@ def run_task(
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
     clips, on_gpu = clip_hashes(samples), bool(settings.timing) and setup.hardware.on_gpu
+    auto = settings.batch_size == AUTO
+    sizes = planned_sizes(setup, samples) if auto and engine is not None else {}
     plan = Plan(
         task,
         samples,
         settings.max_new_tokens or task.max_new_tokens,
         settings.decode_tokens,
         settings.seed,
-        None if settings.timing else settings.batch_size,
+        None if settings.timing else max(sizes.values(), default=1) if auto else int(settings.batch_size),
+        sizes=sizes,
         warm=on_gpu and settings.timing != COLD,
         profiled=frozenset(sample.id for sample in samples[: settings.busy_samples * on_gpu]),
         language=language_of(settings, task),

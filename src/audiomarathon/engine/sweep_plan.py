@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks import Sample, Task, select
 from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.benchmarks.fingerprint import clip_hashes
@@ -19,17 +18,17 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
 from audiomarathon.costs.cost import TEXT_TOKENS, Drops, ideal_speed_up
 from audiomarathon.costs.flops import drops_of
-from audiomarathon.engine.batches import WARM_PASS_TOKENS
+from audiomarathon.engine.batches import WARM_PASS_TOKENS, audio_seconds
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import check_batch_size, load_task
 from audiomarathon.engine.setup import Hardware, Setup, find_hardware
-from audiomarathon.errors import AudioError, AudioMarathonError, ModelError, RecordError
+from audiomarathon.errors import AudioMarathonError, ModelError, RecordError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.runs.read import Run
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import AUTO, RunSettings
 from audiomarathon.text import Say, counted
 
 _SPEEDS = {"cuda": (150.0, 1500.0), "cpu": (0.1, 20.0)}  # TFLOP/s in prefill, GB/s in decode
@@ -134,7 +133,7 @@ def plan_sweep(
         + f" and {counted(unknown, 'task')} unknown" * bool(unknown),
     ]
     if facts is not None and (longest := max((part.longest for part in parts), default=0.0)):
-        lines.append(memory(facts, spec, longest, 1 if settings.timing else settings.batch_size))
+        lines.append(memory(facts, spec, longest, 1 if settings.batch_size == AUTO else int(settings.batch_size)))
     if all(part.seconds is None for part in parts) and facts is not None:
         lines.append("No time estimate: no task can be run.")
     elif all(part.seconds is None for part in parts):
@@ -239,7 +238,7 @@ def what_is_left(
         A folder holds another run.
     """
     clips = clip_hashes(samples)
-    seconds = {sample.id: _seconds(sample.clips, heard or math.inf) for sample in samples}
+    seconds = {sample.id: audio_seconds(sample.clips, heard or math.inf) for sample in samples}
     pending: list[tuple[Method, list[str]]] = []
     for method, folder in folders:
         if folder is not None:
@@ -254,16 +253,6 @@ def what_is_left(
         tuple((method, tuple(seconds[id_] for id_ in ids)) for method, ids in pending),
         sum(len(seconds) - len(ids) for _method, ids in pending),
     )
-
-
-def _seconds(clips: Sequence[Path], most: float) -> float:
-    total = 0.0
-    for clip in clips:
-        try:
-            total += min(probe(clip).seconds, most)
-        except AudioError:
-            continue  # the run will record the error
-    return total
 
 
 def calls_of(settings: RunSettings, hardware: Hardware) -> Calls:

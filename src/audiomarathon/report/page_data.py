@@ -271,7 +271,7 @@ class PageData:
             if setting.base is None:
                 return {"why": reasons or NO_BASE, "alone": True}
             return {"why": reasons or f"not all of {', '.join(members)} can be compared with base", "alone": False}
-        shown = ("difference", "p", "llm_", "first_", "decode_per")
+        shown = ("difference", "p", "llm_", "first_", "decode_per", "throughput_")
         kept = {name: value for name, value in comparison_row(row).items() if name.startswith(shown)}
         n, timed = self._n(scope, place), row.timed
         few = f"n {timed}" if timed not in (0, n) else ""

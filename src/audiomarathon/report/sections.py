@@ -249,7 +249,7 @@ def _choice(data: PageData) -> Section:
     return Section("choice", "What to choose", [table], {"": drawn} if drawn else {}, {"": notes})
 
 
-_CHOICE = ("setting", "score", "difference", "first_token_speedup", "prefill_s", "kv_bytes", "n")
+_CHOICE = ("setting", "score", "difference", "first_token_speedup", "throughput_speedup", "prefill_s", "kv_bytes", "n")
 _CONTROLS = (
     "control runs (audiomarathon data controls): their clips were cut, silenced or replaced, so they are "
     "compared only with base on the same clips, and not drawn"

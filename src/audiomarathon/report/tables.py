@@ -181,6 +181,7 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
     row["scoring_s"] = saved.get("scoring_s")
     for name in _SPEED_UPS:
         row |= _speed_up(name, saved.get(name) or {})
+    row |= _throughput(saved.get("throughput"))
     row |= {"kv_bytes_ratio": saved.get("kv_bytes_ratio"), "compared_samples": saved.get("compared_samples")}
     row["across_sessions"] = saved.get("across_sessions")
     if row["llm_prefill_speedup"] is not None:
@@ -200,6 +201,16 @@ def _speed_up(stage: str, found: Mapping[str, Any]) -> dict[str, Any]:
     said += ["launch-bound"] * bool(found.get("launch_bound"))
     row |= {f"{column}_ideal": ideal, f"{column}_work": work, f"{column}_launch_bound": found.get("launch_bound")}
     return row | {f"{column}_said": ", ".join(said)}
+
+
+def _throughput(found: Mapping[str, float] | None) -> dict[str, Any]:
+    """Return the cells of a setting's samples a second against base, each in batches of its own size."""
+    if found is None:
+        return {"throughput_speedup": None}
+    own, base = found["samples_per_second"], found["base_samples_per_second"]
+    said = f"{own:.3g} in {found['batch']:.0f}s, base {base:.3g} in {found['base_batch']:.0f}s"
+    rates = {f"throughput_{name}": value for name, value in found.items() if name != "measured"}
+    return {"throughput_speedup": found["measured"], "throughput_speedup_said": said, **rates}
 
 
 def results(found: Sequence[Result], title: str = "") -> Table:
@@ -247,8 +258,9 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
     without = [LeftOut(one.method, one.summary["task"], why) for one, why in whys if why and one.method != Base().label]
     notes += [f"no speed-ups for {line}" for line in lines_by_reason(without)]
     *speed_ups, decode = (f"{stage}_speedup" for stage in _SPEED_UPS)
+    columns = (*always, *speed_ups, decode, "throughput_speedup")
     saved = Table.of(
-        rows, (*always, *speed_ups, decode), title=f"Savings against base of the same samples{of}", group="task",
+        rows, columns, title=f"Savings against base of the same samples{of}", group="task",
         least=("scoring_s",), notes=notes,
     )  # fmt: skip
     return scores, saved.without_empty(*always, *speed_ups)
@@ -283,8 +295,9 @@ def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[
     shown = ("scope", "setting", "samples", "score", "difference", "p", "p_holm", "mcnemar_p")
     kinds = {"samples": Kind("n"), "scope": Kind("tasks", left=True), "score": Kind("score", ".3f")}
     kinds["setting"] = Kind("setting", left=True)
+    columns = (*shown, *(f"{stage}_speedup" for stage in (*_SPEED_UPS, "throughput")))
     table = Table.of(
-        rows, (*shown, *(f"{stage}_speedup" for stage in _SPEED_UPS)), title=f"against {compared.reference}",
+        rows, columns, title=f"against {compared.reference}",
         group="scope", headed=True, least=("mcnemar_p", "p"), notes=notes, kinds=kinds,
     )  # fmt: skip
     return table.without_empty("scope", "setting", "samples", "score", "difference")
@@ -323,6 +336,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
         "p_holm": None if fixed else row.p_adjusted,
         "mcnemar_p": None if fixed else row.mcnemar,
         **speeds,
+        **_throughput(row.throughput),
         "untimed": row.untimed or None,
         "across_sessions": row.across,
         "busy_machine": row.busy,

@@ -148,6 +148,17 @@ def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> t
     return measured, True, ""
 
 
+def batched_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> Timed:
+    """Return the pairs of records (base's, run's) that ran in batches and whose seconds may be compared.
+
+    The rule is that of :func:`timed_pairs`, without a device, which untimed runs do not name.
+    """
+    measured = [pair for pair in both if pair[0].batch and pair[1].batch and run.control == base.control]
+    together = [pair for pair in measured if pair[0].session == pair[1].session]
+    fits = _sharing(run) == _sharing(base)
+    return (together or ([] if not measured or other_session(run, base) else measured)) if fits else []
+
+
 def other_session(run: Run, base: Run) -> str:
     """Return why the two runs' times, which come from different sessions, may not be compared; "" if they may."""
     own, other = (list(_sessions(one).values()) for one in (run, base))

@@ -13,7 +13,7 @@ from typing import Any
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import DRAWS, Drawn, PairedResult, holm, judge
-from audiomarathon.results.pairs import AS_BASE, STAGES, Pairs, gains, mean_scores
+from audiomarathon.results.pairs import AS_BASE, STAGES, Pairs, gains, mean_scores, throughput
 from audiomarathon.results.scopes import kind_of, scopes_of
 from audiomarathon.results.systems import System, find_reference
 
@@ -58,6 +58,9 @@ class Comparison:
         Number of clusters of the task that has the fewest.
     alike
         If all replies equal the reference's: "= base" if they cannot differ, else "same replies"; "" if some differ.
+    throughput
+        Samples a second of both sides, as :func:`~audiomarathon.results.pairs.throughput` returns them; None without
+        comparable batches.
     across, busy
         Whether times come from different sessions, and whether the machine was busy when they were taken.
     """
@@ -81,6 +84,7 @@ class Comparison:
     alike: str = ""
     across: bool = False
     busy: bool = False
+    throughput: Mapping[str, float] | None = None
 
 
 def is_clear(row: Comparison) -> bool:
@@ -293,6 +297,7 @@ def row_of(
         alike=_alike([one.alike for one in members]),
         across=any(one.across for one in members),
         busy=any(one.timed and one.busy for one in members),
+        throughput=throughput(members),
     )
 
 

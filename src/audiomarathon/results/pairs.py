@@ -25,9 +25,9 @@ from audiomarathon.fingerprint import same
 from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict
-from audiomarathon.results.beside import Timed, other_question, timed_pairs
+from audiomarathon.results.beside import Timed, batched_pairs, other_question, timed_pairs
 from audiomarathon.runs.read import Run
-from audiomarathon.runs.summary import busy, note_of
+from audiomarathon.runs.summary import busy, note_of, samples_a_second
 from audiomarathon.scoring.scorer import sums_of
 from audiomarathon.text import counted
 
@@ -164,6 +164,11 @@ class Pairs:
         base, own = (_work(run, record, stage) for run, record in zip((self.base, self.run), pair, strict=True))
         return base / own if base and own else None
 
+    @cached_property
+    def batched(self) -> Timed:
+        """The records (reference's, run's) of samples that ran in batches whose seconds may be compared."""
+        return batched_pairs(self.run, self.base, self.records)
+
     @property
     def alike(self) -> str:
         """Why all replies equal the reference's: "= base" if they cannot differ, "same replies" if they just do not.
@@ -285,6 +290,27 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
         "ideal": ideal_gain(members, stage),
         "work": float(np.median(work)) if work else None,
         "launch_bound": float(np.median(shares)) < LAUNCH_BOUND if shares else None,
+    }
+
+
+def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:
+    """Return how many samples a second one GPU answers, for JSON; None if a task has no comparable batches.
+
+    Keys: `measured` (the run's rate ÷ the reference's), `samples_per_second` and `base_samples_per_second`, over the
+    same samples, and the size of each side's largest batch (`batch`, `base_batch`). There is no interval: the samples
+    of a batch share one measurement.
+    """
+    if not members or not all(one.batched for one in members):
+        return None
+    base, own = ([pair[side] for one in members for pair in one.batched] for side in (0, 1))
+    rates = [samples_a_second(records) or math.nan for records in (base, own)]
+    most = [max(float(record.batch["samples"]) for record in records if record.batch) for records in (base, own)]
+    return {
+        "measured": rates[1] / rates[0],
+        "samples_per_second": rates[1],
+        "base_samples_per_second": rates[0],
+        "batch": most[1],
+        "base_batch": most[0],
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_of, means_of
-from audiomarathon.results.pairs import STAGES, Pairs, gains, ideal_gain, ideal_of, median_ratio
+from audiomarathon.results.pairs import STAGES, Pairs, gains, ideal_gain, ideal_of, median_ratio, throughput
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.summary import note_of
 
@@ -49,6 +49,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
         "across_sessions": bool(pairs and pairs.across),
         **found,
         "kv_bytes_ratio": ratio.value if ratio else None,
+        "throughput": throughput([pairs]) if pairs else None,
     }
 
 

@@ -33,6 +33,7 @@ _NEEDED: Final = (
 _INSIDE: Final = {  # required names inside fields that are objects
     "time": ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode"),
     "busy": ("encoder", "llm_prefill", "decode", "steps"),
+    "batch": ("samples", "planned", "encoder", "llm_prefill", "decode", "padding", "devices"),
     "forced_decode": ("per_token",),
     "latency": ("first_token", "total"),
 }

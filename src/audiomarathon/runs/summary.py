@@ -133,6 +133,19 @@ def _throughput(facts: Mapping[str, Any]) -> float | None:
     return sum(one["audio_s"] for one in alone) / wall if wall else None
 
 
+def samples_a_second(records: Sequence[Record]) -> float | None:
+    """Return how many samples one GPU answered per second of tower, LLM prefill and decode, in batches; else None.
+
+    Decoding and preparing clips runs beside the GPU's work and is left out. Each of a batch's records bears its share
+    of the batch's seconds.
+    """
+    batches = [record.batch for record in records if record.batch]
+    seconds = sum(
+        one["devices"] * (one["encoder"] + one["llm_prefill"] + one["decode"]) / one["samples"] for one in batches
+    )
+    return len(batches) / seconds if seconds else None
+
+
 def _cost(records: Sequence[Record]) -> float | None:
     """Return the total cost of an endpoint's replies; None if the cost of a reply is unknown."""
     costs = [record.cost for record in records]
@@ -144,7 +157,8 @@ def _timing(records: Sequence[Record], audio_seconds_per_second: float | None) -
     if not timed:
         latencies = [record.latency for record in records if record.latency]
         seen = {f"{name}_latency_s": _spread([one[name] for one in latencies]) for name in ("first_token", "total")}
-        return {"audio_seconds_per_second": audio_seconds_per_second, **(seen if latencies else {})}
+        rate = {"samples_per_second": found} if (found := samples_a_second(records)) else {}
+        return {"audio_seconds_per_second": audio_seconds_per_second, **rate, **(seen if latencies else {})}
     total = [sum(time[stage] for stage in ("load", "preprocess", "prefill", "decode")) for _, time in timed]
     decode = [(time["decode"], tokens - 1) for record, time in timed if (tokens := record.new_tokens or 0) > 1]
     forced = [record.forced_decode["per_token"] for record, _ in timed if record.forced_decode]
