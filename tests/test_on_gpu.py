@@ -25,6 +25,7 @@ from families import FAMILIES
 
 from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.timing_checks import fresh_lengths
+from audiomarathon.compression.attention import Attention
 from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method
@@ -92,7 +93,9 @@ def choices() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
         def call_(scores: torch.Tensor, *args: Any, **options: Any) -> Any:
             ranked = rank(scores, *args, **options)
             if "compression" in sys._getframe(1).f_code.co_filename and scores.is_floating_point():
-                found.append((scores.double().cpu(), ranked.indices.cpu()))
+                order = ranked.indices.cpu()
+                order = order if options.get("sorted", True) else torch.sort(order).values
+                found.append((scores.double().cpu(), order))
             return ranked
 
         return call_
@@ -178,6 +181,13 @@ def test_no_method_waits_more_often_than_base(
         return marks[1] - marks[0]
 
     assert waits(method) <= waits(Base())
+
+
+def test_attention_is_recomputed_in_half_precision_as_in_float32() -> None:
+    query, key = (torch.randn(2, heads, 300, 64, device=DEVICE).bfloat16() for heads in (8, 2))
+    half = Attention(query, key, key, None, 0.125).of_last_queries(16)
+    full = Attention(query.float(), key.float(), key.float(), None, 0.125).of_last_queries(16)
+    torch.testing.assert_close(half, full, atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize("key", ["qwen2.5-omni-7b", "qwen3-omni"])

@@ -21,7 +21,7 @@ from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.press import Cached, KVPress
 from audiomarathon.compression.presses.knorm import Knorm
 from audiomarathon.compression.presses.pyramidkv import PyramidKV
-from audiomarathon.compression.ragged import across_heads
+from audiomarathon.compression.ragged import across_heads, highest, places_of
 from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.errors import MethodError, SettingsError
@@ -262,6 +262,16 @@ class TestByHead:
         joined = generate(lm, prompts[0], get_method(f"{first}+{press.key}:0.5"), 3)
         above, below = (length - total + kept_count(count, 0.5) for count in (left, total))
         assert joined.kv_lengths == (below, below, above, above)
+
+
+@given(st.integers(1, 4), st.integers(1, 30), st.integers(0, 99), st.data())
+def test_the_highest_scores_are_those_of_a_stable_sort(rows: int, length: int, seed: int, data: st.DataObject) -> None:
+    worth = torch.randint(0, 6, (rows, length), generator=torch.Generator().manual_seed(seed)).float()
+    worth[worth == 5] = torch.inf
+    worth[worth == 4] = -torch.inf
+    count = data.draw(st.integers(0, length))
+    sorted_ = worth.sort(dim=-1, descending=True, stable=True).indices[:, :count].sort(dim=-1).values
+    assert torch.equal(places_of(highest(worth, count), count), sorted_)
 
 
 @given(st.integers(1, 5), st.integers(1, 30), st.integers(0, 99), st.data())

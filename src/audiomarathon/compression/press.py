@@ -311,7 +311,7 @@ class _Squeeze:
         """Choose which of a sample's entries stay in a layer: indices (Hkv, entries); booleans (Hkv, S) by head."""
         import torch
 
-        from audiomarathon.compression.ragged import across_heads
+        from audiomarathon.compression.ragged import across_heads, highest, places_of
 
         length, device = attention.key.shape[2], attention.key.device
         everything = self.press.scope == "all"
@@ -338,7 +338,7 @@ class _Squeeze:
                 f"{tuple(attention.key.shape[1:3])}"
             )
         self.checks.append((index, torch.stack([~score.isnan().any(), (shown == candidates).all()])))
-        # Entries that must stay get the score infinity, and other scores are clamped below it. So one stable sort
+        # Entries that must stay get the score infinity, and other scores are clamped below it. So one threshold
         # selects everything to keep, without waiting for the GPU. Of equal scores, the earlier entry stays.
         most = torch.finfo(score.dtype).max
         worth = torch.full_like(score, torch.inf).index_copy(1, candidates, score[:, candidates].clamp(max=most))
@@ -346,5 +346,4 @@ class _Squeeze:
         if self.press.by_head:
             text = length - len(candidates)
             return across_heads(worth, stay, text + int(SAFEGUARD * (stay - text)))
-        best = worth.sort(dim=-1, descending=True, stable=True).indices
-        return best[:, :stay].sort(dim=-1).values
+        return places_of(highest(worth, stay), stay)

@@ -16,11 +16,26 @@ from transformers.cache_utils import DynamicLayer
 
 
 def places_of(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the indices at which a boolean vector is True, in order, if their number is known.
+    """Return the indices at which each row of a boolean tensor is True, in order, if their number is known.
 
-    `nonzero` would wait for the GPU to learn the number.
+    `nonzero` would wait for the GPU to learn the number, and a sort takes ten times as long as counting.
     """
-    return mask.byte().argsort(descending=True, stable=True)[:count]
+    rank = mask.cumsum(-1) - 1
+    slots = rank.where(mask & (rank < count), count)  # the last slot takes all other indices, and is cut off
+    indices = torch.arange(mask.shape[-1], device=mask.device).expand_as(slots)
+    return indices.new_zeros(*mask.shape[:-1], count + 1).scatter_(-1, slots, indices)[..., :count]
+
+
+def highest(worth: torch.Tensor, count: int) -> torch.Tensor:
+    """Tell which `count` scores of each row are highest, without a sort; of equal scores, the earlier count as higher.
+
+    The lowest of them is the threshold: all scores above it are chosen, then the first of those that equal it.
+    """
+    if not count:
+        return torch.zeros_like(worth, dtype=torch.bool)
+    least = worth.topk(count, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    above, tied = worth > least, worth == least
+    return above | (tied & (tied.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 
 
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
@@ -115,9 +130,7 @@ def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tenso
     certain
         Number of entries that every head keeps at least: Ada-KV's safeguard.
     """
-    best = worth.sort(dim=-1, descending=True, stable=True).indices[:, :certain]
-    worth = worth.scatter(1, best, torch.inf)
-    heads, own = len(worth), worth.sort(dim=-1, descending=True, stable=True)
-    ranked = own.values.T.flatten().sort(descending=True, stable=True).indices[: entries * heads]
-    head, place = ranked % heads, own.indices[ranked % heads, ranked // heads]
-    return torch.zeros_like(worth, dtype=torch.bool).index_put((head, place), torch.ones_like(place, dtype=torch.bool))
+    worth = worth.masked_fill(highest(worth, certain), torch.inf)
+    own = worth.sort(dim=-1, descending=True, stable=True)
+    chosen = highest(own.values.T.reshape(1, -1), entries * len(worth))  # the best of all heads, the second best, …
+    return torch.zeros_like(worth, dtype=torch.bool).scatter(1, own.indices, chosen.view(-1, len(worth)).T)
