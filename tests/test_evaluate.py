@@ -22,7 +22,12 @@ from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import Result, run, score
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.models import template_child, templates
+from audiomarathon.report.page_data import PageData
+from audiomarathon.report.tables import sweep
+from audiomarathon.results.compare import compare_with
 from audiomarathon.results.pairs import Pairs, throughput
+from audiomarathon.results.sweep_summary import read_outcome
+from audiomarathon.results.systems import read_systems
 from audiomarathon.runs.read import read_runs
 from audiomarathon.runs.record_line import unpack
 from audiomarathon.settings import RunSettings
@@ -161,6 +166,20 @@ class TestThroughputMode:
             assert found is not None
             assert found["measured"] == pytest.approx(found["samples_per_second"] / found["base_samples_per_second"])
             assert (found["batch"], found["base_batch"]) == (4, 4)
+            self.shown_alike(tmp_path / "auto", run_.method, found["measured"])
+
+    def shown_alike(self, folder: Path, setting: str, measured: float) -> None:
+        """The summary of a sweep, `compare` and the page show one figure."""
+        systems = read_systems([folder])
+        for row in compare_with(systems, None).rows:
+            assert row.side != setting or row.throughput["measured"] == pytest.approx(measured)
+        (group,) = read_outcome(folder, seed=42).groups.values()
+        (saved,) = (one.savings for one in group if one.result.method == setting)
+        assert saved["throughput"]["measured"] == pytest.approx(measured)
+        assert "throughput_speedup" in sweep(group)[1].columns
+        data = PageData(systems)
+        (place,) = (place for place, one in enumerate(data.settings) if one.method == setting.split("-", maxsplit=1)[0])
+        assert data.figures["tau", place]["throughput_speedup"] == pytest.approx(measured)
 
     def test_throughput_is_a_settings_own(self, go, tmp_path: Path) -> None:
         """Side by side nobody's wall time is known; alone it is, also beside a setting that was done before."""

@@ -259,6 +259,14 @@ def test_records_say_how_they_were_timed(go: Callable[..., list[list[dict[str, A
             assert row["busy"]["encoder"] > 0
 
 
+def test_batches_of_the_largest_size_are_on_record(go: Callable[..., list[list[dict[str, Any]]]]) -> None:
+    for rows in go(timing=False, batch_size="auto"):
+        for row in rows:
+            assert row["batch"]["samples"] == len(rows)
+            assert row["batch"]["planned"] >= len(rows)
+            assert ("peak_memory_bytes" in row["batch"]) == ON_GPU
+
+
 def test_one_sample_out_of_memory_is_an_error_record(
     go: Callable[..., list[list[dict[str, Any]]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,6 +226,8 @@ def _choice(data: PageData) -> Section:
         "of base by speed, then the others by score. × is the median over samples of base ÷ setting; ms is base's "
         "median divided by it."
     )
+    if "throughput_speedup" in table.columns:
+        about += " Samples / s per GPU: the setting's rate in batches ÷ base's, each in batches of its own size."
     if scope in data.tasks and len(data.tasks) > 1:
         about += (
             f" This is one of {len(data.tasks)} tasks, because they have no mean that most settings have; the others "
