@@ -592,9 +592,9 @@ class TestAuto:
 
     def test_after_a_batch_that_does_not_fit_the_next_are_as_small(self, plan, jobs) -> None:
         lm, said, (job,) = FakeLM(fails=TestOutOfMemory().full(3)), list[str](), jobs(METHODS[0])
-        evaluate(lm, plan("abcdefghij", batch_size=8, sizes={BASE: 8}), [job], say=said.append)
-        assert [len(ids) for _, ids in lm.calls] == [8, 4, 2, 2, 4, 2, 2, 2]
-        assert [line["batch"]["samples"] for line in lines(job)] == [2] * 10
+        evaluate(lm, plan("abcdefghijkl", batch_size=8, sizes={BASE: 8}), [job], say=said.append)
+        assert [len(ids) for _, ids in lm.calls] == [8, 4, 2, 2, 4, 2, 2, 2, 2]
+        assert [line["batch"]["samples"] for line in lines(job)] == [2] * 12
         assert all(line["error"] is None for line in lines(job))
         assert any("halved" in line for line in said)
 
