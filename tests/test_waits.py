@@ -29,6 +29,7 @@ from audiomarathon.models.timing import Clock, StageTimer
 
 ELSEWHERE = ("fast_v", "dart", "merge_frame", "snapkv", "ada_snapkv", "composed")
 _WAIT = {"_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "unique_consecutive", "_unique2", "equal"}
+_READS = {getattr(torch.Tensor, name) for name in ("item", "__int__", "__float__", "__bool__", "__index__")}
 
 
 class Waits(TorchDispatchMode, Clock):
@@ -74,7 +75,8 @@ class Copies(TorchFunctionMode):
         found = func(*args, **kwargs)
         moved = func is torch.Tensor.to and on_cpu and any(isinstance(part, torch.device) for part in parts)
         made_there = func is torch.tensor and device is not None and found.numel()
-        if made_there or (moved and not kwargs.get("non_blocking")):
+        # In inference mode, the dispatch mode does not see a value that is read.
+        if func in _READS or made_there or (moved and not kwargs.get("non_blocking")):
             self.note()
         if moved:
             return found.detach()  # `to` returned its argument, which stays marked
@@ -143,6 +145,7 @@ def test_no_tower_waits(
     "read",
     [
         lambda x: x.sum().item(),
+        lambda x: int(x.sum()),
         lambda x: bool(x.any()),
         lambda x: x.nonzero(),
         lambda x: x[x > 0],
@@ -154,10 +157,12 @@ def test_no_tower_waits(
         lambda x: torch.tensor([1, 2, 3], device=x.device),
     ],
 )
-def test_what_waits_is_counted(lm: AudioLM, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inference", [True, False])
+def test_what_waits_is_counted(lm: AudioLM, read: Any, inference: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with counting(lm, monkeypatch) as waits:
         x = torch.ones(3, device="cpu") * 2 + torch.arange(3, device="cpu").cumsum(0)
         torch.rand(3).to(x.device, non_blocking=True)
         assert waits.mark() == 0
-        read(x)
+        with torch.inference_mode(inference):
+            read(x)
         assert waits.mark() >= 1
