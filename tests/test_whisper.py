@@ -304,6 +304,17 @@ class TestRuns:
         assert json.loads((german.folder / "run.json").read_text())["identity"]["language"] == "de"
 
 
+def test_a_language_changes_no_run_of_a_model_that_is_told_none(tmp_path: Path, no_env: Any) -> None:
+    task_folders.build_librispeech(tmp_path / "data" / "LibriSpeech")
+    given = {"data": str(tmp_path / "data"), "results": tmp_path / "out", "limit": 1, "max_new_tokens": 2}
+    said: list[str] = []
+    for language in ("de", ""):  # the second resumes the first
+        settings = RunSettings.read({}, **given, language=language or None)
+        (found,) = run(["librispeech"], "embedded", settings, progress=False, say=said.append)
+    assert "language" not in json.loads((found.folder / "run.json").read_text())["identity"]
+    assert sum("LANGUAGE=de changes nothing" in line for line in said) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "language"), [("de", "de"), ("YUE", "yue"), ("en_US:en", ""), ("de_DE.UTF-8", ""), ("de:en", ""), ("", "")]
 )

@@ -15,6 +15,7 @@ from audiomarathon.models.registry import ModelSpec, get_local_model
 from audiomarathon.settings import RunSettings
 
 if TYPE_CHECKING:
+    from audiomarathon.benchmarks import Task
     from audiomarathon.models.audio_lm import AudioLM
 
 
@@ -42,6 +43,12 @@ class Setup:
     settings: RunSettings
     methods: Sequence[Method]
     spec: ModelSpec
+
+
+def language_of(spec: ModelSpec, task: Task, settings: RunSettings) -> str:
+    """Return the language that a model is told when it transcribes the task's speech; "" if it is told none."""
+    named = task.transcribes and not spec.remote and spec.load_family().names_language
+    return settings.language or task.language if named else ""
 
 
 def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup:

@@ -47,6 +47,8 @@ class AudioLM:
     samples is refused before the model is loaded."""
     transcribes_only: ClassVar[bool] = False
     """Whether the model can only transcribe. Other tasks are refused before the model is loaded."""
+    names_language: ClassVar[bool] = False
+    """Whether a request for a transcript names the language of the speech. If not, LANGUAGE does nothing."""
     cross: ClassVar[bool] = False
     """Whether the decoder hears the audio by cross-attention (an encoder-decoder): audio is not in its prompt."""
     other_kinds: ClassVar[str] = "name the model that fits; `audiomarathon list models` shows all"

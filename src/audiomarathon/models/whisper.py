@@ -45,6 +45,7 @@ class Whisper(AudioLM):
     encoder_window_seconds: ClassVar[float] = 30.0
     text_only: ClassVar[bool] = False
     transcribes_only: ClassVar[bool] = True
+    names_language: ClassVar[bool] = True
     cross: ClassVar[bool] = True
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
