@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -296,6 +297,24 @@ class TestRuns:
             go(language="fr")
         with pytest.raises(SettingsError, match="SAVE_ATTN=1: whisper-base hears by cross-attention"):
             go(save_attn=True)
+
+    @pytest.mark.parametrize("lacking", ["lang_to_id", "task_to_id", "no_timestamps_token_id", ""])
+    def test_a_checkpoint_that_does_not_say_how_to_begin_is_refused_before_it_is_loaded(
+        self, go: Callable[..., list[Any]], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+    ) -> None:
+        file = Path(shutil.copytree(folder, tmp_path / "copy")) / "generation_config.json"
+        known = json.loads(file.read_text())
+        if lacking:
+            file.write_text(json.dumps({name: value for name, value in known.items() if name != lacking}))
+        else:
+            file.unlink()
+        monkeypatch.setattr(Whisper, "load", None)
+        with pytest.raises(ModelError, match=rf"generation_config.json: .*{lacking or 'no such file'}.* copy the file"):
+            go(model_path=str(file.parent))
+
+    def test_another_kind_of_checkpoint_is_named(self, go: Callable[..., list[Any]], tiny_checkpoint: Path) -> None:
+        with pytest.raises(ModelError, match="model type 'qwen2_5_omni', not 'whisper'"):
+            go(model_path=str(tiny_checkpoint))
 
     def test_the_language_is_part_of_the_identity(self, go: Callable[..., list[Any]]) -> None:
         (english,) = go()

@@ -28,8 +28,10 @@ from transformers import (
 )
 
 from audiomarathon.errors import ModelError
+from audiomarathon.files import json_object
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Reply
+from audiomarathon.models.loading import loading
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _SEARCHED_S = 5.0  # seconds before a window's end in which the quietest moment is sought
@@ -86,7 +88,24 @@ class Whisper(AudioLM):
     @classmethod
     def check_language(cls, folder: Path, language: str) -> None:
         """Refuse a language that the checkpoint does not know; see :meth:`AudioLM.check_language`."""
-        _spoken(GenerationConfig.from_pretrained(folder), language)
+        with loading(folder, cls.title):
+            cls.refuse_other_kinds(folder)
+            cls.check_folder(folder)
+            known = GenerationConfig.from_pretrained(folder)
+        _spoken(known, language)
+
+    @classmethod
+    def check_folder(cls, path: Path) -> None:
+        """Refuse a generation config without the forced tokens; see :meth:`AudioLM.check_folder`."""
+        file = path / "generation_config.json"
+        known = (json_object(file.read_bytes()) if file.is_file() else None) or {}
+        wanted = ("no_timestamps_token_id", *("lang_to_id", "task_to_id") * bool(known.get("is_multilingual", True)))
+        if lacking := ", ".join(name for name in wanted if not known.get(name)):
+            found = f"lacks {lacking}" if file.is_file() else "no such file"
+            raise ModelError(
+                f"{file}: {found}, so the decoder's first tokens are unknown; "
+                "copy the file from the published checkpoint that this one was made from"
+            )
 
     def forced(self, language: str) -> list[int]:
         """Return the tokens with which the decoder's prompt begins.
@@ -223,7 +242,7 @@ def _spoken(known: GenerationConfig, language: str) -> list[int]:
         if language != "en":
             raise ModelError(f"LANGUAGE={language}: this checkpoint hears English only; allowed: en")
         return [known.no_timestamps_token_id]
-    tokens = {name.strip("<|>"): token for name, token in getattr(known, "lang_to_id", {}).items()}
+    tokens = {name.strip("<|>"): token for name, token in known.lang_to_id.items()}
     if language not in tokens:
         names = ", ".join(sorted(tokens))
         raise ModelError(f"LANGUAGE={language}: not one of this checkpoint's languages; allowed: {names}")
