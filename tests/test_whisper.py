@@ -376,10 +376,48 @@ def test_its_encoder_is_probed_as_a_tower(folder: Path) -> None:
     assert features.shape[1] == encoder.output_dim == 16
 
 
+def explain(*words: Any) -> tuple[int, str]:
+    return call("explain", "--model", "whisper-base", "--methods", "frame:0.5", "--at", "input", *words)
+
+
 def test_explain_needs_no_prompt(folder: Path, tmp_path: Path, undrawn: None) -> None:
     clip = task_folders.write_clip(tmp_path / "a.wav", seconds=3.0)
-    code, said = call(
-        "explain", clip, "--model", "whisper-base", "--model-path", folder, "--methods", "frame:0.5", "--at", "input",
-        "-o", tmp_path / "a.png",
-    )  # fmt: skip
+    code, said = explain(clip, "--model-path", folder, "--language", "de", "-o", tmp_path / "a.png")
     assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a.wav", "--prompt", "Who speaks?"], "--prompt: whisper-base can only transcribe"),
+        (["a.wav", "--language", "fr"], "LANGUAGE=fr: .* allowed: de, en, zh"),
+        (
+            ["librispeech:174/50561/174-50561-0000", "--data", "data", "--language", "fr"],
+            "LANGUAGE=fr: .* allowed: de, en, zh",
+        ),
+        (
+            ["tau:concatenated_resampled/airport-lisbon-1000-0-a.wav", "--data", "data"],
+            "tau: whisper-base can only transcribe",
+        ),
+    ],
+)
+def test_explain_refuses_what_a_run_refuses(
+    words: list[str], said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    task_folders.write_clip(tmp_path / "a.wav", seconds=1.0)
+    task_folders.build_librispeech(tmp_path / "data" / "LibriSpeech")
+    task_folders.build_tau(tmp_path / "data" / "TAU")
+    code, shown = explain(*words, "--model-path", folder)
+    assert code == 2
+    assert re.search(said, shown)
+
+
+def test_a_plan_says_what_a_run_would_refuse(folder: Path, tmp_path: Path, no_env: Any) -> None:
+    task_folders.build_librispeech(tmp_path / "LibriSpeech")
+    task_folders.build_tau(tmp_path / "TAU")
+    given = ("--data", tmp_path, "--model", "whisper-base", "--model-path", folder, "--methods", "base", "--plan")
+    code, said = call("sweep", "librispeech", "tau", *given, "--language", "fr")
+    assert code != 0
+    assert "tau: cannot be run: whisper-base can only transcribe" in said
+    assert "librispeech: cannot be run: LANGUAGE=fr" in said

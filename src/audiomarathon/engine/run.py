@@ -26,7 +26,7 @@ from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
-from audiomarathon.engine.setup import Setup, find_setup, language_of
+from audiomarathon.engine.setup import Setup, check_able, find_setup, language_of
 from audiomarathon.errors import DataError, ModelError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
 from audiomarathon.models.registry import get_model
@@ -231,16 +231,7 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
     """
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
-    if not setup.spec.remote and setup.spec.load_family().transcribes_only and not task.transcribes:
-        able = "tasks that ask for a transcript only (librispeech; of your own, with transcript and without question)"
-        raise SettingsError(f"{task.key}: {setup.spec.key} can only transcribe; allowed: {able}")
-    if settings.save_attn and not setup.spec.remote and setup.spec.load_family().cross:
-        why = "hears by cross-attention, which is not captured"
-        raise SettingsError(
-            f"SAVE_ATTN=1: {setup.spec.key} {why}; allowed: models with audio tokens in the LLM's prompt"
-        )
-    if language := language_of(setup.spec, task, settings):
-        setup.spec.load_family().check_language(setup.checkpoint.path, language)
+    check_able(setup.spec, setup.checkpoint.path, task, settings)
     without_clips, spec = sum(not sample.clips for sample in samples), setup.spec
     if without_clips and not spec.remote and not spec.load_family().text_only:
         found = f"{task.key}: {without_clips} of {len(samples)} samples have no clips"

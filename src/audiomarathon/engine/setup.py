@@ -51,6 +51,32 @@ def language_of(spec: ModelSpec, task: Task, settings: RunSettings) -> str:
     return settings.language or task.language if named else ""
 
 
+def check_able(spec: ModelSpec, folder: Path | None, task: Task, settings: RunSettings) -> None:
+    """Refuse a task that a model cannot do under these settings, before its weights are loaded.
+
+    Parameters
+    ----------
+    folder
+        The checkpoint's folder; None if it is not on this machine, so that its languages are unknown.
+
+    Raises
+    ------
+    ModelError, SettingsError
+        The model can only transcribe, does not know the language, or the like; the message says what is allowed.
+    """
+    if spec.remote:
+        return
+    family = spec.load_family()
+    if family.transcribes_only and not task.transcribes:
+        able = "tasks that ask for a transcript only (librispeech; of your own, with transcript and without question)"
+        raise SettingsError(f"{task.key}: {spec.key} can only transcribe; allowed: {able}")
+    if settings.save_attn and family.cross:
+        why = "hears by cross-attention, which is not captured"
+        raise SettingsError(f"SAVE_ATTN=1: {spec.key} {why}; allowed: models with audio tokens in the LLM's prompt")
+    if folder is not None and (language := language_of(spec, task, settings)):
+        family.check_language(folder, language)
+
+
 def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup:
     """Find checkpoint and hardware without loading the weights.
 
