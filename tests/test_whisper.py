@@ -335,10 +335,38 @@ def test_a_language_changes_no_run_of_a_model_that_is_told_none(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("text", "language"), [("de", "de"), ("YUE", "yue"), ("en_US:en", ""), ("de_DE.UTF-8", ""), ("de:en", ""), ("", "")]
+    ("text", "language"),
+    [
+        ("de", "de"),
+        ("YUE", "yue"),
+        ("en_US:en", ""),
+        ("de_DE.UTF-8", ""),
+        ("de:en", ""),
+        ("", ""),
+        ("C", ""),
+        ("POSIX", ""),
+        ("C.UTF-8", ""),
+        ("de:", ""),
+        (":de", ""),
+        ("nn::nb", ""),
+        ("EN_us", ""),
+        ("sr@latin", ""),
+    ],
 )
 def test_locales_of_the_desktop_say_nothing_about_the_speech(text: str, language: str) -> None:
     assert RunSettings.read({"LANGUAGE": text}).language == language
+
+
+def test_a_locale_of_the_desktop_does_not_hide_a_config_files_language() -> None:
+    assert RunSettings.read({"LANGUAGE": "en_US:en"}, file={"language": "de"}).language == "de"
+
+
+@pytest.mark.parametrize("text", ["de_DE", "en-US", "de:en", "C"])
+def test_a_locale_that_is_asked_for_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"--language=.* a code such as en, de or yue"):
+        RunSettings.read({}, language=text)
+    with pytest.raises(SettingsError, match=r"grid.toml: language=.* a code such as en, de or yue"):
+        RunSettings.read({"LANGUAGE": "en_US:en"}, file={"language": text}, where="grid.toml")
 
 
 @pytest.mark.parametrize("text", ["german", "d", "1", "de en", "nan", "1_0"])
