@@ -316,6 +316,12 @@ class TestRuns:
         with pytest.raises(ModelError, match="model type 'qwen2_5_omni', not 'whisper'"):
             go(model_path=str(tiny_checkpoint))
 
+    def test_a_forced_decode_is_as_long_as_asked_or_refused(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
+        (found,) = go(decode_tokens=32)  # half of its 64 positions
+        assert {row["forced_decode"]["tokens"] for row in records_in(found.folder)} == {32}
+        with pytest.raises(SettingsError, match=r"DECODE_TOKENS=33: .* after 32 tokens; allowed: 0, 2–32"):
+            go(decode_tokens=33, results=tmp_path / "longer")
+
     def test_the_language_is_part_of_the_identity(self, go: Callable[..., list[Any]]) -> None:
         (english,) = go()
         assert "language" not in json.loads((english.folder / "run.json").read_text())["identity"]

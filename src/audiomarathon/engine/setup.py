@@ -57,7 +57,7 @@ def check_able(spec: ModelSpec, folder: Path | None, task: Task, settings: RunSe
     Parameters
     ----------
     folder
-        The checkpoint's folder; None if it is not on this machine, so that its languages are unknown.
+        The checkpoint's folder; None if it is not on this machine. Then what only its files tell is not checked.
 
     Raises
     ------
@@ -73,8 +73,15 @@ def check_able(spec: ModelSpec, folder: Path | None, task: Task, settings: RunSe
     if settings.save_attn and family.cross:
         why = "hears by cross-attention, which is not captured"
         raise SettingsError(f"SAVE_ATTN=1: {spec.key} {why}; allowed: models with audio tokens in the LLM's prompt")
-    if folder is not None and (language := language_of(spec, task, settings)):
+    if folder is None or not folder.is_dir():
+        return
+    if language := language_of(spec, task, settings):
         family.check_language(folder, language)
+    if 0 < (most := family.longest_reply(folder)) < settings.decode_tokens:
+        raise SettingsError(
+            f"DECODE_TOKENS={settings.decode_tokens}: {spec.key} ends a window's transcript after {most} tokens; "
+            f"allowed: 0, 2–{most}"
+        )
 
 
 def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup:

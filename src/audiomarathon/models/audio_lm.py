@@ -321,6 +321,11 @@ class AudioLM:
             The model does not know the language; the message lists those that it knows.
         """
 
+    @classmethod
+    def longest_reply(cls, folder: Path) -> int:  # noqa: ARG003
+        """Return after how many tokens the family ends a reply, whatever MAX_NEW_TOKENS says; 0 if it does not."""
+        return 0
+
     def transcript(self, tokens: Sequence[int]) -> str | None:  # noqa: ARG002
         """Return the transcript inside a reply if the family documents how to extract it, else None."""
         return None

@@ -107,6 +107,11 @@ class Whisper(AudioLM):
                 "copy the file from the published checkpoint that this one was made from"
             )
 
+    @classmethod
+    def longest_reply(cls, folder: Path) -> int:
+        """Return OpenAI's own limit of a window (`DecodingOptions.sample_len`): half of the decoder's positions."""
+        return int(cls.read_config(folder).max_target_positions) // 2
+
     def forced(self, language: str) -> list[int]:
         """Return the tokens with which the decoder's prompt begins.
 
@@ -172,8 +177,7 @@ class Whisper(AudioLM):
     ) -> tuple[torch.Tensor, Any]:
         """Generate with the checkpoint's own lists of suppressed tokens; see :meth:`AudioLM.call`."""
         forced = inputs.tensors["decoder_input_ids"]
-        # OpenAI's own limit of a window (`DecodingOptions.sample_len`): half of the decoder's positions.
-        config.max_new_tokens = min(config.max_new_tokens, self.model.config.max_target_positions // 2)
+        config.max_new_tokens = min(config.max_new_tokens, self.model.config.max_target_positions // 2)  # longest_reply
         config.decoder_start_token_id = self.model.config.decoder_start_token_id
         config.suppress_tokens = self.published.suppress_tokens or None
         config.begin_suppress_tokens = self.published.begin_suppress_tokens or None
