@@ -214,7 +214,7 @@ class TestMethods:
     @pytest.mark.parametrize(
         ("name", "said"),
         [
-            ("frame:0.5", "cross-attention, so its layers hold no audio tokens; allowed: PRUNE_AT=input"),
+            ("frame:0.5", "cross-attention, so its layers hold no audio tokens; allowed here: random, frame"),
             ("snapkv:0.5", "allowed here: random, frame, merge_adjacent, merge_frame, at the input"),
             ("fast_v:0.5", "cross-attention"),
             ("frame:0.5+snapkv:0.5", "cross-attention"),
@@ -223,6 +223,11 @@ class TestMethods:
     def test_others_are_refused_with_the_reason(self, lm: Whisper, name: str, said: str) -> None:
         with pytest.raises(MethodError, match=said):
             get_method(name).check(lm)
+
+    @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
+    def test_what_ranks_by_attention_is_not_sent_back_to_a_layer(self, lm: Whisper, name: str) -> None:
+        with pytest.raises(MethodError, match="no audio tokens to rank; allowed here: random, frame"):
+            get_method(name, at="input").check(lm)
 
 
 class TestCosts:
