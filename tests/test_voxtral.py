@@ -25,6 +25,7 @@ from audiomarathon.costs.config_facts import model_facts
 from audiomarathon.costs.flops import count_cost
 from audiomarathon.engine.environment import environment
 from audiomarathon.errors import ModelError
+from audiomarathon.languages import LANGUAGES
 from audiomarathon.models.checkpoint import find_checkpoint, is_ignored
 from audiomarathon.models.prompt import Prompt, by_clip
 from audiomarathon.models.voxtral import Voxtral
@@ -142,6 +143,13 @@ class TestPrompt:
         assert torch.equal(ours["input_features"], expected["input_features"])
         words = voxtral.tokenizer.decode(ours["input_ids"][0]).replace("[AUDIO]", "")
         assert words == "<s>[INST][BEGIN_AUDIO][/INST]lang:en[TRANSCRIBE]"
+
+    def test_every_language_is_taken_or_refused_before_loading(self, voxtral: Voxtral, folder: Path) -> None:
+        for language in LANGUAGES - {"yue"}:
+            voxtral.check_language(folder, language)
+            voxtral._request(Prompt("?", (noise(1.0),), transcription=True, language=language))
+        with pytest.raises(ModelError, match=r"LANGUAGE=yue.*two letters"):
+            voxtral.check_language(folder, "yue")
 
     def test_transcription_takes_one_clip(self, voxtral: Voxtral) -> None:
         with pytest.raises(ModelError, match=r"one clip .*has 2"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -213,7 +214,7 @@ class TestMethods:
     @pytest.mark.parametrize(
         ("name", "said"),
         [
-            ("frame:0.5", "cross-attention, so its layers hold no audio tokens; allowed: PRUNE_AT=input"),
+            ("frame:0.5", "cross-attention, so its layers hold no audio tokens; allowed here: random, frame"),
             ("snapkv:0.5", "allowed here: random, frame, merge_adjacent, merge_frame, at the input"),
             ("fast_v:0.5", "cross-attention"),
             ("frame:0.5+snapkv:0.5", "cross-attention"),
@@ -222,6 +223,11 @@ class TestMethods:
     def test_others_are_refused_with_the_reason(self, lm: Whisper, name: str, said: str) -> None:
         with pytest.raises(MethodError, match=said):
             get_method(name).check(lm)
+
+    @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
+    def test_what_ranks_by_attention_is_not_sent_back_to_a_layer(self, lm: Whisper, name: str) -> None:
+        with pytest.raises(MethodError, match="no audio tokens to rank; allowed here: random, frame"):
+            get_method(name, at="input").check(lm)
 
 
 class TestCosts:
@@ -297,6 +303,30 @@ class TestRuns:
         with pytest.raises(SettingsError, match="SAVE_ATTN=1: whisper-base hears by cross-attention"):
             go(save_attn=True)
 
+    @pytest.mark.parametrize("lacking", ["lang_to_id", "task_to_id", "no_timestamps_token_id", ""])
+    def test_a_checkpoint_that_does_not_say_how_to_begin_is_refused_before_it_is_loaded(
+        self, go: Callable[..., list[Any]], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+    ) -> None:
+        file = Path(shutil.copytree(folder, tmp_path / "copy")) / "generation_config.json"
+        known = json.loads(file.read_text())
+        if lacking:
+            file.write_text(json.dumps({name: value for name, value in known.items() if name != lacking}))
+        else:
+            file.unlink()
+        monkeypatch.setattr(Whisper, "load", None)
+        with pytest.raises(ModelError, match=rf"generation_config.json: .*{lacking or 'no such file'}.* copy the file"):
+            go(model_path=str(file.parent))
+
+    def test_another_kind_of_checkpoint_is_named(self, go: Callable[..., list[Any]], tiny_checkpoint: Path) -> None:
+        with pytest.raises(ModelError, match="model type 'qwen2_5_omni', not 'whisper'"):
+            go(model_path=str(tiny_checkpoint))
+
+    def test_a_forced_decode_is_as_long_as_asked_or_refused(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
+        (found,) = go(decode_tokens=32)  # half of its 64 positions
+        assert {row["forced_decode"]["tokens"] for row in records_in(found.folder)} == {32}
+        with pytest.raises(SettingsError, match=r"DECODE_TOKENS=33: .* after 32 tokens; allowed: 0, 2–32"):
+            go(decode_tokens=33, results=tmp_path / "longer")
+
     def test_the_language_is_part_of_the_identity(self, go: Callable[..., list[Any]]) -> None:
         (english,) = go()
         assert "language" not in json.loads((english.folder / "run.json").read_text())["identity"]
@@ -304,11 +334,50 @@ class TestRuns:
         assert json.loads((german.folder / "run.json").read_text())["identity"]["language"] == "de"
 
 
+def test_a_language_changes_no_run_of_a_model_that_is_told_none(tmp_path: Path, no_env: Any) -> None:
+    task_folders.build_librispeech(tmp_path / "data" / "LibriSpeech")
+    given = {"data": str(tmp_path / "data"), "results": tmp_path / "out", "limit": 1, "max_new_tokens": 2}
+    said: list[str] = []
+    for language in ("de", ""):  # the second resumes the first
+        settings = RunSettings.read({}, **given, language=language or None)
+        (found,) = run(["librispeech"], "embedded", settings, progress=False, say=said.append)
+    assert "language" not in json.loads((found.folder / "run.json").read_text())["identity"]
+    assert sum("LANGUAGE=de changes nothing" in line for line in said) == 1
+
+
 @pytest.mark.parametrize(
-    ("text", "language"), [("de", "de"), ("YUE", "yue"), ("en_US:en", ""), ("de_DE.UTF-8", ""), ("de:en", ""), ("", "")]
+    ("text", "language"),
+    [
+        ("de", "de"),
+        ("YUE", "yue"),
+        ("en_US:en", ""),
+        ("de_DE.UTF-8", ""),
+        ("de:en", ""),
+        ("", ""),
+        ("C", ""),
+        ("POSIX", ""),
+        ("C.UTF-8", ""),
+        ("de:", ""),
+        (":de", ""),
+        ("nn::nb", ""),
+        ("EN_us", ""),
+        ("sr@latin", ""),
+    ],
 )
 def test_locales_of_the_desktop_say_nothing_about_the_speech(text: str, language: str) -> None:
     assert RunSettings.read({"LANGUAGE": text}).language == language
+
+
+def test_a_locale_of_the_desktop_does_not_hide_a_config_files_language() -> None:
+    assert RunSettings.read({"LANGUAGE": "en_US:en"}, file={"language": "de"}).language == "de"
+
+
+@pytest.mark.parametrize("text", ["de_DE", "en-US", "de:en", "C"])
+def test_a_locale_that_is_asked_for_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"--language=.* a code such as en, de or yue"):
+        RunSettings.read({}, language=text)
+    with pytest.raises(SettingsError, match=r"grid.toml: language=.* a code such as en, de or yue"):
+        RunSettings.read({"LANGUAGE": "en_US:en"}, file={"language": text}, where="grid.toml")
 
 
 @pytest.mark.parametrize("text", ["german", "d", "1", "de en", "nan", "1_0"])
@@ -346,10 +415,48 @@ def test_its_encoder_is_probed_as_a_tower(folder: Path) -> None:
     assert features.shape[1] == encoder.output_dim == 16
 
 
+def explain(*words: Any) -> tuple[int, str]:
+    return call("explain", "--model", "whisper-base", "--methods", "frame:0.5", "--at", "input", *words)
+
+
 def test_explain_needs_no_prompt(folder: Path, tmp_path: Path, undrawn: None) -> None:
     clip = task_folders.write_clip(tmp_path / "a.wav", seconds=3.0)
-    code, said = call(
-        "explain", clip, "--model", "whisper-base", "--model-path", folder, "--methods", "frame:0.5", "--at", "input",
-        "-o", tmp_path / "a.png",
-    )  # fmt: skip
+    code, said = explain(clip, "--model-path", folder, "--language", "de", "-o", tmp_path / "a.png")
     assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a.wav", "--prompt", "Who speaks?"], "--prompt: whisper-base can only transcribe"),
+        (["a.wav", "--language", "fr"], "LANGUAGE=fr: .* allowed: de, en, zh"),
+        (
+            ["librispeech:174/50561/174-50561-0000", "--data", "data", "--language", "fr"],
+            "LANGUAGE=fr: .* allowed: de, en, zh",
+        ),
+        (
+            ["tau:concatenated_resampled/airport-lisbon-1000-0-a.wav", "--data", "data"],
+            "tau: whisper-base can only transcribe",
+        ),
+    ],
+)
+def test_explain_refuses_what_a_run_refuses(
+    words: list[str], said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    task_folders.write_clip(tmp_path / "a.wav", seconds=1.0)
+    task_folders.build_librispeech(tmp_path / "data" / "LibriSpeech")
+    task_folders.build_tau(tmp_path / "data" / "TAU")
+    code, shown = explain(*words, "--model-path", folder)
+    assert code == 2
+    assert re.search(said, shown)
+
+
+def test_a_plan_says_what_a_run_would_refuse(folder: Path, tmp_path: Path, no_env: Any) -> None:
+    task_folders.build_librispeech(tmp_path / "LibriSpeech")
+    task_folders.build_tau(tmp_path / "TAU")
+    given = ("--data", tmp_path, "--model", "whisper-base", "--model-path", folder, "--methods", "base", "--plan")
+    code, said = call("sweep", "librispeech", "tau", *given, "--language", "fr")
+    assert code != 0
+    assert "tau: cannot be run: whisper-base can only transcribe" in said
+    assert "librispeech: cannot be run: LANGUAGE=fr" in said

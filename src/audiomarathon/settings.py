@@ -89,10 +89,11 @@ def _backends(text: str) -> str:
     return ",".join(name for name in _BACKENDS if name in names)
 
 
+#: What desktops set LANGUAGE to: locales such as en_US:en, de: or C. They say nothing about the speech.
+_LOCALES = re.compile(r"C|POSIX|(?=.*[_:.@-])[A-Za-z:][A-Za-z0-9_:.@-]*")
+
+
 def _language(text: str) -> str:
-    # Desktops set LANGUAGE too, to locales such as en_US:en or pt_BR.UTF-8. They say nothing about the speech.
-    if re.fullmatch(r"[a-z]{2,3}([_:.@-][A-Za-z0-9]+)+:?", text):
-        return ""
     if text.lower() not in LANGUAGES:
         raise ValueError
     return text.lower()
@@ -308,6 +309,8 @@ class RunSettings:
             values["data_paths"] = tuple(sorted(paths.items()))
         for setting in settings_fields():
             name, text = setting.metadata["env"], env.get(setting.metadata["env"], "")
+            if name == "LANGUAGE" and _LOCALES.fullmatch(text.strip()):
+                text = ""
             flag, written = flags.pop(setting.name, None), file.pop(setting.name, None)
             if flag is not None:
                 name, text = flag_of(setting), flag

@@ -19,7 +19,7 @@ from audiomarathon.text import did_you_mean
 if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample, Task
 
-_SETTINGS = ("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
+_SETTINGS = ("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed", "language")
 _PLACES = {"input": "\nat input"}
 _MAX_NEW_TOKENS = 64  # token limit of a reply about the user's own files
 
@@ -78,6 +78,7 @@ def explain(
     from audiomarathon.engine.answer import generations
     from audiomarathon.engine.batches import sample_seed
     from audiomarathon.engine.engine import open_local
+    from audiomarathon.engine.setup import check_able, find_setup
     from audiomarathon.models.prompt import Prompt, by_clip
     from audiomarathon.report.explain import Clip, Strip, draw, shares_kept
 
@@ -88,7 +89,13 @@ def explain(
     chosen = [as_method(name, settings) for name in names]
     for path in question.clips:
         audio.probe(path)
-    lm = open_local(model, settings, chosen).lm
+    setup = find_setup(model, settings, chosen)
+    language = settings.language or (question.task.language if question.task else "en")
+    if question.task is not None:
+        check_able(setup.spec, setup.checkpoint.path, question.task, settings)
+    elif setup.spec.load_family().transcribes_only:
+        setup.spec.load_family().check_language(setup.checkpoint.path, language)
+    lm = open_local(model, settings, chosen, setup=setup).lm
     waves = tuple(audio.decode(path, lm.sampling_rate) for path in question.clips)
     clips = [
         Clip(path.name, wave, lm.sampling_rate, question.events if index == 0 else ())
@@ -97,7 +104,6 @@ def explain(
     id_ = question.title.splitlines()[0].partition(":")[2]
     seed = sample_seed(settings.seed, id_)
     transcribes = question.task is not None and question.task.transcribes
-    language = settings.language or (question.task.language if question.task else "en")
     inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcribes, language)])
     limit = settings.max_new_tokens or (question.task.max_new_tokens if question.task else _MAX_NEW_TOKENS)
     strips = []
@@ -126,7 +132,9 @@ def _question(given: list[str], task: str | None, prompt: str | None, model: str
     spec = get_model(model)
     if missing := [name for name in given if not Path(name).exists()]:
         raise SettingsError(f"{missing[0]}: no such file; to name a sample of a task, write task:id or add --task")
-    if prompt is None and not spec.remote and spec.load_family().transcribes_only:
+    if not spec.remote and spec.load_family().transcribes_only:
+        if prompt is not None:
+            raise SettingsError(f"--prompt: {spec.key} can only transcribe and reads no question; leave it out")
         prompt = "transcript"
     if prompt is None:
         raise SettingsError(f"{given[0]}: --prompt is required for your own audio file")

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
 
 
+#: What drops states of an encoder-decoder; for messages.
+STATES_DROPPED_BY = "random, frame, merge_adjacent, merge_frame, at the input (--at input)"
+
+
 def kept_count(total: int, ratio: float) -> int:
     """Return k, the number of audio tokens to keep of `total` when the fraction `ratio` is removed.
 

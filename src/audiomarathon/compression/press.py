@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.compression.layers import has_windows
-from audiomarathon.compression.method import Method, kept_count
+from audiomarathon.compression.method import STATES_DROPPED_BY, Method, kept_count
 from audiomarathon.errors import MethodError
 from audiomarathon.models.trace import Trace
 
@@ -112,7 +112,7 @@ class KVPress(Method):
         if getattr(config, "is_encoder_decoder", False):
             raise MethodError(
                 f"{self.key}: presses do not shrink the cross-attention's cache of an encoder-decoder; "
-                "allowed here: random, frame, merge_adjacent, merge_frame, at the input (--at input)"
+                f"allowed here: {STATES_DROPPED_BY}"
             )
         if has_windows(config):
             raise MethodError(

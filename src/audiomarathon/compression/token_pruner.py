@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.compression.layers import cached, has_windows, source_of, window_of
-from audiomarathon.compression.method import Method, kept_count, plain
+from audiomarathon.compression.method import STATES_DROPPED_BY, Method, kept_count, plain
 from audiomarathon.errors import MethodError
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.trace import Trace
@@ -144,10 +144,10 @@ class TokenPruner(Method):
 
     def check_config(self, config: Any) -> None:
         """Refuse a `layer` that the model lacks, or at which the method cannot drop tokens."""
-        if getattr(config, "is_encoder_decoder", False) and self.at != "input":
+        if getattr(config, "is_encoder_decoder", False) and (self.at != "input" or self.scored):
             raise MethodError(
-                f"{self.key}: the decoder hears the audio by cross-attention, so its layers hold no audio tokens; "
-                "allowed: PRUNE_AT=input (--at input)"
+                f"{self.key}: the decoder hears the audio by cross-attention, so its layers hold no audio tokens"
+                f"{' to rank' * self.scored}; allowed here: {STATES_DROPPED_BY}"
             )
         if self.at == "input":
             self._check_input(config)

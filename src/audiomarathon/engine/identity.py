@@ -13,7 +13,7 @@ from audiomarathon.benchmarks import Loaded, Task
 from audiomarathon.benchmarks.fingerprint import fingerprint
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
-from audiomarathon.engine.setup import Setup
+from audiomarathon.engine.setup import Setup, language_of
 from audiomarathon.engine.source import source_hash
 from audiomarathon.runs.folder import CODE, RunFolder
 from audiomarathon.scoring.scorer import Scorer
@@ -26,11 +26,6 @@ def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, Ru
     root = setup.settings.results / task.key / setup.checkpoint.folder_name
     fits = task.scorer.fits
     return [(method, RunFolder(root / method.label, {**shared, **_method(method)}, fits)) for method in setup.methods]
-
-
-def language_of(settings: RunSettings, task: Task) -> str:
-    """Return the language in which a model is to transcribe the task's speech."""
-    return settings.language or task.language
 
 
 def _method(method: Method) -> dict[str, Any]:
@@ -53,7 +48,7 @@ def _timed_as(settings: RunSettings) -> dict[str, str]:
 
 def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
     """Return the fields of the identity that all settings of a task share."""
-    settings, hardware = setup.settings, setup.hardware
+    settings, hardware, language = setup.settings, setup.hardware, language_of(setup.spec, task, setup.settings)
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
     control = read_manifest(data.folder).control
     return {
@@ -67,7 +62,7 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
         "max_new_tokens": settings.max_new_tokens or task.max_new_tokens,
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
-        **({"language": language} if task.transcribes and (language := language_of(settings, task)) != "en" else {}),
+        **({"language": language} if language not in ("", "en") else {}),  # older runs are in English
         "device": hardware.name if settings.timing else None,
         **(_timed_as(settings) if settings.timing and hardware.on_gpu else {}),
         **_code("task", {task.key: task}, without=Scorer),  # scorers may change: they judge stored replies again

@@ -23,10 +23,10 @@ from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
-from audiomarathon.engine.identity import language_of, run_folders
+from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
-from audiomarathon.engine.setup import Setup, find_setup
+from audiomarathon.engine.setup import Setup, check_able, find_setup, language_of
 from audiomarathon.errors import DataError, ModelError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
 from audiomarathon.models.registry import get_model
@@ -231,16 +231,7 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
     """
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
-    if not setup.spec.remote and setup.spec.load_family().transcribes_only and not task.transcribes:
-        able = "tasks that ask for a transcript only (librispeech; of your own, with transcript and without question)"
-        raise SettingsError(f"{task.key}: {setup.spec.key} can only transcribe; allowed: {able}")
-    if settings.save_attn and not setup.spec.remote and setup.spec.load_family().cross:
-        why = "hears by cross-attention, which is not captured"
-        raise SettingsError(
-            f"SAVE_ATTN=1: {setup.spec.key} {why}; allowed: models with audio tokens in the LLM's prompt"
-        )
-    if task.transcribes and not setup.spec.remote:
-        setup.spec.load_family().check_language(setup.checkpoint.path, language_of(settings, task))
+    check_able(setup.spec, setup.checkpoint.path, task, settings)
     without_clips, spec = sum(not sample.clips for sample in samples), setup.spec
     if without_clips and not spec.remote and not spec.load_family().text_only:
         found = f"{task.key}: {without_clips} of {len(samples)} samples have no clips"
@@ -310,6 +301,7 @@ def run_task(
     clips, on_gpu = clip_hashes(samples), bool(settings.timing) and setup.hardware.on_gpu
     auto = settings.batch_size == AUTO
     sizes = planned_sizes(setup, samples) if auto and engine is not None else {}
+    language = language_of(setup.spec, task, settings)
     plan = Plan(
         task,
         samples,
@@ -320,7 +312,7 @@ def run_task(
         sizes=sizes,
         warm=on_gpu and settings.timing != COLD,
         profiled=frozenset(sample.id for sample in samples[: settings.busy_samples * on_gpu]),
-        language=language_of(settings, task),
+        language=language or task.language,
         session=f"{now()} {os.getpid()}",  # two runs may start in one second
         clips=clips,
         control=(read_manifest(data.folder).control or {}).get("kind"),
@@ -340,8 +332,10 @@ def run_task(
                 job.folder.write_corpus(corpus)
         finished = stack.enter_context(following(trackers or [], task, jobs, setup.checkpoint.folder_name, clips, say))
         keep_records = settings.attn_only and all(job.folder.done(clips) >= {*clips} for job in jobs)
-        if plan.language != task.language:
-            say(f"{task.key}: LANGUAGE={plan.language}, but the task's speech is in {task.language}")
+        if language not in ("", task.language):
+            say(f"{task.key}: LANGUAGE={language}, but the task's speech is in {task.language}")
+        elif settings.language and task.transcribes and not language:
+            say(f"{task.key}: {setup.spec.key} is told no language, so LANGUAGE={settings.language} changes nothing")
         if settings.save_attn and isinstance(engine, LocalEngine):
             check_layers(engine.lm, settings.attn_layers)
         if engine is not None and not keep_records:

@@ -15,6 +15,7 @@ from audiomarathon.models.registry import ModelSpec, get_local_model
 from audiomarathon.settings import RunSettings
 
 if TYPE_CHECKING:
+    from audiomarathon.benchmarks import Task
     from audiomarathon.models.audio_lm import AudioLM
 
 
@@ -42,6 +43,45 @@ class Setup:
     settings: RunSettings
     methods: Sequence[Method]
     spec: ModelSpec
+
+
+def language_of(spec: ModelSpec, task: Task, settings: RunSettings) -> str:
+    """Return the language that a model is told when it transcribes the task's speech; "" if it is told none."""
+    named = task.transcribes and not spec.remote and spec.load_family().names_language
+    return settings.language or task.language if named else ""
+
+
+def check_able(spec: ModelSpec, folder: Path | None, task: Task, settings: RunSettings) -> None:
+    """Refuse a task that a model cannot do under these settings, before its weights are loaded.
+
+    Parameters
+    ----------
+    folder
+        The checkpoint's folder; None if it is not on this machine. Then what only its files tell is not checked.
+
+    Raises
+    ------
+    ModelError, SettingsError
+        The model can only transcribe, does not know the language, or the like; the message says what is allowed.
+    """
+    if spec.remote:
+        return
+    family = spec.load_family()
+    if family.transcribes_only and not task.transcribes:
+        able = "tasks that ask for a transcript only (librispeech; of your own, with transcript and without question)"
+        raise SettingsError(f"{task.key}: {spec.key} can only transcribe; allowed: {able}")
+    if settings.save_attn and family.cross:
+        why = "hears by cross-attention, which is not captured"
+        raise SettingsError(f"SAVE_ATTN=1: {spec.key} {why}; allowed: models with audio tokens in the LLM's prompt")
+    if folder is None or not folder.is_dir():
+        return
+    if language := language_of(spec, task, settings):
+        family.check_language(folder, language)
+    if 0 < (most := family.longest_reply(folder)) < settings.decode_tokens:
+        raise SettingsError(
+            f"DECODE_TOKENS={settings.decode_tokens}: {spec.key} ends a window's transcript after {most} tokens; "
+            f"allowed: 0, 2–{most}"
+        )
 
 
 def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup:

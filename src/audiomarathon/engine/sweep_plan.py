@@ -21,7 +21,7 @@ from audiomarathon.costs.flops import drops_of
 from audiomarathon.engine.batches import WARM_PASS_TOKENS, audio_seconds
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import check_batch_size, load_task
-from audiomarathon.engine.setup import Hardware, Setup, find_hardware
+from audiomarathon.engine.setup import Hardware, Setup, check_able, find_hardware
 from audiomarathon.errors import AudioMarathonError, ModelError, RecordError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec
@@ -196,6 +196,7 @@ def _part(
 ) -> _Part:
     """Plan one task. If an error would stop the task, its line says so. `speeds` are TFLOP/s and GB/s."""
     try:
+        check_able(spec, setup.checkpoint.path if setup else None, task, settings)
         data = load_task(task, settings, say)
         folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
         samples = select(data.samples, settings.limit, settings.seed, settings.samples)

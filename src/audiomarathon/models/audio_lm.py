@@ -47,6 +47,8 @@ class AudioLM:
     samples is refused before the model is loaded."""
     transcribes_only: ClassVar[bool] = False
     """Whether the model can only transcribe. Other tasks are refused before the model is loaded."""
+    names_language: ClassVar[bool] = False
+    """Whether a request for a transcript names the language of the speech. If not, LANGUAGE does nothing."""
     cross: ClassVar[bool] = False
     """Whether the decoder hears the audio by cross-attention (an encoder-decoder): audio is not in its prompt."""
     other_kinds: ClassVar[str] = "name the model that fits; `audiomarathon list models` shows all"
@@ -318,6 +320,11 @@ class AudioLM:
         ModelError
             The model does not know the language; the message lists those that it knows.
         """
+
+    @classmethod
+    def longest_reply(cls, folder: Path) -> int:  # noqa: ARG003
+        """Return after how many tokens the family ends a reply, whatever MAX_NEW_TOKENS says; 0 if it does not."""
+        return 0
 
     def transcript(self, tokens: Sequence[int]) -> str | None:  # noqa: ARG002
         """Return the transcript inside a reply if the family documents how to extract it, else None."""

@@ -38,11 +38,18 @@ class Voxtral(AudioLM):
     architecture: ClassVar[Any] = VoxtralForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("voxtral",)
     encoder_window_seconds: ClassVar[float] = 30.0
+    names_language: ClassVar[bool] = True
 
     @classmethod
     def check_folder(cls, path: Path) -> None:  # noqa: ARG003
         """Refuse a machine without mistral-common; see :meth:`AudioLM.check_folder`."""
         check_installed("mistral_common", "voxtral")
+
+    @classmethod
+    def check_language(cls, folder: Path, language: str) -> None:  # noqa: ARG003
+        """Refuse a code that mistral-common refuses for every clip; see :meth:`AudioLM.check_language`."""
+        if len(language) != 2:
+            raise ModelError(f"LANGUAGE={language}: not one of Voxtral's; allowed: codes of two letters (ISO 639-1)")
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:

@@ -28,8 +28,10 @@ from transformers import (
 )
 
 from audiomarathon.errors import ModelError
+from audiomarathon.files import json_object
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Reply
+from audiomarathon.models.loading import loading
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _SEARCHED_S = 5.0  # seconds before a window's end in which the quietest moment is sought
@@ -45,6 +47,7 @@ class Whisper(AudioLM):
     encoder_window_seconds: ClassVar[float] = 30.0
     text_only: ClassVar[bool] = False
     transcribes_only: ClassVar[bool] = True
+    names_language: ClassVar[bool] = True
     cross: ClassVar[bool] = True
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -85,7 +88,29 @@ class Whisper(AudioLM):
     @classmethod
     def check_language(cls, folder: Path, language: str) -> None:
         """Refuse a language that the checkpoint does not know; see :meth:`AudioLM.check_language`."""
-        _spoken(GenerationConfig.from_pretrained(folder), language)
+        with loading(folder, cls.title):
+            cls.refuse_other_kinds(folder)
+            cls.check_folder(folder)
+            known = GenerationConfig.from_pretrained(folder)
+        _spoken(known, language)
+
+    @classmethod
+    def check_folder(cls, path: Path) -> None:
+        """Refuse a generation config without the forced tokens; see :meth:`AudioLM.check_folder`."""
+        file = path / "generation_config.json"
+        known = (json_object(file.read_bytes()) if file.is_file() else None) or {}
+        wanted = ("no_timestamps_token_id", *("lang_to_id", "task_to_id") * bool(known.get("is_multilingual", True)))
+        if lacking := ", ".join(name for name in wanted if not known.get(name)):
+            found = f"lacks {lacking}" if file.is_file() else "no such file"
+            raise ModelError(
+                f"{file}: {found}, so the decoder's first tokens are unknown; "
+                "copy the file from the published checkpoint that this one was made from"
+            )
+
+    @classmethod
+    def longest_reply(cls, folder: Path) -> int:
+        """Return OpenAI's own limit of a window (`DecodingOptions.sample_len`): half of the decoder's positions."""
+        return int(cls.read_config(folder).max_target_positions) // 2
 
     def forced(self, language: str) -> list[int]:
         """Return the tokens with which the decoder's prompt begins.
@@ -152,8 +177,7 @@ class Whisper(AudioLM):
     ) -> tuple[torch.Tensor, Any]:
         """Generate with the checkpoint's own lists of suppressed tokens; see :meth:`AudioLM.call`."""
         forced = inputs.tensors["decoder_input_ids"]
-        # OpenAI's own limit of a window (`DecodingOptions.sample_len`): half of the decoder's positions.
-        config.max_new_tokens = min(config.max_new_tokens, self.model.config.max_target_positions // 2)
+        config.max_new_tokens = min(config.max_new_tokens, self.model.config.max_target_positions // 2)  # longest_reply
         config.decoder_start_token_id = self.model.config.decoder_start_token_id
         config.suppress_tokens = self.published.suppress_tokens or None
         config.begin_suppress_tokens = self.published.begin_suppress_tokens or None
@@ -222,7 +246,7 @@ def _spoken(known: GenerationConfig, language: str) -> list[int]:
         if language != "en":
             raise ModelError(f"LANGUAGE={language}: this checkpoint hears English only; allowed: en")
         return [known.no_timestamps_token_id]
-    tokens = {name.strip("<|>"): token for name, token in getattr(known, "lang_to_id", {}).items()}
+    tokens = {name.strip("<|>"): token for name, token in known.lang_to_id.items()}
     if language not in tokens:
         names = ", ".join(sorted(tokens))
         raise ModelError(f"LANGUAGE={language}: not one of this checkpoint's languages; allowed: {names}")
