@@ -18,6 +18,7 @@ import torch
 from builders import records_in
 from conftest import call, noise
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import WhisperFeatureExtractor
 
 from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.certificate import certify
@@ -329,6 +330,12 @@ class TestRuns:
         monkeypatch.setattr(Whisper, "load", None)
         with pytest.raises(ModelError, match=rf"generation_config.json: .*{lacking or 'no such file'}.* copy the file"):
             go(model_path=str(file.parent))
+
+    def test_features_of_another_size_are_refused_when_it_is_loaded(self, folder: Path, tmp_path: Path) -> None:
+        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+        WhisperFeatureExtractor(feature_size=128).save_pretrained(copy)
+        with pytest.raises(ModelError, match="makes 128 mel bands, but the model hears 80"):
+            Whisper.load(copy, device="cpu", dtype="float32", attn_implementation="sdpa")
 
     def test_another_kind_of_checkpoint_is_named(self, go: Callable[..., list[Any]], tiny_checkpoint: Path) -> None:
         with pytest.raises(ModelError, match="model type 'qwen2_5_omni', not 'whisper'"):
