@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,12 +18,14 @@ from conftest import call
 from task_folders import write_clip
 
 from audiomarathon import load_runs
+from audiomarathon.errors import DataError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
 
 import demo
 import speech
 import whisper_base
+import words
 
 TEXTS = {
     "en": "please hold the line now", "es": "por favor espere un momento", "fr": "veuillez garder la ligne ouverte",
@@ -159,6 +162,26 @@ class TestSpeech:
         assert speech.main([str(tmp_path / "fr"), "--language", "fr"]) == 1
         assert "apt-get install asterisk-core-sounds-fr-wav" in capsys.readouterr().err
         assert not (tmp_path / "fr").exists()
+
+
+class TestWords:
+    CLIP = words.Clip(tuple(words.Word(text, 0.0, 1.0, False) for text in ["please", "hold", "the", "line"]), 4.0, 0.0)
+
+    @pytest.mark.parametrize(
+        ("reply", "gone"),
+        [("Please hold the line.", ""), ("hold a line", "please the"), ("", "please hold the line"),
+         ("please hold the line line line", "")],
+    )  # fmt: skip
+    def test_a_word_is_lost_if_it_is_deleted_or_replaced(self, reply: str, gone: str) -> None:
+        flags = words.lost(self.CLIP, reply, "en")
+        assert [word.text for word, is_lost in zip(self.CLIP.words, flags, strict=True) if is_lost] == gone.split()
+
+    @pytest.mark.parametrize("row", [{"id": "a"}, {"id": "other", "prompts": []}, {}])
+    def test_rows_that_are_not_of_the_task_are_refused(self, tmp_path: Path, row: dict) -> None:
+        (file := tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+        base = SimpleNamespace(records={"a": None})
+        with pytest.raises(DataError, match=r"rows.jsonl: no row of a that says its prompts"):
+            words.tables({"base-0": base}, file)  # type: ignore[dict-item]
 
 
 @pytest.mark.real

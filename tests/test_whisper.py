@@ -18,6 +18,7 @@ import torch
 from builders import records_in
 from conftest import call, noise
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import WhisperFeatureExtractor
 
 from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.certificate import certify
@@ -31,10 +32,12 @@ from audiomarathon.costs.flops import count_cost
 from audiomarathon.encoders.encoder import load_encoder
 from audiomarathon.engine.engine import open_local
 from audiomarathon.engine.run import run
+from audiomarathon.engine.sweep_plan import Calls, Todo, from_flops
 from audiomarathon.errors import MethodError, ModelError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.registry import get_model
 from audiomarathon.models.whisper import Whisper
 from audiomarathon.records import Record
 from audiomarathon.report.explain import shares_kept
@@ -254,6 +257,17 @@ class TestCosts:
         head = lm.model.proj_out.weight.numel()
         assert count_cost(lm).weight_bytes == 4 * (sum(p.numel() for p in read.values()) + head)
 
+    @pytest.mark.parametrize(("seconds", "windows"), [(0.1, 1), (5.0, 1), (30.0, 1), (31.0, 2)])
+    def test_a_plan_counts_whole_windows(self, folder: Path, lm: Whisper, seconds: float, windows: int) -> None:
+        facts, method = model_facts(folder, 4, Whisper), at_input("frame", 0.5)
+        inputs = lm.prepare([Prompt("", (noise(seconds),))])
+        assert facts.cost.prompt(seconds, 50)[0] == inputs.prompt_tokens[0] == windows * 1504
+        todo = Todo(1, seconds, (seconds,), ((method, (seconds,)),), 0)
+        planned = from_flops(facts, get_model("whisper-base"), todo, (1e-12, 1e9), 0, Calls((), 1))  # 1 FLOP/s
+        record = Record("a", prompt_tokens=inputs.prompt_tokens[0], audio_tokens=inputs.audio_tokens[0],
+                        clip_seconds=seconds)  # fmt: skip
+        assert planned == pytest.approx(flops_of(facts.cost, Drops(0, 0.5), record, encoder=True), rel=0.001)
+
     def test_the_plans_config_agrees(self, folder: Path, lm: Whisper) -> None:
         facts, cost = model_facts(folder, 4, Whisper), count_cost(lm)
         record = Record("a", prompt_tokens=3 * 1504, audio_tokens=4000)
@@ -316,6 +330,12 @@ class TestRuns:
         monkeypatch.setattr(Whisper, "load", None)
         with pytest.raises(ModelError, match=rf"generation_config.json: .*{lacking or 'no such file'}.* copy the file"):
             go(model_path=str(file.parent))
+
+    def test_features_of_another_size_are_refused_when_it_is_loaded(self, folder: Path, tmp_path: Path) -> None:
+        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+        WhisperFeatureExtractor(feature_size=128).save_pretrained(copy)
+        with pytest.raises(ModelError, match="makes 128 mel bands, but the model hears 80"):
+            Whisper.load(copy, device="cpu", dtype="float32", attn_implementation="sdpa")
 
     def test_another_kind_of_checkpoint_is_named(self, go: Callable[..., list[Any]], tiny_checkpoint: Path) -> None:
         with pytest.raises(ModelError, match="model type 'qwen2_5_omni', not 'whisper'"):

@@ -9,12 +9,12 @@ estimated: words share their prompt's time by their letters.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jiwer
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from audiomarathon.audio.decode import decode
 from audiomarathon.compression.method import Base
 from audiomarathon.errors import AudioMarathonError, DataError
+from audiomarathon.files import json_object
 from audiomarathon.metrics.normalise import units_of
 from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, Sums, ratio
 from audiomarathon.metrics.wer import TranscriptErrors, transcript_errors
@@ -189,10 +190,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a task that `speech.py` wrote."""
+    found = [json_object(line.encode()) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [row for row in found if row is not None and "id" in row]
+
+
 def tables(runs: Mapping[str, Run], rows: Path) -> list[str]:
     """Return the lines of all tables, for the samples that every run has answered."""
     base = runs[Base().label]
     ids = [id_ for id_ in base.records if all(id_ in one.records for one in runs.values())]
+    known = {str(row["id"]): row for row in read_rows(rows)}
+    if lacking := [id_ for id_ in ids if "prompts" not in known.get(id_, ())]:
+        raise DataError(f"{rows}: no row of {lacking[0]} that says its prompts; allowed: rows that speech.py wrote")
+    if not ids:
+        raise DataError(f"{rows}: no clip was answered under every setting, so nothing can be compared yet")
     language = str(base.records[ids[0]].reference["language"])
     clusters = {id_: base.records[id_].cluster for id_ in ids}
     replies = {label: {id_: one.records[id_].reply or "" for id_ in ids} for label, one in runs.items()}
@@ -203,7 +215,6 @@ def tables(runs: Mapping[str, Run], rows: Path) -> list[str]:
         }
         for label, texts in replies.items()
     }
-    known = {str(row["id"]): row for row in map(json.loads, rows.read_text(encoding="utf-8").splitlines())}
     clips = {id_: Clip.of(known[id_], rows.parent, language) for id_ in ids}
     total = {label: sum(one.errors for one in own.values()) for label, own in errors.items()}
     words = sum(len(clip.words) for clip in clips.values())

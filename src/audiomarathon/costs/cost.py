@@ -95,6 +95,17 @@ class Cost:
         met = 1 - (1 - self.experts_per_token / self.experts) ** batch if self.experts else 0.0
         return self.weight_bytes + met * self.expert_bytes + batch * kv_bytes
 
+    def prompt(self, clip_seconds: float, tokens_per_second: float) -> tuple[int, int]:
+        """Estimate the tokens of a clip's prompt, and how many of them a method may drop.
+
+        Those of an encoder-decoder fill whole windows, since it stores the states of padding too.
+        """
+        if self.window_tokens:
+            windows = max(1, math.ceil(clip_seconds / self.encoder_window_seconds))
+            return windows * self.window_tokens, windows * self.window_states
+        audio = math.ceil(clip_seconds * tokens_per_second)
+        return audio + TEXT_TOKENS, audio
+
     def encoder(self, clip_seconds: float) -> float:
         """Return the audio tower's FLOPs for a clip, which is padded to whole windows."""
         assert self.encoder_flops_per_second is not None

@@ -55,7 +55,7 @@ class MemoryPlan:
     def need(self, seconds: float) -> tuple[int, dict[str, float]]:
         """Return the prompt's tokens for `seconds` of audio (batch 1, nothing dropped), and the bytes by part."""
         heard = min(seconds, self.spec.heard_seconds or math.inf)
-        tokens = math.ceil(heard * self.spec.tokens_per_second) + TEXT_TOKENS
+        tokens, _audio = self.facts.cost.prompt(heard, self.spec.tokens_per_second)
         return tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES}
 
     def fits(self, seconds: float) -> bool | None:

@@ -255,7 +255,7 @@ def planned_sizes(setup: Setup, samples: Sequence[Sample]) -> dict[str, int]:
     This estimates; a batch that does not fit is halved (:mod:`.evaluate`). Call it after the model is loaded.
     """
     from audiomarathon.costs.config_facts import DTYPE_BYTES, model_facts
-    from audiomarathon.costs.cost import TEXT_TOKENS, Drops
+    from audiomarathon.costs.cost import Drops
     from audiomarathon.costs.flops import drops_of
     from audiomarathon.costs.memory_plan import MOST_IN_BATCH, largest_batch, room_left
     from audiomarathon.engine.batches import audio_seconds
@@ -266,11 +266,11 @@ def planned_sizes(setup: Setup, samples: Sequence[Sample]) -> dict[str, int]:
     except ModelError:  # its config does not say how large the model is, so begin with the largest batch
         return {method.label: MOST_IN_BATCH for method in setup.methods}
     longest = max(audio_seconds(sample.clips, spec.heard_seconds or math.inf) for sample in samples)
-    audio, room = math.ceil(longest * spec.tokens_per_second), room_left(setup.settings)
+    (prompt, audio), room = facts.cost.prompt(longest, spec.tokens_per_second), room_left(setup.settings)
     sizes = dict[str, int]()
     for method in setup.methods:
         drops = drops_of(method) or Drops()
-        tokens = max(drops.tokens(len(facts.cost.flops_per_token_per_layer), audio + TEXT_TOKENS, audio))
+        tokens = max(drops.tokens(len(facts.cost.flops_per_token_per_layer), prompt, audio))
         sizes[method.label] = largest_batch(facts, tokens, room)
     return sizes
 

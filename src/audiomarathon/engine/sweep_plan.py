@@ -16,7 +16,7 @@ from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
-from audiomarathon.costs.cost import TEXT_TOKENS, Drops, ideal_speed_up
+from audiomarathon.costs.cost import Drops, flops_of, ideal_speed_up
 from audiomarathon.costs.flops import drops_of
 from audiomarathon.engine.batches import WARM_PASS_TOKENS, audio_seconds
 from audiomarathon.engine.identity import run_folders
@@ -306,21 +306,20 @@ def from_flops(
 ) -> float:
     """Estimate the seconds of the remaining work from FLOPs. `speeds` are TFLOP/s and GB/s (to read weights)."""
     flops, bandwidth = speeds[0] * 1e12, speeds[1] * 1e9
-    layers = len(facts.cost.flops_per_token_per_layer)
     prefills, tokens = 1 + len(calls.further), new_tokens + sum(calls.further)
     total = calls.towers * sum(facts.cost.encoder(seconds) for seconds in todo.heard) / flops
     for method, durations in todo.durations:
         drops = drops_of(method) or Drops()
         for seconds in durations:
-            audio = math.ceil(seconds * spec.tokens_per_second)
-            prompt = drops.tokens(layers, audio + TEXT_TOKENS, audio)
-            total += prefills * facts.cost.llm_prefill(prompt) / flops + tokens * facts.weight_bytes / bandwidth
+            prompt, audio = facts.cost.prompt(seconds, spec.tokens_per_second)
+            prefill = flops_of(facts.cost, drops, Record("", prompt_tokens=prompt, audio_tokens=audio))
+            total += prefills * prefill / flops + tokens * facts.weight_bytes / bandwidth
     return total
 
 
 def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int) -> str:
     """Return a line about the memory that a batch needs if all its clips are as long as the longest clip."""
-    tokens = math.ceil(longest * spec.tokens_per_second) + TEXT_TOKENS
+    tokens, _audio = facts.cost.prompt(longest, spec.tokens_per_second)
     parts = facts.memory(tokens, batch)
     shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
     where = f"at the longest clip ({longest:.0f} s, {tokens:,} tokens)" + f" in batches of {batch}" * (batch > 1)

@@ -53,6 +53,12 @@ class Whisper(AudioLM):
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         self.published = model.generation_config
         super().__init__(model, tokenizer, feature_extractor)
+        heard, made = model.config.num_mel_bins, feature_extractor.feature_size
+        if heard != made:
+            raise ModelError(
+                f"preprocessor_config.json makes {made} mel bands, but the model hears {heard}; copy the file from the "
+                "published checkpoint that this one was made from"
+            )
         self.window_states: int = model.config.max_source_positions
         self.samples_per_state = feature_extractor.n_samples // self.window_states
 
