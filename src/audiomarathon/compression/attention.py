@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-_MIXED = hasattr(torch.ops.aten.bmm, "dtype") and not torch.version.hip
-"""Whether this PyTorch (2.8 or later, with CUDA) multiplies half precisions into float32."""
+from audiomarathon.models.kernels import products
+
 _WRAPPERS: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
 
 
@@ -80,7 +80,7 @@ class Attention:
         batch, heads, length, size = self.query.shape
         seen = self.key.shape[2] - length + start + count
         query = self.query[:, :, start : start + count].reshape(batch, self.key.shape[1], -1, size)
-        logits = _products(query, self.key[:, :, :seen], self.scaling)  # (B, Hkv, H / Hkv · count, seen)
+        logits = products(query, self.key[:, :, :seen], self.scaling)  # (B, Hkv, H / Hkv · count, seen)
         if self.softcap is not None:
             logits = (logits / self.softcap).tanh() * self.softcap
         return self._masked(logits.view(batch, heads, count, seen), start).softmax(-1)
@@ -96,18 +96,6 @@ class Attention:
         if self.mask is None:
             return logits
         return logits.masked_fill_(~self.mask[:, None, None, :seen].bool(), -torch.inf)
-
-
-def _products(query: torch.Tensor, key: torch.Tensor, scaling: float) -> torch.Tensor:
-    """Return scaled products of queries (B, Hkv, n, d) and keys (B, Hkv, S, d) in float32, shape (B, Hkv, n, S).
-
-    On a GPU, half precisions are multiplied as they are, and summed in float32: the exact products take the tensor
-    cores, and no float32 copy of the keys.
-    """
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and _MIXED:
-        found = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), out_dtype=torch.float32)
-        return found.mul_(scaling).unflatten(0, key.shape[:2])  # type: ignore[no-any-return, no-untyped-call]
-    return (query.float() * scaling) @ key.float().transpose(-1, -2)
 
 
 @contextmanager

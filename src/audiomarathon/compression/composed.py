@@ -53,6 +53,11 @@ class Composed(Method):
         """The labels of the pruner and the press, joined by `+`."""
         return f"{self.first.label}+{self.second.label}"
 
+    @property
+    def decodes_statically(self) -> bool:
+        """Whether decode may run as a graph under both parts."""
+        return self.first.decodes_statically and self.second.decodes_statically
+
     def parts(self) -> dict[str, object]:
         """Return the objects of the pruner and of the press; see :meth:`Method.parts`."""
         return {**self.first.parts(), **self.second.parts()}

@@ -68,6 +68,8 @@ class Method(ABC):
     needs: ClassVar[str] = ""
     note: ClassVar[str] = ""
     batches: ClassVar[bool] = True
+    static_decode: ClassVar[bool] = False
+    """Whether decode needs nothing from the method but what its trace says, so that it may run as a graph."""
 
     ratio: float = 0.0
 
@@ -95,7 +97,7 @@ class Method(ABC):
             in order.
         """
         try:
-            done = lm.generate(inputs, self.applied_to(lm, inputs), **options)
+            done = lm.generate(inputs, self.applied_to(lm, inputs), static=self.decodes_statically, **options)
         except LogitsError as error:
             raise LogitsError(f"{self.label}: {error}") from None
         if done.expected_lengths not in (None, done.kv_lengths):
@@ -127,6 +129,12 @@ class Method(ABC):
         self.check_config(lm.decoder.config)
 
     @property
+    def decodes_statically(self) -> bool:
+        """Whether decode may run as a graph: `static_decode`, unless a subclass applies the method in its own way."""
+        says: Any = next(kind for kind in type(self).__mro__ if "static_decode" in vars(kind))
+        return bool(says.static_decode) and says.applied_to is type(self).applied_to
+
+    @property
     def label(self) -> str:
         """Name for folders and tables, such as `frame-0.5-layer2`."""
         layer, scope = getattr(self, "layer", None), getattr(self, "scope", "audio")
@@ -149,6 +157,7 @@ class Base(Method):
     key: ClassVar[str] = "base"
     title: ClassVar[str] = "nothing dropped; the reference"
     saves: ClassVar[str] = "–"
+    static_decode: ClassVar[bool] = True
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:  # noqa: ARG002

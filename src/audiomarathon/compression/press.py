@@ -94,6 +94,7 @@ class KVPress(Method):
     needs: ClassVar[str] = "full attention"
     note: ClassVar[str] = ONE_TOKEN
     by_head: ClassVar[bool] = False
+    static_decode: ClassVar[bool] = True
 
     scope: str = "audio"
 
@@ -146,6 +147,7 @@ class KVPress(Method):
             yield trace  # nothing to remove: no hook, so that ratio 0 is bit-identical to base
             return
         trace.expected_lengths = tuple(map(max, zip(*afters, strict=True)))
+        trace.entries = afters
         squeeze = _Squeeze(self, lm, inputs, trace, befores, afters)
         with ExitStack() as stack:
             squeeze.attach(stack)
@@ -247,6 +249,7 @@ class _Squeeze:
 
         after_handle = stack.enter_context(layer.register_forward_hook(after, with_kwargs=True))
         before_handle = stack.enter_context(layer.register_forward_pre_hook(before, with_kwargs=True))
+        self.trace.decode_hooks.append(before_handle)
 
     def _future(self, row: int, device: torch.device, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         cos, sin = self.lm.rotation(self.prompts[row], count)

@@ -91,6 +91,11 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         own = (begins + self._ranks.clamp(min=0)).clamp(max=stored - 1)  # the last head may be empty
         return own + torch.arange(len(own), device=own.device)[:, None, None] * stored
 
+    def by_head(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the prompt's keys and values, each head padded to the longest, and which entries are real."""
+        keys, values = (part.flatten(0, 2)[self.places] for part in (self.keys, self.values))
+        return keys, values, self.real
+
     def visible(self, more: int) -> torch.Tensor:
         """Tell which entries of the padded heads are real, and not padding: boolean, shape (B, Hkv, entries).
 
@@ -105,8 +110,8 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         """Add new entries to every head. Return all keys and values, padded, each of shape (B, Hkv, entries, d)."""
         self.new_keys = torch.cat([self.new_keys, key_states], dim=-2)
         self.new_values = torch.cat([self.new_values, value_states], dim=-2)
-        old = (part.flatten(0, 2)[self.places] for part in (self.keys, self.values))
-        keys, values = (torch.cat(pair, dim=-2) for pair in zip(old, (self.new_keys, self.new_values), strict=True))
+        pairs = zip(self.by_head(), (self.new_keys, self.new_values), strict=False)
+        keys, values = (torch.cat(pair, dim=-2) for pair in pairs)
         return keys, values
 
     def get_seq_length(self) -> int:

@@ -109,6 +109,7 @@ class TokenPruner(Method):
     scored: ClassVar[bool] = False
     ranks_by_attention: ClassVar[bool] = False
     sees_states: ClassVar[bool] = False
+    static_decode: ClassVar[bool] = True
 
     layer: int = 2
     at: str = "layer"
@@ -262,7 +263,8 @@ class TokenPruner(Method):
                         drop.keep(choose(entering))
                     seen.clear()
 
-            for handle in drop.attach(lm.decoder, self.first_layer, decide):
+            trace.decode_hooks += drop.attach(lm.decoder, self.first_layer, decide)
+            for handle in trace.decode_hooks:
                 stack.enter_context(handle)
             yield trace
             if not all(drop.inside):  # checked after the call, so that prefill does not wait for the GPU

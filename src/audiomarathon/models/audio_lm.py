@@ -12,12 +12,13 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LogitsProcessorList, WhisperFeatureExtractor
 
-from audiomarathon.errors import LogitsError, ModelError
+from audiomarathon.errors import LogitsError, ModelError, warn
 from audiomarathon.models.chat import audio_token, chat_text, conversation, template_in, with_audio_tokens
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.kernels import attention_kernels
 from audiomarathon.models.loading import check_loading, loading, pretrained
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.static_decode import EAGER, FEWEST, GRAPH, PositionProbe, decode, hooked, one_device
 from audiomarathon.models.timing import CacheProbe, StageTimer, TokenWatch, make_clock
 from audiomarathon.models.trace import Trace
 from audiomarathon.settings import SDPA_BACKENDS
@@ -62,6 +63,14 @@ class AudioLM:
     audio_token: int
     sdpa_backends: str = SDPA_BACKENDS
     """Kernels that :meth:`generate` lets sdpa use; see :func:`~audiomarathon.models.kernels.attention_kernels`."""
+    decode: str = EAGER
+    """How :meth:`generate` decodes: `eager` by transformers' loop, `graph` by :mod:`.static_decode` where it can."""
+    eager_because: ClassVar[str] = "its family does not say that a decode step needs no Python"
+    """Why decode of this family stays eager; "" if a static step of :mod:`.static_decode` does the same."""
+    rotations: ClassVar[tuple[str, ...]] = ("default", "linear", "llama3", "yarn")
+    """Kinds of rotary embedding that a static step can tabulate: those that look at each position alone."""
+    graph_pool: Any = None
+    """Memory that the graphs of all decode steps share; None before the first."""
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         self.model = model.eval()
@@ -290,6 +299,20 @@ class AudioLM:
         """Return the rotary embedding's arguments for text at `positions`, shape (1, count)."""
         return (positions,)
 
+    @property
+    def why_eager(self) -> str:
+        """Why decode of this model stays eager, whatever the method; "" if it may run as a graph."""
+        if self.eager_because:
+            return self.eager_because
+        config: Any = self.decoder.config
+        if "sliding_attention" in (getattr(config, "layer_types", None) or ()) or getattr(
+            config, "sliding_window", None
+        ):
+            return "it has layers with sliding windows"
+        if (kind := getattr(self.decoder.rotary_emb, "rope_type", "default")) not in self.rotations:
+            return f"its rotary embedding ({kind}) depends on the length of the whole sequence"
+        return "" if one_device(self) else "it is not on one CPU or one CUDA GPU"
+
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return a context manager to wrap a `generate` call, for what a family must change; by default, none."""
         return nullcontext()
@@ -343,6 +366,7 @@ class AudioLM:
         ignore_end: bool = False,
         keep_logits: bool = False,
         keep_entries: bool = False,
+        static: bool = False,
     ) -> Generation:
         """Generate greedily for a batch, in one timed pass.
 
@@ -359,11 +383,18 @@ class AudioLM:
             Whether to return every step's raw logits, shape (steps, B, vocabulary), on the CPU.
         keep_entries
             Whether to return which cache entries a press kept.
+        static
+            Whether the method lets decode run as a graph. It does if :attr:`decode` is `graph`, the model can
+            (:attr:`why_eager`), `max_new_tokens` is at least 4, and no hook watches the decoder.
         """
+        static = static and self.decode == GRAPH and max_new_tokens >= FEWEST and not self.why_eager
+        if static and (where := hooked(self.decoder)):
+            warn(f"DECODE=graph: {where} has a hook, which a graph would leave out, so decode stays eager")
+            static = False
         config = GenerationConfig(
             do_sample=False,
             num_beams=1,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=1 if static else max_new_tokens,
             eos_token_id=None if ignore_end else list(self.end_tokens),
             pad_token_id=self.tokenizer.pad_token_id,
             use_cache=True,
@@ -371,19 +402,39 @@ class AudioLM:
             output_logits=keep_logits,
         )
         timer = StageTimer(self.clock)
-        cache = CacheProbe()
+        cache, positions, logits = CacheProbe(), PositionProbe(), list[torch.Tensor]()
         watch = TokenWatch(timer.mark_first_token, cache.read)
         with ExitStack() as stack, torch.inference_mode():
             trace = stack.enter_context(applied)
             trace.kept_entries = [] if keep_entries else None
             stack.enter_context(_last_position_only(self.lm_head))
             stack.enter_context(cache.watching(self.decoder))
+            if static:
+                stack.enter_context(positions.watching(self.decoder.rotary_emb))  # type: ignore[arg-type]
             stack.enter_context(timer.watching(self.audio_tower))
             stack.enter_context(self.generating(inputs, max_new_tokens))
             stack.enter_context(attention_kernels(self.sdpa_backends))
             timer.start()
             new, output = self.call(inputs, config, LogitsProcessorList([watch]))
-            timer.stop()
+            logits += output.logits if keep_logits else ()
+            if static:
+                done = decode(
+                    self,
+                    inputs,
+                    trace,
+                    output.past_key_values,
+                    positions.last,
+                    new[:, 0],
+                    steps=max_new_tokens - 1,
+                    ends=() if ignore_end else self.end_tokens,
+                    keep_logits=keep_logits,
+                )
+                timer.stop(done.end, done.setup if done.captured else None)
+                new = torch.cat([new, done.tokens.T], dim=1)
+                watch.add(done.highest)
+                logits += done.logits
+            else:
+                timer.stop()
         rows = tuple(self._reply(row, ignore_end) for row in new.tolist())
         for row, reply in enumerate(rows):
             if step := watch.first_not_finite(row, reply.new_tokens):
@@ -403,7 +454,7 @@ class AudioLM:
             scoring=sum(self.clock.seconds(start, end) for start, end in trace.spans),
             kept_positions=trace.kept_positions,
             merges=trace.merges,
-            logits=self.by_sample(inputs, torch.stack(output.logits).cpu()) if keep_logits else None,
+            logits=self.by_sample(inputs, torch.stack(logits).cpu()) if keep_logits else None,
             kept_entries=None if trace.kept_entries is None else tuple(kept.cpu() for kept in trace.kept_entries),
         )
 

@@ -1,13 +1,16 @@
-"""Choose which of PyTorch's kernels `scaled_dot_product_attention` may use."""
+"""Choose which of PyTorch's kernels `scaled_dot_product_attention` may use; multiply half precisions into float32."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from audiomarathon.settings import SDPA_BACKENDS
 
+_MIXED = hasattr(torch.ops.aten.bmm, "dtype") and not torch.version.hip
+"""Whether this PyTorch (2.8 or later, with CUDA) multiplies half precisions into float32."""
 _BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -32,3 +35,16 @@ def attention_kernels(names: str = SDPA_BACKENDS) -> AbstractContextManager[None
     """
     block: AbstractContextManager[None] = sdpa_kernel([_BACKENDS[name] for name in names.split(",")])
     return block
+
+
+def products(query: torch.Tensor, key: torch.Tensor, scaling: float | None = None) -> torch.Tensor:
+    """Return (scaled) products of queries (B, Hkv, n, d) and keys (B, Hkv, S, d) in float32, shape (B, Hkv, n, S).
+
+    On a GPU, half precisions are multiplied as they are, and summed in float32: the exact products take the tensor
+    cores, and no float32 copy of the keys.
+    """
+    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and _MIXED:
+        found = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), out_dtype=torch.float32)
+        return (found if scaling is None else found.mul_(scaling)).unflatten(0, key.shape[:2])  # type: ignore[no-any-return, no-untyped-call]
+    wide = query.float() if scaling is None else query.float() * scaling
+    return wide @ key.float().transpose(-1, -2)

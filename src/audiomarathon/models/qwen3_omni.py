@@ -26,6 +26,7 @@ class Qwen3Omni(Qwen2_5Omni):
     title: ClassVar[str] = "Qwen3-Omni"
     architecture: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_omni_moe", "qwen3_omni_moe_thinker")
+    eager_because = "its mixture of experts waits for the GPU in each layer"
     processor: ClassVar[Any] = Qwen3OmniMoeProcessor
     placeholder = "<|audio_pad|>"
 

@@ -30,12 +30,15 @@ class Stages:
     llm_prefill
         Time from the start of `generate` to the first token's logits, without the audio tower.
     decode
-        Time from the first token's logits to the end.
+        Time from the first token's logits to the end, without `decode_setup`.
+    decode_setup
+        Time in which decode was made ready to run as a graph; None if it ran eagerly.
     """
 
     encoder: float
     llm_prefill: float
     decode: float
+    decode_setup: float | None = None
 
     @property
     def prefill(self) -> float:
@@ -118,6 +121,10 @@ class TokenWatch(LogitsProcessor):  # type: ignore[misc]
         self._highest.append(scores.amax(-1))
         return scores
 
+    def add(self, highest: torch.Tensor) -> None:
+        """Add the highest logits of steps that called no processor, shape (steps, B)."""
+        self._highest += highest.unbind()
+
     def first_not_finite(self, row: int, steps: int) -> int | None:
         """Return the first step, from 1, whose highest logit is NaN or infinite; None if there is no such step.
 
@@ -141,6 +148,7 @@ class StageTimer:
         self._start: Any = None
         self._first: Any = None
         self._end: Any = None
+        self._setup: list[tuple[Any, Any]] | None = None
 
     @contextmanager
     def watching(self, audio_tower: nn.Module) -> Iterator[None]:
@@ -170,9 +178,13 @@ class StageTimer:
         """Mark the end of prefill."""
         self._first = self.clock.mark()
 
-    def stop(self) -> None:
-        """Mark the end of the call, then wait for the device."""
-        self._end = self.clock.mark()
+    def stop(self, end: Any = None, setup: list[tuple[Any, Any]] | None = None) -> None:
+        """Mark the end of the call, then wait for the device.
+
+        `end` is a mark that takes the place of this moment; `setup` has pairs of marks, between which decode was made
+        ready. None if decode ran eagerly.
+        """
+        self._end, self._setup = self.clock.mark() if end is None else end, setup
         self.clock.synchronize()
 
     def encoder_peak_memory_bytes(self) -> int | None:
@@ -188,7 +200,11 @@ class StageTimer:
         """Return the measured stages. Call :meth:`stop` first."""
         encoder = sum(self.clock.seconds(begin, end) for begin, end in self._encoder)
         prefill = self.clock.seconds(self._start, self._first)
-        return Stages(encoder, prefill - encoder, self.clock.seconds(self._first, self._end))
+        decode, setup = self.clock.seconds(self._first, self._end), None
+        if self._setup is not None:
+            setup = sum(self.clock.seconds(begin, end) for begin, end in self._setup)
+            decode -= setup
+        return Stages(encoder, prefill - encoder, decode, setup)
 
 
 class CacheProbe:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
 
     from audiomarathon.models.merge import Merge
     from audiomarathon.models.timing import Clock
@@ -45,6 +46,11 @@ class Trace:
         A list that the caller sets, and to which a press adds what it keeps: for each layer a boolean tensor over the
         entries before the press, shape (Hkv, entries), or (B, Hkv, entries) in a batch of several samples. None
         collects nothing.
+    entries
+        Number of cache entries that a press left: for each sample, a number for each layer, without fillers. None
+        without a press.
+    decode_hooks
+        Handles of hooks that decode steps of transformers need; a static step (:mod:`.static_decode`) removes them.
     """
 
     kept_audio_tokens: tuple[int | None, ...]
@@ -56,6 +62,8 @@ class Trace:
     prompts: tuple[int, ...] | None = None
     expected_lengths: tuple[int, ...] | None = None
     kept_entries: list[torch.Tensor] | None = None
+    entries: tuple[tuple[int, ...], ...] | None = None
+    decode_hooks: list[RemovableHandle] = field(default_factory=list)
 
     @contextmanager
     def scoring(self, clock: Clock) -> Iterator[None]:

@@ -37,6 +37,7 @@ class Voxtral(AudioLM):
     title: ClassVar[str] = "Voxtral"
     architecture: ClassVar[Any] = VoxtralForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("voxtral",)
+    eager_because = ""
     encoder_window_seconds: ClassVar[float] = 30.0
     names_language: ClassVar[bool] = True
 

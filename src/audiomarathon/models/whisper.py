@@ -44,6 +44,7 @@ class Whisper(AudioLM):
     title: ClassVar[str] = "Whisper"
     architecture: ClassVar[Any] = WhisperForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("whisper",)
+    eager_because = "its decoder hears the audio by cross-attention"
     encoder_window_seconds: ClassVar[float] = 30.0
     text_only: ClassVar[bool] = False
     transcribes_only: ClassVar[bool] = True

@@ -1,0 +1,394 @@
+"""Decode greedily by a static step: the same kernels over fixed tensors, which one GPU replays as a graph.
+
+A decode step of transformers spends most of its time in Python and in launching kernels, whatever the cache holds. Here
+the prompt's entries stay where prefill or a press left them; new entries get fixed buffers, in blocks of :data:`BLOCK`
+tokens. Positions, lengths and masks are tensors, so a step needs no Python. On one GPU it is captured once a block, and
+replayed; on a CPU the same step runs as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from audiomarathon.errors import warn
+from audiomarathon.models.kernels import products
+from audiomarathon.models.loading import patched_attribute
+
+if TYPE_CHECKING:
+    from audiomarathon.models.prompt import Inputs
+    from audiomarathon.models.trace import Trace
+
+#: Tokens for which a step has room; then it is captured again with more room.
+BLOCK = 128
+#: The fewest tokens of a reply for which capturing can pay; replies limited to fewer stay eager.
+FEWEST = 4
+GRAPH, EAGER = "graph", "eager"
+_FEW_EPSILONS = 8  # the captured step runs the same kernels, whose workspaces may differ
+_ATTEND: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
+
+
+def one_device(lm: Any) -> bool:
+    """Tell whether one CPU or one CUDA GPU holds the whole model."""
+    devices = {parameter.device for parameter in lm.model.parameters()}
+    return len(devices) == 1 and devices.pop().type in ("cpu", "cuda")
+
+
+def hooked(decoder: nn.Module) -> str:
+    """Return the name of a module of the decoder that has hooks, which a graph would leave out; "" if none has."""
+    for name, one in decoder.named_modules():
+        if one._forward_hooks or one._forward_pre_hooks:
+            return name or "the decoder"
+    return ""
+
+
+class PositionProbe:
+    """Reads the prompt's last positions, as the rotary embedding got them in prefill: shape (…, B or 1, 1)."""
+
+    def __init__(self) -> None:
+        self.last = torch.empty(0)
+
+    def watching(self, rotary: nn.Module) -> RemovableHandle:
+        """Read the positions of the next call of a rotary embedding, after the hooks that are on it already."""
+
+        def read(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            given = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
+            self.last = given[..., -1:].clone()
+            handle.remove()
+
+        handle = rotary.register_forward_pre_hook(read, with_kwargs=True)
+        return handle
+
+
+@dataclass
+class _Layer:
+    """A layer's entries: the prompt's, shape (B, Hkv, S, d), which of them are hidden (None: none), and new ones."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    hidden: torch.Tensor | None
+    new_keys: torch.Tensor
+    new_values: torch.Tensor
+
+
+class _PassedOn:
+    """Stands for the cache in a static step: the layers' attention function stores the entries itself."""
+
+    is_compileable = False
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
+        return keys, values
+
+    def get_seq_length(self, *_args: Any) -> int:
+        return 0
+
+
+class _Step:
+    """One decode step: read the newest token, store its entries in every layer, choose the next token.
+
+    All tensors that outlive a step are fixed, so that a graph may replay it. `at` counts steps; `token` (B, 1) is the
+    newest token, and `done` (B,) tells which replies have ended. `tokens` and `highest` (room, B) hold each step's
+    token and highest logit, which is NaN if any logit is NaN.
+    """
+
+    def __init__(
+        self,
+        lm: Any,
+        cache: Any,
+        entries: Sequence[Sequence[int]],
+        last: torch.Tensor,
+        first: torch.Tensor,
+        ends: Sequence[int],
+    ) -> None:
+        self.lm, self.last, device = lm, last, first.device
+        self.layers = _layers(cache, entries)
+        self._rotate = lm.decoder.rotary_emb.forward  # called directly, so that hooks do not run
+        self.token, self.at = first[:, None].clone(), torch.zeros(1, dtype=torch.long, device=device)
+        self.ends = torch.tensor(ends, dtype=torch.long, device=device)
+        self.done = self._ended(first)
+        self.all_done = self.done.all()
+        self.pad = torch.tensor(lm.tokenizer.pad_token_id or 0, device=device)
+        self.room = 0
+        self.tokens, self.highest = first.new_zeros(0, len(first)), torch.zeros(0, len(first), device=device)
+        self.logits = torch.zeros(0)
+        self._given: dict[
+            str, Any
+        ] = {  # a mask with four dimensions is passed on to the layers as it is, and not looked at
+            "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
+            "position_ids": last.expand(*last.shape[:-2], len(first), 1),
+            "past_key_values": _PassedOn(),
+            "use_cache": True,
+        }
+
+    def grow(self) -> None:
+        """Make room for :data:`BLOCK` more tokens: in the buffers, and in the table of cosines and sines."""
+        for layer in self.layers:
+            more = layer.keys.new_zeros(*layer.keys.shape[:2], BLOCK, layer.keys.shape[3])
+            layer.new_keys = torch.cat([layer.new_keys, more], dim=2)
+            layer.new_values = torch.cat([layer.new_values, more], dim=2)
+        self.tokens = torch.cat([self.tokens, self.tokens.new_zeros(BLOCK, len(self.token))])
+        self.highest = torch.cat([self.highest, self.highest.new_zeros(BLOCK, len(self.token))])
+        self.room += BLOCK
+        self.places = torch.arange(self.room, device=self.at.device)
+        self.later = torch.zeros(self.room, dtype=torch.bool, device=self.at.device)
+        like = torch.empty(0, dtype=self.lm.model.dtype, device=self.at.device)
+        positions = self._given["position_ids"] + 1 + self.places
+        self.table: tuple[torch.Tensor, ...] = self._rotate(like, positions)
+
+    def __call__(self) -> None:
+        """Run the step once."""
+        torch.gt(self.places, self.at, out=self.later)
+        states = self.lm.decoder.embed_tokens(self.token)
+        output = self.lm.decoder(inputs_embeds=states, **self._given)
+        logits = self.lm.lm_head(output.last_hidden_state)[:, -1].float()
+        token = torch.where(self.done, self.pad, logits.argmax(-1))
+        self.done.logical_or_(self._ended(token))
+        self.all_done.copy_(self.done.all())
+        self.tokens.index_copy_(0, self.at, token[None])
+        self.highest.index_copy_(0, self.at, logits.amax(-1)[None])
+        if not len(self.logits):
+            self.logits = torch.empty_like(logits)
+        self.logits.copy_(logits)
+        self.token.copy_(token[:, None])
+        self.at.add_(1)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside the block, the decoder's layers attend by :meth:`attend`, and rotate by the table."""
+        name = self.lm.attn_implementation
+        before = _ATTEND.get(name)
+        with ExitStack() as stack:
+            stack.callback(lambda: _ATTEND.pop(name, None) if before is None else _ATTEND.update({name: before}))
+            stack.enter_context(patched_attribute(self.lm.decoder.rotary_emb, "forward", self._rotation))
+            _ATTEND[name] = self.attend
+            yield
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *_rest: Any,
+        scaling: float | None = None,
+        **_kwargs: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """Store the new entries of a layer; then attend to the visible ones, whose scores share one softmax.
+
+        `query` has shape (B, H, 1, d), `key` and `value` (B, Hkv, 1, d); the result (B, 1, H, d).
+        """
+        layer = self.layers[module.layer_idx]  # type: ignore[index]
+        layer.new_keys.index_copy_(2, self.at, key)
+        layer.new_values.index_copy_(2, self.at, value)
+        batch, heads, _one, size = query.shape
+        rows = query.reshape(batch, key.shape[1], -1, size)  # queries that share a key head
+        scale = size**-0.5 if scaling is None else scaling
+        old, new = (products(rows, part, scale) for part in (layer.keys, layer.new_keys))
+        if layer.hidden is not None:
+            old = old.masked_fill(layer.hidden, -torch.inf)
+        weights = torch.cat([old, new.masked_fill(self.later, -torch.inf)], dim=-1).softmax(-1).to(value.dtype)
+        of_old, of_new = torch.split(weights, [old.shape[-1], new.shape[-1]], dim=-1)
+        summed = products(of_old, layer.values.mT) + products(of_new, layer.new_values.mT)
+        return summed.to(query.dtype).reshape(batch, 1, heads, size), None
+
+    def _rotation(self, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(part.index_select(-2, self.at) for part in self.table)
+
+    def _ended(self, token: torch.Tensor) -> torch.Tensor:
+        return (token[:, None] == self.ends).any(-1)
+
+    def state(self) -> list[torch.Tensor]:
+        """Return copies of what a step changes and a later step reads."""
+        return [part.clone() for part in (self.token, self.at, self.done)]
+
+    def restore(self, state: Sequence[torch.Tensor]) -> None:
+        """Set what :meth:`state` returned."""
+        for part, before in zip((self.token, self.at, self.done), state, strict=True):
+            part.copy_(before)
+
+
+def _layers(cache: Any, entries: Sequence[Sequence[int]]) -> list[_Layer]:
+    """Return the layers' entries after prefill; `entries` has each sample's number of them by layer, without fillers.
+
+    Fillers and padding are on the left. A layer whose heads hold different numbers pads them itself (`by_head`).
+    """
+    layers = []
+    hiding: dict[tuple[int, ...], torch.Tensor | None] = {}  # equal layers share one mask
+    for own, stored in zip(zip(*entries, strict=True), cache.layers, strict=True):
+        if hasattr(stored, "by_head"):
+            keys, values, real = stored.by_head()
+            hidden = ~real[:, :, None]
+        else:
+            keys, values, width = stored.keys, stored.values, stored.keys.shape[2]
+            if (fact := (width, *own)) not in hiding:
+                begins = torch.tensor([width - count for count in own], device=keys.device)[:, None, None, None]
+                places = torch.arange(width, device=keys.device)
+                hiding[fact] = places < begins if min(own) < width else None
+            hidden = hiding[fact]
+        none = keys[:, :, :0]
+        layers.append(_Layer(keys, values, hidden, none, none))
+    return layers
+
+
+@dataclass
+class Decoded:
+    """What the static step generated after the first token, and when.
+
+    Attributes
+    ----------
+    tokens, highest
+        Token and highest logit of each step, shape (steps, B). A sample that has ended gets padding.
+    logits
+        Each step's logits (B, vocabulary), if they were to be kept.
+    end
+        The clock's mark when the last of these tokens existed.
+    setup
+        Pairs of marks: before and after the step was made ready.
+    captured
+        Whether every step was a replay of a graph, or the model is on a CPU.
+    """
+
+    tokens: torch.Tensor
+    highest: torch.Tensor
+    logits: list[torch.Tensor]
+    end: Any
+    setup: list[tuple[Any, Any]] = field(default_factory=list)
+    captured: bool = True
+
+
+def decode(
+    lm: Any,
+    inputs: Inputs,
+    trace: Trace,
+    cache: Any,
+    last: torch.Tensor,
+    first: torch.Tensor,
+    *,
+    steps: int,
+    ends: Sequence[int],
+    keep_logits: bool,
+) -> Decoded:
+    """Generate up to `steps` tokens after the first ones, `first` (B,); `last` are the prompt's last positions.
+
+    The method's hooks on decode steps come off. Whether all replies have ended is read one step late, so that the GPU
+    never waits for Python; the step that this adds counts neither as token nor as time.
+    """
+    for handle in trace.decode_hooks:
+        handle.remove()
+    begin = lm.clock.mark()
+    entries = trace.entries or trace.row_lengths or [(count,) * len(cache.layers) for count in inputs.prompt_tokens]
+    step = _Step(lm, cache, entries, last, first, ends)
+    done = Decoded(step.tokens, step.highest, [], begin)
+    watch, taken, wanted = _EndWatch(first.device), 0, steps if not ends or not bool(step.all_done) else 0
+    with step.in_place():
+        run: Any = step
+        while taken < wanted:
+            if taken == step.room:
+                if taken and ends and watch.read():
+                    break
+                run = None  # an older graph gives its memory back to the pool first
+                run, held = _ready(lm, step, lm.decode == GRAPH)
+                done.captured &= held
+                done.setup.append((begin if not taken else done.end, lm.clock.mark()))
+            run()
+            mark = lm.clock.mark()
+            if ends and taken % BLOCK and watch.read():
+                break
+            if ends:
+                watch.note(step.all_done)
+            if keep_logits:
+                done.logits.append(step.logits.clone())
+            taken, done.end = taken + 1, mark
+    done.tokens, done.highest = step.tokens[:taken], step.highest[:taken]
+    return done
+
+
+class _EndWatch:
+    """Reads a flag of the device one step late, without waiting for the step that runs now."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_gpu, self.turn = device.type == "cuda", 0
+        self.flags = [torch.zeros((), dtype=torch.bool, pin_memory=self.on_gpu) for _ in range(2)]
+        self.events = [torch.cuda.Event() for _ in range(2)] if self.on_gpu else []  # type: ignore[no-untyped-call]
+
+    def note(self, flag: torch.Tensor) -> None:
+        """Copy the flag as it is after the steps launched so far."""
+        self.turn ^= 1
+        self.flags[self.turn].copy_(flag, non_blocking=True)
+        if self.on_gpu:
+            self.events[self.turn].record()
+
+    def read(self) -> bool:
+        """Return the flag that was noted last."""
+        if self.on_gpu:
+            self.events[self.turn].synchronize()
+        return bool(self.flags[self.turn])
+
+
+def _ready(lm: Any, step: _Step, capture: bool) -> tuple[Any, bool]:
+    """Give a step more room; return the function that runs it, and whether that is as fast as was asked for.
+
+    On a GPU the function replays a graph. Its first result is compared with that of the step itself; if it differs, or
+    the capture fails, decode goes on without graphs, and a warning says so.
+    """
+    step.grow()
+    if step.at.device.type != "cuda":
+        return step, True
+    if not capture:
+        return step, False
+    graph = torch.cuda.CUDAGraph()
+    before = step.state()
+    try:
+        expected = _capture(lm, step, graph)
+        step.restore(before)
+        graph.replay()
+        found = step.logits.clone()
+        limit = _FEW_EPSILONS * torch.finfo(lm.model.dtype).eps * float(expected.abs().max())
+        apart = float((found - expected).nan_to_num().abs().max())
+        why = f"its logits differ by {apart:.2g} from the step itself; allowed: {limit:.2g}" if apart > limit else ""
+        if not torch.equal(found.isnan(), expected.isnan()):
+            why = "its logits hold NaN where those of the step itself do not"
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        why = f"it cannot be captured: {str(error).strip().splitlines()[0][:200]}"
+    step.restore(before)
+    if not why:
+        return graph.replay, True
+    lm.decode = EAGER
+    warn(f"a decode step does not work as a graph here ({why}); from now on decode is eager, as with DECODE=eager")
+    return step, False
+
+
+def _capture(lm: Any, step: _Step, graph: Any) -> torch.Tensor:
+    """Run a step once, and return its logits; then capture it.
+
+    `torch.cuda.graph` would also empty the allocator's cache, and the next prefill would have to fill it again. The run
+    before the capture loads kernels and workspaces, which a capture may not. Both happen on a stream of their own.
+    Other threads may use the GPU meanwhile, as when the next sample is prepared.
+    """
+    stream: Any = torch.cuda.Stream(step.at.device)  # type: ignore[no-untyped-call]
+    current = torch.cuda.current_stream(step.at.device)
+    if lm.graph_pool is None:
+        lm.graph_pool = torch.cuda.graph_pool_handle()
+    stream.wait_stream(current)
+    with torch.cuda.device(step.at.device), torch.cuda.stream(stream):
+        step()
+        expected = step.logits.clone()
+        graph.capture_begin(pool=lm.graph_pool, capture_error_mode="thread_local")
+        try:
+            step()
+        except BaseException:
+            with suppress(RuntimeError):
+                graph.capture_end()
+            raise
+        graph.capture_end()
+    current.wait_stream(stream)
+    return expected
