@@ -73,7 +73,8 @@ class Record:
         Peak memory of the GPU.
     time
         Seconds of each stage: `load`, `preprocess`, `encoder`, `llm_prefill`, `prefill`, `decode`, and `scoring` (the
-        part of prefill in which the method chose what to keep). None for an untimed sample.
+        part of prefill in which the method chose what to keep); `decode_setup` if decode ran as a graph, which took so
+        long to make ready. None for an untimed sample.
     warmed
         Seconds of the uncounted call that warmed the GPU up for this sample; None without one.
     busy
@@ -81,12 +82,13 @@ class Record:
         and the decode `steps` of that call, which may be fewer; None for most samples.
     batch
         Of an untimed sample in a batch: the batch's `samples`, how many were `planned`, its seconds in the stages
-        `encoder`, `llm_prefill` and `decode`, its share of `padding` among prompt tokens, the GPUs that ran it
+        `encoder`, `llm_prefill` and `decode` (and `decode_setup`), its share of `padding` among prompt tokens, the GPUs that ran it
         (`devices`), and its `peak_memory_bytes` if known. All samples of a batch hold the same.
     encoder_shared
         Whether several settings, or several samples with the same clip, shared one run of the audio tower.
     forced_decode
-        `tokens`, `seconds` and `per_token` of the forced decode run, which decodes a fixed number of tokens.
+        `tokens`, `seconds` and `per_token` of the forced decode run, which decodes a fixed number of tokens; and its
+        `decode_setup`, as in `time`.
     latency
         `first_token` and `total` of a request to an endpoint, in seconds.
     session

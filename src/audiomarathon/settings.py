@@ -26,7 +26,8 @@ DTYPES = ("auto", "float32", "float16", "bfloat16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 SDPA_BACKENDS = "flash,efficient,math"
 _BACKENDS = (*SDPA_BACKENDS.split(","), "cudnn")
-AUTO = "auto"  # value of the setting `batch_size`
+GRAPH, EAGER = "graph", "eager"
+AUTO = "auto"  # value of the settings `batch_size` and `decode`
 COLD = "cold"  # value of the setting `timing`
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
 _READ_ELSEWHERE = ("AUDIOMARATHON_CACHE", "CUDA_VISIBLE_DEVICES", "HF_TOKEN", "OPENAI_BASE_URL")
@@ -171,6 +172,14 @@ class RunSettings:
         _backends,
         "Kernels that sdpa may use on a GPU; cudnn plans each new length anew, which is slow",
         f"{', '.join(_BACKENDS)}, joined by commas",
+    )
+    decode: str = _setting(
+        _MODEL,
+        AUTO,
+        "DECODE",
+        (AUTO, GRAPH, EAGER),
+        "How to decode: graph replays one captured step where model and method allow it; auto is graph on one GPU, "
+        "eager elsewhere",
     )
     batch_size: int | str = _setting(
         _TIMING,

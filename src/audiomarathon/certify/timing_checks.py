@@ -56,7 +56,9 @@ def _attempt(bench: Bench) -> Finding:
         return Finding.fail(f"not measured: {', '.join(absent)}")
     few, many = (min(r[tokens].stages.decode for r in rounds) for tokens in (_FEW, _MANY))
     alone, prefill = min(r[1].wall for r in rounds), min(r[_MANY].stages.prefill for r in rounds)
-    shares = [(call.stages.prefill + call.stages.decode) / call.wall for call in calls]
+    shares = [
+        (call.stages.prefill + call.stages.decode + (call.stages.decode_setup or 0)) / call.wall for call in calls
+    ]
     faults = []
     if any(call.stages.prefill != call.stages.encoder + call.stages.llm_prefill for call in calls):
         faults.append("prefill is not encoder + LLM prefill")

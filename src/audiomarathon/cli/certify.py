@@ -17,7 +17,7 @@ _SHORTEST = 1.0
 _MARKS = {"pass": "good", "fail": "bad"}
 
 
-@with_settings("model_path", "device", "device_map", "dtype", "attn_implementation", "sdpa_backends")
+@with_settings("model_path", "device", "device_map", "dtype", "attn_implementation", "sdpa_backends", "decode")
 def certify(
     settings: RunSettings,
     model: Model = "embedded",
@@ -63,7 +63,7 @@ def certify(
     about = certificate.about
     title = (
         f"{certificate.model} on {about['device']}, {about['dtype']}, "
-        f"{' '.join(filter(None, (about['attention'], about.get('sdpa_backends'))))}: "
+        f"{' '.join(filter(None, (about['attention'], about.get('sdpa_backends'), about.get('decode'))))}: "
         f"{certificate.verdict.upper()} ({certificate.took_seconds:.0f} s)"
     )
     rows = [

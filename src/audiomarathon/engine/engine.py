@@ -19,7 +19,7 @@ from audiomarathon.engine.stamp import stamp
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import GRAPH, RunSettings
 from audiomarathon.text import Say
 
 if TYPE_CHECKING:
@@ -171,10 +171,14 @@ def open_local(
         attn_implementation=settings.attn_implementation,
         device_map=settings.device_map,
     )
-    lm.sdpa_backends = kernels_for(hardware.device, settings.sdpa_backends)
+    lm.sdpa_backends, lm.decode = kernels_for(hardware.device, settings.sdpa_backends), setup.decode
     check_finite(checkpoint.path, lm.model)
+    if lm.decode == GRAPH and lm.why_eager:
+        say(f"decode stays eager: {lm.why_eager}")
     for method in methods:
         method.check(lm)
+        if lm.decode == GRAPH and not lm.why_eager and not method.decodes_statically:
+            say(f"decode of {method.label} stays eager: the method does not say that decode needs none of its code")
     key = (spec.key, setup.checkpoint_hash, hardware.dtype, settings.attn_implementation)
     cost = _COSTS.get(key) or count_cost(lm)
     if cost.encoder_flops_per_second is not None:  # None: the tower ran out of memory, so count again next time

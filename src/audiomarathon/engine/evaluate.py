@@ -24,6 +24,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.busy import busy_seconds
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs
+from audiomarathon.models.timing import Stages
 from audiomarathon.records import Record
 from audiomarathon.runs.record_line import pack
 from audiomarathon.text import Say
@@ -208,6 +209,7 @@ class _Loop:
             "decode": stages.decode,
             "padding": 1 - sum(tokens) / (len(tokens) * max(tokens)),
             "devices": max(1, len(self.lm.clock.devices)),
+            **_setup_of(stages),
             **({} if peak is None else {"peak_memory_bytes": peak}),
         }
 
@@ -263,7 +265,12 @@ def forced_decode(lm: AudioLM, inputs: Inputs, method: Method, decode_tokens: in
         return None
     generation = method.generate(lm, inputs, max_new_tokens=decode_tokens, ignore_end=True)
     tokens, seconds = generation.replies[0].new_tokens, generation.stages.decode
-    return {"tokens": tokens, "seconds": seconds, "per_token": seconds / (tokens - 1)}
+    return {"tokens": tokens, "seconds": seconds, "per_token": seconds / (tokens - 1), **_setup_of(generation.stages)}
+
+
+def _setup_of(stages: Stages) -> dict[str, float]:
+    """Return the seconds that made decode ready to run as a graph; nothing if it ran eagerly."""
+    return {} if stages.decode_setup is None else {"decode_setup": stages.decode_setup}
 
 
 def _record(
@@ -319,6 +326,7 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
         "prefill": encoder + stages.llm_prefill,
         "decode": stages.decode,
         "scoring": generation.scoring,
+        **_setup_of(stages),
     }
 
 

@@ -17,7 +17,7 @@ from audiomarathon.engine.setup import Setup, language_of
 from audiomarathon.engine.source import source_hash
 from audiomarathon.runs.folder import CODE, RunFolder
 from audiomarathon.scoring.scorer import Scorer
-from audiomarathon.settings import COLD, RunSettings
+from audiomarathon.settings import COLD, GRAPH, RunSettings
 
 
 def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
@@ -25,11 +25,14 @@ def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, Ru
     shared = _identity(setup, task, data)
     root = setup.settings.results / task.key / setup.checkpoint.folder_name
     fits = task.scorer.fits
-    return [(method, RunFolder(root / method.label, {**shared, **_method(method)}, fits)) for method in setup.methods]
+    return [
+        (method, RunFolder(root / method.label, {**shared, **_method(setup, method)}, fits)) for method in setup.methods
+    ]
 
 
-def _method(method: Method) -> dict[str, Any]:
-    return {"method": method.key, **method.parameters(), **_code("method", method.parts())}
+def _method(setup: Setup, method: Method) -> dict[str, Any]:
+    graph = {"decode": GRAPH} if setup.graphed(method) else {}  # left out if eager, as in folders of older versions
+    return {"method": method.key, **method.parameters(), **graph, **_code("method", method.parts())}
 
 
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from audiomarathon.compression.method import Method
 from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec, get_local_model
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import AUTO, EAGER, GRAPH, RunSettings
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks import Task
@@ -43,6 +43,19 @@ class Setup:
     settings: RunSettings
     methods: Sequence[Method]
     spec: ModelSpec
+
+    @property
+    def decode(self) -> str:
+        """How decode runs where model and method allow it: `graph` or `eager`."""
+        if self.settings.decode != AUTO:
+            return self.settings.decode
+        return GRAPH if self.hardware.on_gpu and not self.settings.device_map else EAGER
+
+    def graphed(self, method: Method) -> bool:
+        """Tell whether decode runs as a graph under a method."""
+        if self.decode != GRAPH or self.spec.remote or not method.decodes_statically:
+            return False
+        return not self.spec.load_family().eager_because
 
 
 def language_of(spec: ModelSpec, task: Task, settings: RunSettings) -> str:

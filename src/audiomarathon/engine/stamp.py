@@ -11,7 +11,7 @@ from audiomarathon.errors import warn
 from audiomarathon.files import json_object, read_plain
 from audiomarathon.fingerprint import by_rule_1
 from audiomarathon.runs.folder import identity_hash
-from audiomarathon.settings import cache_folder
+from audiomarathon.settings import GRAPH, cache_folder
 from audiomarathon.version import __version__
 
 PASS = "pass"
@@ -26,6 +26,7 @@ def about(setup: Setup) -> dict[str, str]:
         "dtype": setup.hardware.dtype,
         "attention": setup.settings.attn_implementation,
         **({"sdpa_backends": setup.settings.sdpa_backends} if setup.hardware.on_gpu else {}),
+        **({"decode": GRAPH} if setup.decode == GRAPH else {}),
         "audiomarathon": __version__,
         "torch": importlib.metadata.version("torch"),
         "transformers": importlib.metadata.version("transformers"),

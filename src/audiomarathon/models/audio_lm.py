@@ -18,10 +18,10 @@ from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.kernels import attention_kernels
 from audiomarathon.models.loading import check_loading, loading, pretrained
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
-from audiomarathon.models.static_decode import EAGER, FEWEST, GRAPH, PositionProbe, decode, hooked, one_device
+from audiomarathon.models.static_decode import FEWEST, PositionProbe, decode, hooked, one_device
 from audiomarathon.models.timing import CacheProbe, StageTimer, TokenWatch, make_clock
 from audiomarathon.models.trace import Trace
-from audiomarathon.settings import SDPA_BACKENDS
+from audiomarathon.settings import EAGER, GRAPH, SDPA_BACKENDS
 
 
 class AudioLM:
@@ -305,9 +305,10 @@ class AudioLM:
         if self.eager_because:
             return self.eager_because
         config: Any = self.decoder.config
-        if "sliding_attention" in (getattr(config, "layer_types", None) or ()) or getattr(
-            config, "sliding_window", None
-        ):
+        kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * bool(
+            getattr(config, "sliding_window", 0)
+        )
+        if "sliding_attention" in kinds:
             return "it has layers with sliding windows"
         if (kind := getattr(self.decoder.rotary_emb, "rope_type", "default")) not in self.rotations:
             return f"its rotary embedding ({kind}) depends on the length of the whole sequence"

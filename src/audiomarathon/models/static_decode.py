@@ -21,6 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from audiomarathon.errors import warn
 from audiomarathon.models.kernels import products
 from audiomarathon.models.loading import patched_attribute
+from audiomarathon.settings import EAGER, GRAPH
 
 if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 BLOCK = 128
 #: The fewest tokens of a reply for which capturing can pay; replies limited to fewer stay eager.
 FEWEST = 4
-GRAPH, EAGER = "graph", "eager"
 _FEW_EPSILONS = 8  # the captured step runs the same kernels, whose workspaces may differ
 _ATTEND: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
 

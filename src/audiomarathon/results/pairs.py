@@ -118,6 +118,8 @@ class Pairs:
         timed, across, untimed = timed_pairs(run, base, [(a.record, b.record) for a, b in both])
         tokens = run.identity.get("decode_tokens"), base.identity.get("decode_tokens")
         undecoded = "" if tokens[0] == tokens[1] else f"forced decode made {tokens[0]} and {tokens[1]} tokens"
+        if any(_as_graph(a) != _as_graph(b) for a, b in timed):
+            undecoded = undecoded or "decode ran as a graph in one run, and eagerly in the other"
         pairs = cls(get_task(run.key), run, base, both, timed, untimed, undecoded, across, lost)
         _ = pairs.pair  # raises if the two cannot be compared
         if not all(0 <= float(of(one) or 0) < 1e9 for of in STAGES.values() for pair in timed for one in pair):
@@ -221,6 +223,11 @@ class Pairs:
         own, other = ((one.facts.get("environment") or {}).get("packages") or {} for one in (self.run, self.base))
         names = sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
         return ", ".join(f"{name} {own.get(name, 'none')} and {other.get(name, 'none')}" for name in names)
+
+
+def _as_graph(record: Record) -> bool:
+    """Tell whether a sample's (forced) decode ran as a graph, which is much faster than the same work done eagerly."""
+    return "decode_setup" in (record.forced_decode or record.time or {})
 
 
 def _one_token(record: Record) -> bool:

@@ -141,7 +141,10 @@ def samples_a_second(records: Sequence[Record]) -> float | None:
     """
     batches = [record.batch for record in records if record.batch]
     seconds = sum(
-        one["devices"] * (one["encoder"] + one["llm_prefill"] + one["decode"]) / one["samples"] for one in batches
+        one["devices"]
+        * (one["encoder"] + one["llm_prefill"] + one["decode"] + one.get("decode_setup", 0))
+        / one["samples"]
+        for one in batches
     )
     return len(batches) / seconds if seconds else None
 
@@ -159,8 +162,12 @@ def _timing(records: Sequence[Record], audio_seconds_per_second: float | None) -
         seen = {f"{name}_latency_s": _spread([one[name] for one in latencies]) for name in ("first_token", "total")}
         rate = {"samples_per_second": found} if (found := samples_a_second(records)) else {}
         return {"audio_seconds_per_second": audio_seconds_per_second, **rate, **(seen if latencies else {})}
-    total = [sum(time[stage] for stage in ("load", "preprocess", "prefill", "decode")) for _, time in timed]
+    total = [
+        sum(time[stage] for stage in ("load", "preprocess", "prefill", "decode")) + time.get("decode_setup", 0)
+        for _, time in timed
+    ]
     decode = [(time["decode"], tokens - 1) for record, time in timed if (tokens := record.new_tokens or 0) > 1]
+    setups = [time["decode_setup"] for _, time in timed if "decode_setup" in time]
     forced = [record.forced_decode["per_token"] for record, _ in timed if record.forced_decode]
     tokens, seconds = sum(n for _, n in decode), sum(s for s, _ in decode)
     return {
@@ -170,6 +177,7 @@ def _timing(records: Sequence[Record], audio_seconds_per_second: float | None) -
         },
         "decode_per_token_s": _spread([s / n for s, n in decode]),
         "forced_decode_per_token_s": _spread(forced),
+        **({"decode_setup_s": _spread(setups)} if setups else {}),
         "scoring_s": _spread([time["scoring"] for _, time in timed if "scoring" in time]),
         "total_s": _spread(total),
         "tokens_per_second": tokens / seconds if seconds else None,
