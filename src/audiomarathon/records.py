@@ -82,8 +82,8 @@ class Record:
         and the decode `steps` of that call, which may be fewer; None for most samples.
     batch
         Of an untimed sample in a batch: the batch's `samples`, how many were `planned`, its seconds in the stages
-        `encoder`, `llm_prefill` and `decode` (and `decode_setup`), its share of `padding` among prompt tokens, the GPUs that ran it
-        (`devices`), and its `peak_memory_bytes` if known. All samples of a batch hold the same.
+        `encoder`, `llm_prefill` and `decode` (and `decode_setup`), its share of `padding` among prompt tokens, the GPUs
+        that ran it (`devices`), and its `peak_memory_bytes` if known. All samples of a batch hold the same.
     encoder_shared
         Whether several settings, or several samples with the same clip, shared one run of the audio tower.
     forced_decode

@@ -11,17 +11,23 @@ from typing import Any, ClassVar
 
 import torch
 
-from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match, placed, replies_of
+from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match, placed, pruner, replies_of
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.certify.oracles import Hidden, HiddenEntries, merged
+from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.dropping import call_of
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.press import KVPress
+from audiomarathon.compression.presses.ada_snapkv import AdaSnapKV
+from audiomarathon.compression.presses.snapkv import SnapKV
 from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.prompt import Inputs
+from audiomarathon.models.static_decode import BLOCK
 from audiomarathon.models.trace import Trace
+from audiomarathon.settings import EAGER, GRAPH
 
 RATIO = 0.7
 
@@ -35,6 +41,33 @@ def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
         return Finding.fail(f"not bit-identical: {', '.join(moved)}")
     skipped = f"; not applicable: {', '.join(why_not)}" if why_not else ""
     return Finding.ok(f"{len(able)} methods bit-identical over {STEPS} tokens{skipped}")
+
+
+def graph_equals_eager(bench: Bench) -> Finding:
+    """Check that decode as a graph gives the logits of transformers' loop, for base and a method of each kind.
+
+    On a GPU, base's reply is longer than a block, so that its step is captured twice.
+    """
+    lm = bench.lm
+    if lm.why_eager:
+        return Finding.not_applicable(f"decode of this model stays eager: {lm.why_eager}")
+    at_layer, press = pruner(lm, RATIO), SnapKV(RATIO)
+    joined = Composed(first=at_layer, second=press)
+    others = [at_layer, dataclasses.replace(at_layer, at="input"), press, AdaSnapKV(RATIO), joined]
+    able, _why_not = applicable(lm, others)
+    matches = []
+    for method in (Base(), *able):
+        steps = BLOCK + STEPS if lm.device.type == "cuda" and isinstance(method, Base) else STEPS
+        done = []
+        for how in (GRAPH, EAGER):
+            with patched_attribute(lm, "decode", how):
+                done.append(bench.generate(bench.inputs, method, steps))
+        if done[0].stages.decode_setup is None:
+            return Finding.fail(f"decode of {method.label} did not run as a graph")
+        matches.append(bench.match(*(replies_of(one)[0] for one in done)))
+    furthest = max(matches, key=lambda found: found.distance)
+    good = all(found.within(bench.tolerance) for found in matches)
+    return Finding.of(good, f"base and {len(able)} methods: {furthest.figure(bench.tolerance)}")
 
 
 def dropping(bench: Bench, method: TokenPruner) -> Finding:

@@ -1,0 +1,215 @@
+"""Decode by a static step (`DECODE=graph`, on a CPU uncaptured) gives what transformers' own loop gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from conftest import noise
+from families import FAMILIES
+
+from audiomarathon.compression.composed import Composed
+from audiomarathon.compression.external import Foreign
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.presses.snapkv import SnapKV
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.errors import LogitsError
+from audiomarathon.models import static_decode
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.timing import Clock
+from audiomarathon.settings import EAGER, GRAPH
+
+AT_LAYER = [get_method(one.key, 0.6, 2) for one in all_methods() if not isinstance(one, Base)]
+JOINED = [get_method("frame:0.5+snapkv:0.4"), get_method("random:0.5+ada_snapkv:0.5", at="input")]
+METHODS = [
+    Base(),
+    *AT_LAYER,
+    *JOINED,
+    *(replace(one, at="input") for one in AT_LAYER if one.key in ("frame", "merge_adjacent")),
+]
+STATIC = [key for key in FAMILIES if key not in ("qwen3-omni", "gemma3n")]
+ELSEWHERE = ("base", "frame", "ada_snapkv")
+
+
+@contextmanager
+def decoding(lm: AudioLM, how: str) -> Iterator[None]:
+    before, lm.decode = lm.decode, how
+    try:
+        yield
+    finally:
+        lm.decode = before
+
+
+def reply(lm: AudioLM, prompts: Sequence[Prompt], method: Method, how: str = GRAPH, **options: Any) -> Generation:
+    given = {"max_new_tokens": 7, "ignore_end": True, "keep_logits": True, **options}
+    with decoding(lm, how):
+        return method.generate(lm, lm.prepare(prompts), **given)
+
+
+def same(lm: AudioLM, prompts: Sequence[Prompt], method: Method, **options: Any) -> tuple[Generation, Generation]:
+    """Reply in both ways, and check that both are equal up to rounding."""
+    graph, eager = (reply(lm, prompts, method, how, **options) for how in (GRAPH, EAGER))
+    assert (graph.stages.decode_setup is None, eager.stages.decode_setup) == (False, None)
+    assert graph.replies == eager.replies
+    for row, one in enumerate(graph.replies):  # after its end, a row of a batch is nobody's
+        rows = (done.logits[: one.new_tokens, row] for done in (graph, eager))  # type: ignore[index]
+        torch.testing.assert_close(*rows, atol=1e-5, rtol=0)
+    return graph, eager
+
+
+@pytest.fixture
+def clip(lm: AudioLM) -> list[Prompt]:
+    return [Prompt("And now?", (noise(2.0, 3),), seed=12)]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.label)
+def test_every_method_replies_as_in_transformers_loop(
+    either_lm: AudioLM, prompts: list[Prompt], method: Method
+) -> None:
+    for batch in (prompts[:1], prompts):
+        same(either_lm, batch, method)
+
+
+@pytest.mark.parametrize("method", [get_method(one, 0.6) for one in ELSEWHERE[1:]] + [Base()], ids=lambda one: one.key)
+@pytest.mark.parametrize("key", STATIC[1:])
+def test_every_family_replies_as_in_transformers_loop(
+    loaded: Callable[[str, str], AudioLM], prompts: list[Prompt], key: str, method: Method
+) -> None:
+    same(loaded(key, "sdpa"), prompts, method)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.95])
+def test_every_ratio_replies_as_in_transformers_loop(lm: AudioLM, prompts: list[Prompt], ratio: float) -> None:
+    same(lm, prompts, SnapKV(ratio))
+
+
+def test_each_sample_of_a_batch_keeps_its_own_rotary_factors(loaded: Callable[[str, str], AudioLM]) -> None:
+    """Phi-4 switches them at a length that one sample of the batch passes and the other does not."""
+    lm = loaded("phi4mm", "sdpa")
+    switch = lm.model.config.rope_parameters["original_max_position_embeddings"]
+    long = Prompt("And now?", (noise(switch / 12.5 + 1, 3),))
+    short = Prompt("And now?", (noise(1.0, 3),))
+    lengths = lm.prepare([long, short]).prompt_tokens
+    assert lengths[0] > switch > lengths[1] + 7
+    same(lm, [long, short], Base())
+
+
+def test_a_reply_longer_than_a_block_gets_more_room(lm: AudioLM, clip: list[Prompt]) -> None:
+    same(lm, clip, SnapKV(0.5), max_new_tokens=static_decode.BLOCK + 5)
+
+
+@pytest.mark.parametrize("method", AT_LAYER, ids=lambda one: one.key)
+def test_ratio_0_is_base_to_the_bit(lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
+    zero, base = (reply(lm, prompts, one).logits for one in (replace(method, ratio=0.0), Base()))
+    assert torch.equal(zero, base)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 129])
+def test_a_reply_ends_at_its_end_token_and_is_timed_until_then(
+    lm: AudioLM, clip: list[Prompt], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The step that runs before the end token is read is neither token nor time."""
+    steps = list[int]()
+
+    class Counting(Clock):
+        def mark(self) -> float:
+            return float(len(steps))
+
+    step = static_decode._Step.__call__
+    monkeypatch.setattr(static_decode._Step, "__call__", lambda own: (steps.append(0), step(own))[1])
+    monkeypatch.setattr(lm, "clock", Counting())
+    with ends_at(lm, clip, at):
+        done = reply(lm, clip, Base(), max_new_tokens=200, ignore_end=False)
+    (one,) = done.replies
+    assert (one.new_tokens, one.finish, len(done.logits)) == (at, "stop", at)  # type: ignore[arg-type]
+    assert done.stages.decode == at - 1
+    assert at - 1 <= len(steps) <= at
+
+
+@contextmanager
+def ends_at(lm: AudioLM, prompts: list[Prompt], at: int) -> Iterator[None]:
+    """Choose tokens so that a reply's token `at`, from 1, is its first end token: transformers is told its id."""
+    tokens = reply(lm, prompts, Base(), EAGER, max_new_tokens=at).replies[0].token_ids
+    fresh = lm.model.config.get_text_config().vocab_size - 1
+    with pytest.MonkeyPatch.context() as patch:
+        head, calls = lm.lm_head, list[int]()
+
+        def forced(_module: Any, _args: Any, logits: torch.Tensor) -> torch.Tensor:
+            calls.append(0)
+            if len(calls) == at:
+                logits = logits.clone()
+                logits[..., fresh] = 1e4
+            return logits
+
+        patch.setattr(lm, "end_tokens", (fresh,))
+        assert fresh not in tokens
+        with head.register_forward_hook(forced):
+            yield
+
+
+def test_samples_of_a_batch_end_one_by_one(lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reply(lm, prompts, Base(), EAGER, max_new_tokens=12).replies
+    monkeypatch.setattr(lm, "end_tokens", tuple({one.token_ids[2 + 3 * row] for row, one in enumerate(found)}))
+    same(lm, prompts, Base(), max_new_tokens=12, ignore_end=False)
+
+
+def test_not_a_number_is_found(lm: AudioLM, clip: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
+    attend = static_decode._Step.attend
+
+    def broken(step: Any, module: Any, *args: Any, **options: Any) -> Any:
+        states, weights = attend(step, module, *args, **options)
+        return (states * torch.nan if int(step.at) == 2 else states), weights
+
+    monkeypatch.setattr(static_decode._Step, "attend", broken)
+    with pytest.raises(LogitsError, match="token 4 "):
+        reply(lm, clip, Base())
+
+
+class TestEager:
+    """What stays eager, and says so."""
+
+    @pytest.mark.parametrize("key", sorted({*FAMILIES} - {*STATIC}))
+    def test_a_family_that_cannot(self, loaded: Callable[[str, str], AudioLM], clip: list[Prompt], key: str) -> None:
+        lm = loaded(key, "sdpa")
+        assert lm.why_eager
+        assert reply(lm, clip, Base()).stages.decode_setup is None
+
+    def test_a_reply_of_few_tokens(self, lm: AudioLM, clip: list[Prompt]) -> None:
+        setups = [reply(lm, clip, Base(), max_new_tokens=limit).stages.decode_setup for limit in (3, 4)]
+        assert setups[0] is None
+        assert setups[1] is not None
+
+    def test_methods_with_code_of_their_own(self, lm: AudioLM, clip: list[Prompt]) -> None:
+        class Hooked(Frame):
+            def applied_to(self, *given: Any) -> Any:
+                return super().applied_to(*given)
+
+        class Choosing(Frame):
+            def select(self, evidence: Any) -> Any:
+                return torch.arange(evidence.n_keep)
+
+        joined = Composed(first=Hooked(0.5), second=SnapKV(0.5))
+        assert not any(one.decodes_statically for one in (Foreign(name="mine"), Hooked(0.5), joined))
+        assert Choosing(0.5).decodes_statically
+        assert reply(lm, clip, Foreign(name="mine")).stages.decode_setup is None
+
+    def test_a_decoder_with_a_hook(self, lm: AudioLM, clip: list[Prompt]) -> None:
+        seen = list[int]()
+        with lm.decoder_layers[1].register_forward_hook(lambda *_: seen.append(0)), pytest.warns(match="layers.1"):
+            reply(lm, clip, Base())
+        assert len(seen) == 7
+
+
+def test_nothing_is_left_behind(lm: AudioLM, clip: list[Prompt]) -> None:
+    before = reply(lm, clip, Base(), EAGER)
+    reply(lm, clip, get_method("frame:0.5+ada_snapkv:0.5"))
+    assert not static_decode._ATTEND
+    assert "forward" not in vars(lm.decoder.rotary_emb)
+    assert torch.equal(before.logits, reply(lm, clip, Base(), EAGER).logits)  # type: ignore[arg-type]
