@@ -60,6 +60,22 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "decode a token ÷ control's: " in printed
 
 
+def test_decode_as_a_graph_in_batches(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    benchmark_efficiency.main(
+        ["--config", "tiny", "--durations", "4", "--batches", "1,2", "--methods", "snapkv", "--ratios", "0.9",
+         "--repeats", "1", "--decode-tokens", "4", "--decode", "graph", "--no-overhead", "-o", str(out)]
+    )  # fmt: skip
+    found = json.loads(out.read_text())
+    assert [(row["setting"], row["batch"]) for row in found["rows"]] == [
+        (setting, batch) for batch in (1, 2) for setting in ("base-0", "snapkv-0.9")
+    ]
+    assert all(row["decode_setup_s"] > 0 for row in found["rows"])
+    alone, together = (row["decode_ideal"] for row in found["rows"] if row["setting"] == "snapkv-0.9")
+    assert 1 < alone < together
+    assert found["bytes_a_second"] > 0
+
+
 def test_throughput_end_to_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

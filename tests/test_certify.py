@@ -108,7 +108,8 @@ def test_a_family_passes(key: str, family_checkpoint: Any, monkeypatch: pytest.M
     unchecked = {name for name, verdict in verdicts(certificate).items() if verdict != "pass"}
     without_presses = {name for name in unchecked if name.startswith("pressing")}
     assert bool(without_presses) == family_session.setup.spec.key.startswith("gemma3n")
-    assert unchecked - without_presses <= {"adapter"}
+    assert ("graph equals eager" in unchecked) == bool(family_session.lm.why_eager)
+    assert unchecked - without_presses <= {"adapter", "graph equals eager"}
 
 
 @pytest.mark.parametrize(("moved", "verdicts"), [([5], (False, True)), (range(8), (False, False)), ([], (True, True))])
@@ -348,7 +349,7 @@ class TestPlantedFaults:
 
         monkeypatch.setattr(FastV, "applied_to", leaving)
         try:
-            assert failed(session) == {"leftovers"}
+            assert failed(session) == {"leftovers", "graph equals eager"}  # a graph would leave the hook out
         finally:
             for handle in handles:
                 handle.remove()

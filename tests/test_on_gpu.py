@@ -34,10 +34,12 @@ from audiomarathon.engine.run import run
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.busy import busy_seconds
 from audiomarathon.models.generation import Generation
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
+from audiomarathon.models.static_decode import BLOCK
 from audiomarathon.models.timing import StageTimer
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import GRAPH, RunSettings
 
 DEVICE = os.environ.get("GPU_TESTS_DEVICE", "cuda")
 ON_GPU = DEVICE != "cpu"
@@ -181,6 +183,88 @@ def test_no_method_waits_more_often_than_base(
         return marks[1] - marks[0]
 
     assert waits(method) <= waits(Base())
+
+
+@contextmanager
+def as_graph(lm: AudioLM) -> Iterator[None]:
+    """Decode as a graph inside the block; a graph that is given up is an error."""
+    with patched_attribute(lm, "decode", GRAPH), warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*graph.*")
+        yield
+
+
+STATIC = [key for key in FAMILIES if not get_model(key).load_family().eager_because]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: f"{one.label}")
+@pytest.mark.parametrize("key", STATIC)
+def test_a_graph_replies_as_transformers_loop_does(
+    on: Callable[[str, str, str], AudioLM], key: str, method: Method
+) -> None:
+    lm = on(key, DEVICE, "float32")
+    skip_unless_carried(lm, method)
+    for prompts in (PROMPTS[:1], PROMPTS):
+        eager = reply(lm, method, prompts)
+        with as_graph(lm):
+            graph = reply(lm, method, prompts)
+        assert graph.stages.decode_setup is not None
+        assert graph.replies == eager.replies
+        torch.testing.assert_close(graph.logits, eager.logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", [*METHODS[1:], Base()], ids=lambda one: f"{one.label}")
+def test_ratio_0_is_base_to_the_bit_in_a_graph(on: Callable[[str, str, str], AudioLM], method: Method) -> None:
+    lm = on(HOME, DEVICE, "bfloat16")
+    if isinstance(method, Composed):
+        method = replace(method, first=replace(method.first, ratio=0.0), second=replace(method.second, ratio=0.0))
+    with as_graph(lm):
+        assert torch.equal(reply(lm, replace(method, ratio=0.0)).logits, reply(lm, Base()).logits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tokens", [BLOCK, 2 * BLOCK + 3])
+def test_a_graph_has_room_for_long_replies_and_leaves_no_memory(
+    on: Callable[[str, str, str], AudioLM], tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other prefills in between use the memory that a graph gave back; and the allocator's cache stays as it is."""
+    lm, levels, found = on(HOME, DEVICE, "bfloat16"), list[int](), list[Any]()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: pytest.fail("the cache was emptied"))
+    for prompts in (PROMPTS[:1], PROMPTS[1:], PROMPTS[:1]):
+        with as_graph(lm):
+            done = get_method("snapkv", 0.5).generate(
+                lm, lm.prepare(prompts), max_new_tokens=tokens, ignore_end=True, keep_logits=True
+            )
+        found.append(done.logits)
+        levels.append(torch.cuda.memory_allocated() if ON_GPU else 0)
+    assert torch.equal(found[0], found[2])
+    assert levels[2] <= levels[1]
+
+
+@only_gpu
+def test_a_graph_is_faster_and_its_setup_is_not_part_of_decode(on: Callable[[str, str, str], AudioLM]) -> None:
+    lm = on(HOME, DEVICE, "bfloat16")
+    inputs = lm.prepare(PROMPTS[:1])
+
+    def best() -> Any:
+        calls = [Base().generate(lm, inputs, max_new_tokens=64, ignore_end=True).stages for _ in range(3)]
+        return min(calls, key=lambda one: one.decode)
+
+    eager = best()
+    with as_graph(lm):
+        graph = best()
+    assert graph.decode < eager.decode / 2
+    assert graph.decode_setup > 0
+    with as_graph(lm), busy_seconds(lm):
+        busy = Base().generate(lm, inputs, max_new_tokens=64, ignore_end=True).stages
+    assert 0 < busy.decode < 1.2 * graph.decode
+
+
+def test_a_reply_that_ends_is_the_same_in_a_graph(on: Callable[[str, str, str], AudioLM]) -> None:
+    lm = on(HOME, DEVICE, "float32")
+    tokens = Base().generate(lm, lm.prepare(PROMPTS[:1]), max_new_tokens=12, ignore_end=True).replies[0].token_ids
+    with patched_attribute(lm, "end_tokens", (tokens[-1],)):
+        eager = Base().generate(lm, lm.prepare(PROMPTS), max_new_tokens=40)
+        with as_graph(lm):
+            assert Base().generate(lm, lm.prepare(PROMPTS), max_new_tokens=40).replies == eager.replies
 
 
 def test_attention_is_recomputed_in_half_precision_as_in_float32() -> None:

@@ -365,6 +365,18 @@ class TestSwitch:
         other = recomputed(switching, one, limit, factors_of(long=not long))
         assert (ours - other).abs().max() > 1e-3
 
+    @pytest.mark.parametrize("method", [Base(), get_method("snapkv", 0.5)], ids=lambda one: one.key)
+    def test_each_sample_keeps_its_factors_in_a_graph(
+        self, switching: Phi4MM, method: Method, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        inputs = switching.prepare([prompt_of(n, switching, seed) for seed, n in enumerate((30, SWITCH - 8, 100))])
+        done = []
+        for how in ("graph", "eager"):
+            monkeypatch.setattr(switching, "decode", how)
+            done.append(method.generate(switching, inputs, max_new_tokens=20, ignore_end=True, keep_logits=True))
+        assert done[0].replies == done[1].replies
+        torch.testing.assert_close(done[0].logits, done[1].logits, atol=1e-5, rtol=0)
+
     def test_transformers_alone_loses_the_context(self, switching: Phi4MM) -> None:
         """The fault that is worked around: when it is mended there, this says so."""
         one, steps = prompt_of(SWITCH - 8, switching), 24

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,17 +89,6 @@ def test_every_family_replies_as_in_transformers_loop(
 @pytest.mark.parametrize("ratio", [0.3, 0.95])
 def test_every_ratio_replies_as_in_transformers_loop(lm: AudioLM, prompts: list[Prompt], ratio: float) -> None:
     same(lm, prompts, SnapKV(ratio))
-
-
-def test_each_sample_of_a_batch_keeps_its_own_rotary_factors(loaded: Callable[[str, str], AudioLM]) -> None:
-    """Phi-4 switches them at a length that one sample of the batch passes and the other does not."""
-    lm = loaded("phi4mm", "sdpa")
-    switch = lm.model.config.rope_parameters["original_max_position_embeddings"]
-    long = Prompt("And now?", (noise(switch / 12.5 + 1, 3),))
-    short = Prompt("And now?", (noise(1.0, 3),))
-    lengths = lm.prepare([long, short]).prompt_tokens
-    assert lengths[0] > switch > lengths[1] + 7
-    same(lm, [long, short], Base())
 
 
 def test_a_reply_longer_than_a_block_gets_more_room(lm: AudioLM, clip: list[Prompt]) -> None:
@@ -213,3 +203,55 @@ def test_nothing_is_left_behind(lm: AudioLM, clip: list[Prompt]) -> None:
     assert not static_decode._ATTEND
     assert "forward" not in vars(lm.decoder.rotary_emb)
     assert torch.equal(before.logits, reply(lm, clip, Base(), EAGER).logits)  # type: ignore[arg-type]
+
+
+class TestCapture:
+    """A graph that does not do what the step does is noticed, and decode goes on without it; here on a feigned GPU."""
+
+    @pytest.fixture
+    def captured(self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
+        """Let a function of the step stand for the replay of a graph."""
+
+        def feign(replay: Callable[[Any], None]) -> None:
+            def capture(_lm: AudioLM, step: Any) -> tuple[Any, torch.Tensor]:
+                step()
+                return SimpleNamespace(replay=lambda: replay(step)), step.logits.clone()
+
+            monkeypatch.setattr(static_decode, "_capturable", lambda _step: True)
+            monkeypatch.setattr(static_decode, "_capture", capture)
+
+        return feign
+
+    def test_a_graph_that_does_the_same_is_replayed(self, lm: AudioLM, clip: list[Prompt], captured: Any) -> None:
+        replays = list[int]()
+        captured(lambda step: (replays.append(0), step()))
+        same(lm, clip, SnapKV(0.5), max_new_tokens=static_decode.BLOCK + 5)
+        assert len(replays) == static_decode.BLOCK + 4 + 2  # one more for each capture, which is compared
+
+    @pytest.mark.parametrize("fault", ["other logits", "not a number", "no capture"])
+    def test_a_graph_that_does_not_is_given_up(
+        self, lm: AudioLM, clip: list[Prompt], captured: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def wrong(step: Any) -> None:
+            if fault == "no capture":
+                raise RuntimeError("operation not permitted when stream is capturing")
+            step()
+            step.logits[:, 5] += 1 if fault == "other logits" else torch.nan
+
+        captured(wrong)
+        monkeypatch.setattr(lm, "decode", GRAPH)
+        with pytest.warns(match="does not work as a graph"):
+            done = Base().generate(lm, lm.prepare(clip), max_new_tokens=7, ignore_end=True, keep_logits=True)
+        assert lm.decode == EAGER
+        assert done.stages.decode_setup is None  # so the record says that it ran eagerly
+        eager = reply(lm, clip, Base(), EAGER)
+        assert done.replies == eager.replies
+        torch.testing.assert_close(done.logits, eager.logits, atol=1e-5, rtol=0)
+
+    def test_too_little_memory_is_an_error_as_elsewhere(self, lm: AudioLM, clip: list[Prompt], captured: Any) -> None:
+        def full(_step: Any) -> None:
+            raise torch.OutOfMemoryError("full")
+
+        captured(full)
+        with pytest.raises(torch.OutOfMemoryError):
+            reply(lm, clip, Base())

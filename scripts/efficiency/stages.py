@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.costs.cost import Cost, Drops
@@ -31,11 +32,23 @@ class CpuTimeClock(Clock):
         return time.process_time()
 
 
+def bandwidth(device: str, repeats: int = 5) -> float:
+    """Return the bytes that the device reads and writes per second when it copies memory: the fastest of several."""
+    source = torch.empty(2**30 if device.startswith("cuda") else 2**26, dtype=torch.uint8, device=device)
+    target, clock, seconds = torch.empty_like(source), Clock([source.device] * source.is_cuda), list[float]()
+    for _ in range(repeats + 1):
+        begin = clock.mark()
+        target.copy_(source)
+        seconds.append(clock.seconds(begin, clock.mark()))
+    return 2 * len(source) / min(seconds[1:])
+
+
 @dataclass(frozen=True)
 class Row:
     """Figures of one setting at one duration: seconds are medians over repeats, speed-ups medians of base ÷ setting."""
 
     seconds: float
+    batch: int
     setting: str
     audio_tokens: int
     kept: int
@@ -52,6 +65,8 @@ class Row:
     first_token_ideal: float | None
     decode_speed_up: float
     decode_ideal: float | None
+    decode_bytes: float | None
+    decode_setup_s: float | None
 
 
 def noise_of(tokens: int) -> np.ndarray:
@@ -59,10 +74,10 @@ def noise_of(tokens: int) -> np.ndarray:
     return (0.1 * np.random.default_rng(0).standard_normal(tokens * 640)).astype(np.float32)
 
 
-def prepare(lm: AudioLM, tokens: int) -> Inputs:
-    """Return a prompt with this many audio tokens."""
-    inputs = lm.prepare([Prompt(TEXT, (noise_of(tokens),), seed=1)])
-    assert inputs.audio_tokens == [tokens], inputs.audio_tokens
+def prepare(lm: AudioLM, tokens: int, batch: int = 1) -> Inputs:
+    """Return a batch of prompts with this many audio tokens each."""
+    inputs = lm.prepare([Prompt(TEXT, (noise_of(tokens),), seed=1)] * batch)
+    assert inputs.audio_tokens == [tokens] * batch, inputs.audio_tokens
     return inputs
 
 
@@ -80,10 +95,11 @@ def measure(
     repeats: int,
     decode_tokens: int,
     control: bool,
+    batch: int = 1,
 ) -> Iterator[Row]:
-    """Measure every method at one duration."""
+    """Measure every method at one duration, in batches of one size; the control is for single samples."""
     total = round(seconds * 25)
-    inputs = prepare(lm, total)
+    inputs = prepare(lm, total, batch)
     found: dict[str, list[Generation]] = {method.label: [] for method in methods}
     with encoder_shared(lm) as memory:
         for method in methods:
@@ -99,7 +115,7 @@ def measure(
         for kept in {
             kept_count(total, drops.ratio) for drops in map(drops_of, methods) if drops and drops.layer is not None
         }
-        if control
+        if control and batch == 1
     }
     tower_peak = max((one.encoder_peak_memory_bytes or 0 for each in found.values() for one in each), default=0)
     for method in methods:
@@ -126,13 +142,15 @@ def row(
 ) -> Row:
     """Compare one method's generations with base's; all settings share the audio tower's times and peak memory."""
     own, base = found[method.label], found[Base().label]
-    (audio,), (prompt,) = inputs.audio_tokens, inputs.prompt_tokens
+    audio, prompt, batch = inputs.audio_tokens[0], inputs.prompt_tokens[0], len(inputs.prompt_tokens)
     drops, layers = drops_of(method), len(cost.flops_per_token_per_layer)
     prefills = [one.stages.llm_prefill for one in own]
     bases = [one.stages.llm_prefill for one in base]
     per_token = [one.stages.decode / (one.replies[0].new_tokens - 1) for one in own]
     base_per_token = [one.stages.decode / (one.replies[0].new_tokens - 1) for one in base]
-    step = [cost.step_bytes(one[0].kv_bytes) for one in (base, own)] if cost.weight_bytes is not None else []
+    caches = [one[0].kv_bytes / batch for one in (base, own)]
+    step = [cost.step_bytes(cache, batch) for cache in caches] if cost.weight_bytes is not None else []
+    setups = [one.stages.decode_setup for one in own if one.stages.decode_setup is not None]
     ideal = first_ideal = controlled = None
     if drops is not None:
         whole, spared = (cost.llm_prefill(one.tokens(layers, prompt, audio)) for one in (Drops(), drops))
@@ -144,6 +162,7 @@ def row(
             controlled = full / (below * full + (1 - below) * short)
     return Row(
         seconds=seconds,
+        batch=batch,
         setting=method.label,
         audio_tokens=audio,
         kept=own[0].kept_audio_tokens[0],
@@ -162,4 +181,6 @@ def row(
         first_token_ideal=first_ideal,
         decode_speed_up=statistics.median(b / p for b, p in zip(base_per_token, per_token, strict=True)),
         decode_ideal=step[0] / step[1] if step else None,
+        decode_bytes=step[1] if step else None,
+        decode_setup_s=statistics.median(setups) if setups else None,
     )

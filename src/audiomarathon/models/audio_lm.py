@@ -69,8 +69,8 @@ class AudioLM:
     """Why decode of this family stays eager; "" if a static step of :mod:`.static_decode` does the same."""
     rotations: ClassVar[tuple[str, ...]] = ("default", "linear", "llama3", "yarn")
     """Kinds of rotary embedding that a static step can tabulate: those that look at each position alone."""
-    graph_pool: Any = None
-    """Memory that the graphs of all decode steps share; None before the first."""
+    last_graph: Any = None
+    """The stream and the graph of the last captured decode step, whose memory the next one shares; None before."""
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         self.model = model.eval()

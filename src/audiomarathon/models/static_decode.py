@@ -293,7 +293,6 @@ def decode(
             if taken == step.room:
                 if taken and ends and watch.read():
                     break
-                run = None  # an older graph gives its memory back to the pool first
                 run, held = _ready(lm, step, lm.decode == GRAPH)
                 done.captured &= held
                 done.setup.append((begin if not taken else done.end, lm.clock.mark()))
@@ -316,6 +315,7 @@ class _EndWatch:
     def __init__(self, device: torch.device) -> None:
         self.on_gpu, self.turn = device.type == "cuda", 0
         self.flags = [torch.zeros((), dtype=torch.bool, pin_memory=self.on_gpu) for _ in range(2)]
+        self.device = device
         self.events = [torch.cuda.Event() for _ in range(2)] if self.on_gpu else []  # type: ignore[no-untyped-call]
 
     def note(self, flag: torch.Tensor) -> None:
@@ -323,7 +323,7 @@ class _EndWatch:
         self.turn ^= 1
         self.flags[self.turn].copy_(flag, non_blocking=True)
         if self.on_gpu:
-            self.events[self.turn].record()
+            self.events[self.turn].record(torch.cuda.current_stream(self.device))
 
     def read(self) -> bool:
         """Return the flag that was noted last."""
@@ -339,14 +339,13 @@ def _ready(lm: Any, step: _Step, capture: bool) -> tuple[Any, bool]:
     the capture fails, decode goes on without graphs, and a warning says so.
     """
     step.grow()
-    if step.at.device.type != "cuda":
+    if not _capturable(step):
         return step, True
     if not capture:
         return step, False
-    graph = torch.cuda.CUDAGraph()
     before = step.state()
     try:
-        expected = _capture(lm, step, graph)
+        graph, expected = _capture(lm, step)
         step.restore(before)
         graph.replay()
         found = step.logits.clone()
@@ -367,22 +366,26 @@ def _ready(lm: Any, step: _Step, capture: bool) -> tuple[Any, bool]:
     return step, False
 
 
-def _capture(lm: Any, step: _Step, graph: Any) -> torch.Tensor:
-    """Run a step once, and return its logits; then capture it.
+def _capturable(step: _Step) -> bool:
+    return step.at.device.type == "cuda"
+
+
+def _capture(lm: Any, step: _Step) -> tuple[Any, torch.Tensor]:
+    """Run a step once, then capture it; return the graph, and the logits of the step that ran.
 
     `torch.cuda.graph` would also empty the allocator's cache, and the next prefill would have to fill it again. The run
-    before the capture loads kernels and workspaces, which a capture may not. Both happen on a stream of their own.
-    Other threads may use the GPU meanwhile, as when the next sample is prepared.
+    before the capture loads kernels and workspaces, which a capture may not. Both happen on one stream, since every
+    stream keeps a workspace. The model keeps the last graph, since a pool of memory ends with its last graph. Other
+    threads may use the GPU meanwhile, as when the next sample is prepared.
     """
-    stream: Any = torch.cuda.Stream(step.at.device)  # type: ignore[no-untyped-call]
     current = torch.cuda.current_stream(step.at.device)
-    if lm.graph_pool is None:
-        lm.graph_pool = torch.cuda.graph_pool_handle()
+    stream, last = lm.last_graph or (torch.cuda.Stream(step.at.device), None)  # type: ignore[no-untyped-call]
+    graph = torch.cuda.CUDAGraph()
     stream.wait_stream(current)
     with torch.cuda.device(step.at.device), torch.cuda.stream(stream):
         step()
         expected = step.logits.clone()
-        graph.capture_begin(pool=lm.graph_pool, capture_error_mode="thread_local")
+        graph.capture_begin(pool=last.pool() if last else None, capture_error_mode="thread_local")
         try:
             step()
         except BaseException:
@@ -391,4 +394,5 @@ def _capture(lm: Any, step: _Step, graph: Any) -> torch.Tensor:
             raise
         graph.capture_end()
     current.wait_stream(stream)
-    return expected
+    lm.last_graph = stream, graph
+    return graph, expected
