@@ -289,6 +289,15 @@ class TestTimes:
         told = "no decode speed-up for dart-0.5-layer2 in tau: forced decode made 16 and 64 tokens"
         assert told in notes(compared(tmp_path), {})
 
+    def test_decode_as_a_graph_is_not_compared_with_eager_decode(self, tmp_path: Path) -> None:
+        """Such as that of a press of another library, or after a graph was given up."""
+        for label, more in (("base-0", {"decode_setup": 0.04}), ("dart-0.5-layer2", {})):
+            changed_records(a_run(tmp_path, label, [True] * 4), forced_decode={"per_token": 0.1, **more})
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        assert row.speed_ups["decode_per_token"] is None
+        assert row.speed_ups["first_token"] is not None
+        assert any("decode ran as a graph in one run" in note for note in notes(compared(tmp_path), {}))
+
 
 class TestConclusion:
     """The line that says what the table shows."""

@@ -83,6 +83,7 @@ CHANGES: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], object] | None, di
     "data": (other_data, {}),
     "max_new_tokens": (None, {"max_new_tokens": 3}),
     "decode_tokens": (None, {"decode_tokens": 2}),
+    "decode": (None, {"decode": "graph"}),
     "seed": (None, {"seed": 7}),
     "device": (other_device, {}),
 }

@@ -103,7 +103,8 @@ class TestIdentity:
     def identity(self, tiny_checkpoint: Path, tmp_path: Path, no_env: object) -> Callable[..., dict[str, Any]]:
         def of(device: str, **flags: str) -> dict[str, Any]:
             settings = RunSettings.read({}, data="mini", model_path=str(tiny_checkpoint), results=tmp_path, **flags)
-            setup = replace(find_setup(HOME, settings, [Base()]), hardware=Hardware(device, "bfloat16", "H"))
+            found = find_setup(HOME, replace(settings, device_map=""), [Base()])
+            setup = replace(found, settings=settings, hardware=Hardware(device, "bfloat16", "H"))
             task = get_task("tau")
             ((_base, folder),) = run_folders(setup, task, load_task(task, settings, lambda _line: None))
             with folder:
@@ -123,3 +124,18 @@ class TestIdentity:
         for device, timing in (("cpu", "1"), ("cpu", "cold"), ("cuda", "0")):
             assert not {"sdpa_backends", "timing"} & {*identity(device, timing=timing)}
         assert "sdpa_backends" not in identity("cpu")["certificate"]
+
+    def test_decode_as_a_graph_is_part_of_it_and_eager_decode_is_not(
+        self, identity: Callable[..., dict[str, Any]]
+    ) -> None:
+        """So that folders of older versions, which decoded eagerly, are gone on with."""
+        for flags in ({"device": "cuda:0"}, {"device": "cpu", "decode": "graph"}):
+            found = identity(**flags)
+            assert (found["decode"], found["certificate"]["decode"]) == ("graph", "graph")
+        for flags in (
+            {"device": "cuda", "decode": "eager"},
+            {"device": "cuda", "device_map": "auto"},
+            {"device": "cpu"},
+        ):
+            found = identity(**flags)
+            assert "decode" not in {*found, *found["certificate"]}

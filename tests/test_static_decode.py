@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import task_folders
 import torch
-from conftest import noise
+from builders import records_in
+from conftest import HOME, noise
 from families import FAMILIES
 
 from audiomarathon.compression.composed import Composed
@@ -19,13 +22,15 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.presses.snapkv import SnapKV
 from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.engine.engine import open_local
+from audiomarathon.engine.run import run
 from audiomarathon.errors import LogitsError
 from audiomarathon.models import static_decode
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.timing import Clock
-from audiomarathon.settings import EAGER, GRAPH
+from audiomarathon.settings import EAGER, GRAPH, RunSettings
 
 AT_LAYER = [get_method(one.key, 0.6, 2) for one in all_methods() if not isinstance(one, Base)]
 JOINED = [get_method("frame:0.5+snapkv:0.4"), get_method("random:0.5+ada_snapkv:0.5", at="input")]
@@ -160,6 +165,39 @@ def test_not_a_number_is_found(lm: AudioLM, clip: list[Prompt], monkeypatch: pyt
     monkeypatch.setattr(static_decode._Step, "attend", broken)
     with pytest.raises(LogitsError, match="token 4 "):
         reply(lm, clip, Base())
+
+
+class TestOnRecord:
+    def test_of_timed_samples(self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> None:
+        found = {how: run_of(tiny_checkpoint, tmp_path / how, decode=how, decode_tokens=5) for how in (GRAPH, EAGER)}
+        for (row,), (other,) in zip(*(each["records"] for each in found.values()), strict=True):
+            assert row["time"]["decode_setup"] > 0 < row["forced_decode"]["decode_setup"]
+            assert "decode_setup" not in {*other["time"], *other["forced_decode"]}
+            assert row["reply"] == other["reply"]
+        assert [any("stays eager" in line for line in each["said"]) for each in found.values()] == [False, False]
+        graph, eager = (each["timing"] for each in found.values())
+        assert graph["decode_setup_s"]["mean"] > 0
+        assert "decode_setup_s" not in eager
+
+    def test_of_a_batch(self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> None:
+        found = run_of(tiny_checkpoint, tmp_path, decode=GRAPH, timing=False, batch_size=2, limit=2)
+        assert all(row["batch"]["decode_setup"] > 0 for rows in found["records"] for row in rows)
+
+    def test_what_stays_eager_is_said(self, family_checkpoint: Any, tmp_path: Path, no_env: Any) -> None:
+        settings = RunSettings.read({}, model_path=str(family_checkpoint("gemma3n")), decode=GRAPH)
+        said: list[str] = []
+        lm = open_local("gemma3n-e2b", settings, [Base()], say=said.append).lm
+        assert f"decode stays eager: {lm.why_eager}" in said
+
+
+def run_of(checkpoint: Path, place: Path, **flags: Any) -> dict[str, Any]:
+    """Run TAU with base and a press; return each setting's records, base's summary of times, and what was said."""
+    task_folders.build_tau(place / "data" / "TAU")
+    given = {"data": str(place / "data"), "model_path": str(checkpoint), "results": place / "out", **flags}
+    settings, said = RunSettings.read({}, **{"limit": 1, "max_new_tokens": 5, "device": "cpu", **given}), list[str]()
+    done = [*run(["tau"], HOME, settings, [Base(), SnapKV(0.5)], progress=False, say=said.append)]
+    records = [records_in(one.folder) for one in done]
+    return {"records": records, "said": said, "timing": done[0].summary["timing"]}
 
 
 class TestEager:

@@ -304,6 +304,8 @@ class AudioLM:
         """Why decode of this model stays eager, whatever the method; "" if it may run as a graph."""
         if self.eager_because:
             return self.eager_because
+        if type(self).call is not AudioLM.call:
+            return "its family generates in its own way"
         config: Any = self.decoder.config
         kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * bool(
             getattr(config, "sliding_window", 0)
