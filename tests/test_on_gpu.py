@@ -253,9 +253,12 @@ def test_a_graph_is_faster_and_its_setup_is_not_part_of_decode(on: Callable[[str
         graph = best()
     assert graph.decode < eager.decode / 2
     assert graph.decode_setup > 0
-    with as_graph(lm), busy_seconds(lm):
-        busy = Base().generate(lm, inputs, max_new_tokens=64, ignore_end=True).stages
-    assert 0 < busy.decode < 1.2 * graph.decode
+    for _ in range(3):  # a profiler that comes and goes beside graphs has crashed
+        with as_graph(lm), busy_seconds(lm):
+            busy = Base().generate(lm, inputs, max_new_tokens=64, ignore_end=True).stages
+        assert 0 < busy.decode < 1.2 * graph.decode
+        with as_graph(lm):
+            best()
 
 
 def test_a_reply_that_ends_is_the_same_in_a_graph(on: Callable[[str, str, str], AudioLM]) -> None:

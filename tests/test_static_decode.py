@@ -27,6 +27,7 @@ from audiomarathon.engine.run import run
 from audiomarathon.errors import LogitsError
 from audiomarathon.models import static_decode
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.busy import BusyClock
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.timing import Clock
@@ -111,6 +112,17 @@ def test_a_reply_ends_at_its_end_token_and_is_timed_until_then(
     lm: AudioLM, clip: list[Prompt], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """The step that runs before the end token is read is neither token nor time."""
+    steps = counted(lm, monkeypatch)
+    with ends_at(lm, clip, at):
+        done = reply(lm, clip, Base(), max_new_tokens=200, ignore_end=False)
+    (one,) = done.replies
+    assert (one.new_tokens, one.finish, len(done.logits)) == (at, "stop", at)  # type: ignore[arg-type]
+    assert done.stages.decode == at - 1
+    assert at - 1 <= len(steps) <= at
+
+
+def counted(lm: AudioLM, patch: pytest.MonkeyPatch) -> list[int]:
+    """Let the model's clock count steps instead of seconds; return a list with an item for each step."""
     steps = list[int]()
 
     class Counting(Clock):
@@ -118,14 +130,9 @@ def test_a_reply_ends_at_its_end_token_and_is_timed_until_then(
             return float(len(steps))
 
     step = static_decode._Step.__call__
-    monkeypatch.setattr(static_decode._Step, "__call__", lambda own: (steps.append(0), step(own))[1])
-    monkeypatch.setattr(lm, "clock", Counting())
-    with ends_at(lm, clip, at):
-        done = reply(lm, clip, Base(), max_new_tokens=200, ignore_end=False)
-    (one,) = done.replies
-    assert (one.new_tokens, one.finish, len(done.logits)) == (at, "stop", at)  # type: ignore[arg-type]
-    assert done.stages.decode == at - 1
-    assert at - 1 <= len(steps) <= at
+    patch.setattr(static_decode._Step, "__call__", lambda own: (steps.append(0), step(own))[1])
+    patch.setattr(lm, "clock", Counting())
+    return steps
 
 
 @contextmanager
@@ -266,6 +273,14 @@ class TestCapture:
         same(lm, clip, SnapKV(0.5), max_new_tokens=static_decode.BLOCK + 5)
         assert len(replays) == static_decode.BLOCK + 4 + 2  # one more for each capture, which is compared
 
+    def test_its_setup_is_not_part_of_decode(
+        self, lm: AudioLM, clip: list[Prompt], captured: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        captured(lambda step: step())
+        counted(lm, monkeypatch)
+        stages = reply(lm, clip, Base()).stages
+        assert (stages.decode, stages.decode_setup) == (6, 2)  # the step itself, and the replay that is compared
+
     @pytest.mark.parametrize("fault", ["other logits", "not a number", "no capture"])
     def test_a_graph_that_does_not_is_given_up(
         self, lm: AudioLM, clip: list[Prompt], captured: Any, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -285,6 +300,13 @@ class TestCapture:
         eager = reply(lm, clip, Base(), EAGER)
         assert done.replies == eager.replies
         torch.testing.assert_close(done.logits, eager.logits, atol=1e-5, rtol=0)
+
+    def test_nothing_is_captured_while_a_profiler_reads_kernels(
+        self, lm: AudioLM, clip: list[Prompt], captured: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        captured(lambda _step: pytest.fail("a graph was replayed"))
+        monkeypatch.setattr(Clock, "captures", BusyClock.captures)
+        same(lm, clip, Base())
 
     def test_too_little_memory_is_an_error_as_elsewhere(self, lm: AudioLM, clip: list[Prompt], captured: Any) -> None:
         def full(_step: Any) -> None:

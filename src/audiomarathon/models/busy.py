@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -54,7 +54,12 @@ class BusyClock(Clock):
 
     A mark is a tiny kernel on the GPU's stream. The profiler starts when the call starts (the first `synchronize`), and
     stops when it ends (the second). Then the spans between marks are read from its list of kernels.
+
+    A static decode step runs uncaptured: the kernels are the same, and graphs beside a profiler that comes and goes can
+    crash the process before CUDA 12.6 (pytorch/pytorch#112507, #150957).
     """
+
+    captures: ClassVar[bool] = False
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         super().__init__(devices)
@@ -105,7 +110,7 @@ def busy_seconds(lm: AudioLM) -> Iterator[None]:
     """
     if not isinstance(lm.clock, CudaClock):
         raise ModelError("busy seconds need a model on one GPU")
-    clock = BusyClock(lm.clock.devices)
+    clock, lm.last_graph = BusyClock(lm.clock.devices), None  # no graph may outlive the profiler's coming and going
     with patched_attribute(lm, "clock", clock):
         try:
             yield

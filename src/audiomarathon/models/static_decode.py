@@ -252,7 +252,7 @@ class Decoded:
     setup
         Pairs of marks: before and after the step was made ready.
     captured
-        Whether every step was a replay of a graph, or the model is on a CPU.
+        Whether no graph was given up.
     """
 
     tokens: torch.Tensor
@@ -333,13 +333,13 @@ class _EndWatch:
 
 
 def _ready(lm: Any, step: _Step, capture: bool) -> tuple[Any, bool]:
-    """Give a step more room; return the function that runs it, and whether that is as fast as was asked for.
+    """Give a step more room; return the function that runs it, and whether no graph was given up.
 
     On a GPU the function replays a graph. Its first result is compared with that of the step itself; if it differs, or
     the capture fails, decode goes on without graphs, and a warning says so.
     """
     step.grow()
-    if not _capturable(step):
+    if not _capturable(step) or not lm.clock.captures:
         return step, True
     if not capture:
         return step, False

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -52,6 +52,9 @@ class Clock:
     On a CPU, a call has done its work when it returns. With several GPUs, wait for all of them at each mark, since CUDA
     events of different GPUs cannot be compared.
     """
+
+    captures: ClassVar[bool] = True
+    """Whether decode may be captured as a graph while this clock runs."""
 
     def __init__(self, devices: Sequence[torch.device] = ()) -> None:
         self.devices = devices
