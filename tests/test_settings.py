@@ -111,6 +111,12 @@ def test_a_forced_decode_run_is_for_timing() -> None:
         RunSettings.read({"DECODE_TOKENS": "64", "TIMING": "0"})
 
 
+def test_a_graph_needs_one_device() -> None:
+    with pytest.raises(SettingsError, match=r"DECODE=graph .*DEVICE_MAP=auto.*DECODE=eager"):
+        RunSettings.read({"DECODE": "graph", "DEVICE_MAP": "auto"})
+    assert RunSettings.read({"DEVICE_MAP": "auto"}).decode == "auto"
+
+
 def test_a_device_map_chooses_devices_itself() -> None:
     with pytest.raises(SettingsError, match=r"DEVICE=cpu .*DEVICE_MAP=auto"):
         RunSettings.read({"DEVICE": "cpu", "DEVICE_MAP": "auto"})

@@ -267,6 +267,11 @@ class RunSettings:
         if self.save_attn and "flash" in self.attn_implementation:
             flash = f"ATTN_IMPLEMENTATION={self.attn_implementation}"
             raise SettingsError(f"SAVE_ATTN=1 does not work with {flash}; allowed: sdpa, eager")
+        if self.device_map and self.decode == GRAPH:
+            both = f"DECODE=graph with DEVICE_MAP={self.device_map}"
+            raise SettingsError(
+                f"{both}: a graph needs the model on one GPU; leave DEVICE_MAP out, or set DECODE=eager"
+            )
         if self.device_map and self.device != "auto":
             both = f"DEVICE={self.device} with DEVICE_MAP={self.device_map}"
             raise SettingsError(f"{both}: set only one; CUDA_VISIBLE_DEVICES selects the GPUs of a device map")

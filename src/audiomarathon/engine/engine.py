@@ -175,6 +175,8 @@ def open_local(
     check_finite(checkpoint.path, lm.model)
     if lm.decode == GRAPH and lm.why_eager:
         say(f"decode stays eager: {lm.why_eager}")
+    elif lm.decode == GRAPH and settings.save_attn:
+        say("decode stays eager in the calls that save attention")
     for method in methods:
         method.check(lm)
         if lm.decode == GRAPH and not lm.why_eager and not method.decodes_statically:

@@ -118,9 +118,8 @@ class _Step:
         self.room = 0
         self.tokens, self.highest = first.new_zeros(0, len(first)), torch.zeros(0, len(first), device=device)
         self.logits = torch.zeros(0)
-        self._given: dict[
-            str, Any
-        ] = {  # a mask with four dimensions is passed on to the layers as it is, and not looked at
+        # The decoder passes a mask of four dimensions on to its layers as it is, and they do not look at it.
+        self._given: dict[str, Any] = {
             "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
             "position_ids": last.expand(*last.shape[:-2], len(first), 1),
             "past_key_values": _PassedOn(),
