@@ -53,7 +53,7 @@ class Gemma3n(AudioLM):
     title: ClassVar[str] = "Gemma 3n"
     architecture: ClassVar[Any] = Gemma3nForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("gemma3n",)
-    eager_because = "its windows count positions, and its last layers use the keys of earlier ones"
+    eager_because = "its layers make tensors from Python numbers, and its windows count positions"
     feature_extractor_class: ClassVar[Any] = Gemma3nAudioFeatureExtractor
     encoder_window_seconds: ClassVar[float] = 30.0
     tower_list = "conformer"
