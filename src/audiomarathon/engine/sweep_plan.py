@@ -298,7 +298,8 @@ def _after_encoder(record: Record, time: Mapping[str, float], share: float, call
     forced = (record.forced_decode or {}).get("per_token")
     per_token = forced or time["decode"] / max(1, (record.new_tokens or 1) - 1)
     prefills = (1 + len(calls.further)) * time["llm_prefill"] * share
-    return float(prefills + time["decode"] + sum(calls.further) * per_token)
+    setups = time.get("decode_setup", 0) * (1 + bool(record.forced_decode))
+    return float(prefills + setups + time["decode"] + sum(calls.further) * per_token)
 
 
 def from_flops(
