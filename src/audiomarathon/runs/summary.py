@@ -140,12 +140,8 @@ def samples_a_second(records: Sequence[Record]) -> float | None:
     of the batch's seconds.
     """
     batches = [record.batch for record in records if record.batch]
-    seconds = sum(
-        one["devices"]
-        * (one["encoder"] + one["llm_prefill"] + one["decode"] + one.get("decode_setup", 0))
-        / one["samples"]
-        for one in batches
-    )
+    stages = ("encoder", "llm_prefill", "decode", "decode_setup")
+    seconds = sum(one["devices"] * sum(one.get(stage, 0) for stage in stages) / one["samples"] for one in batches)
     return len(batches) / seconds if seconds else None
 
 
