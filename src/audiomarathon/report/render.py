@@ -130,7 +130,7 @@ KINDS: Mapping[str, Kind] = {
     "llm_prefill_speedup": Kind("LLM prefill ×", _TIMES),
     "first_token_speedup": Kind("first token ×", _TIMES),
     "decode_per_token_speedup": Kind("decode ×", _TIMES),
-    "throughput_speedup": Kind("samples / s per GPU ×", _TIMES),
+    "throughput_speedup": Kind("samples a second ×", _TIMES),
     # Comparisons.
     "difference": Kind("difference [95 %]", _DIFFERENCE),
     "p": Kind("p", _P),

@@ -227,7 +227,10 @@ def _choice(data: PageData) -> Section:
         "median divided by it."
     )
     if "throughput_speedup" in table.columns:
-        about += " Samples / s per GPU: the setting's rate in batches ÷ base's, each in batches of its own size."
+        about += (
+            " Samples a second: how many one GPU (or one process on a CPU) answers in batches, the setting's ÷ base's, "
+            "each in batches of its own size."
+        )
     if scope in data.tasks and len(data.tasks) > 1:
         about += (
             f" This is one of {len(data.tasks)} tasks, because they have no mean that most settings have; the others "

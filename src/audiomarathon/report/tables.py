@@ -207,8 +207,11 @@ def _throughput(found: Mapping[str, float] | None) -> dict[str, Any]:
     """Return the cells of a setting's samples a second against base, each in batches of its own size."""
     if found is None:
         return {"throughput_speedup": None}
-    own, base = found["samples_per_second"], found["base_samples_per_second"]
-    said = f"{own:.3g} in {found['batch']:.0f}s, base {base:.3g} in {found['base_batch']:.0f}s"
+    sides = ("", "base_")
+    own, base = (f"{found[f'{side}samples_per_second']:.3g}" for side in sides)
+    batch, of_base = (f"{found[f'{side}batch']:.0f}" for side in sides)
+    each = f"batches of {batch}" if batch == of_base else f"batches of {batch}, base's of {of_base}"
+    said = f"{own} a second against {base}, {each}"
     rates = {f"throughput_{name}": value for name, value in found.items() if name != "measured"}
     return {"throughput_speedup": found["measured"], "throughput_speedup_said": said, **rates}
 
