@@ -289,6 +289,18 @@ class TestTimes:
         told = "no decode speed-up for dart-0.5-layer2 in tau: forced decode made 16 and 64 tokens"
         assert told in notes(compared(tmp_path), {})
 
+    @pytest.mark.parametrize(("setup", "shown"), [({}, True), ({"decode_setup": 0.04}, False)])
+    def test_samples_a_second_are_said_in_words(self, tmp_path: Path, setup: dict[str, float], shown: bool) -> None:
+        """And they are not compared if decode was a graph on one side only."""
+        for label, size, more in (("base-0", 4, setup), ("dart-0.5-layer2", 8, {})):
+            batch = {"samples": size, "planned": size, "encoder": 1, "llm_prefill": 1, "decode": 2, "padding": 0}
+            batch |= {"devices": 1, **more}
+            changed_records(a_run(tmp_path, label, [True] * 4), batch=batch, time=None, forced_decode=None)
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        assert (row.throughput is not None) == shown
+        cell = "2 a second against 1, batches of 8, base's of 4"
+        assert (comparison_row(row).get("throughput_speedup_said") == cell) == shown
+
     def test_decode_as_a_graph_is_not_compared_with_eager_decode(self, tmp_path: Path) -> None:
         """Such as that of a press of another library, or after a graph was given up."""
         for label, more in (("base-0", {"decode_setup": 0.04}), ("dart-0.5-layer2", {})):

@@ -168,8 +168,12 @@ class Pairs:
 
     @cached_property
     def batched(self) -> Timed:
-        """The records (reference's, run's) of samples that ran in batches whose seconds may be compared."""
-        return batched_pairs(self.run, self.base, self.records)
+        """The records (reference's, run's) of samples that ran in batches whose seconds may be compared.
+
+        There are none if decode ran as a graph in one run, and eagerly in the other.
+        """
+        pairs = batched_pairs(self.run, self.base, self.records)
+        return [] if any(_as_graph(a) != _as_graph(b) for a, b in pairs) else pairs
 
     @property
     def alike(self) -> str:
@@ -227,7 +231,7 @@ class Pairs:
 
 def _as_graph(record: Record) -> bool:
     """Tell whether a sample's (forced) decode ran as a graph, which is much faster than the same work done eagerly."""
-    return "decode_setup" in (record.forced_decode or record.time or {})
+    return "decode_setup" in (record.forced_decode or record.time or record.batch or {})
 
 
 def _one_token(record: Record) -> bool:
