@@ -267,10 +267,7 @@ class TokenPruner(Method):
             for handle in trace.decode_hooks:
                 stack.enter_context(handle)
             yield trace
-            if not all(drop.inside):  # checked after the call, so that prefill does not wait for the GPU
-                raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
-            if not all(map(torch.equal, shown, drop.audio)):
-                raise MethodError(f"{self.label} changed `positions` in place; only reading is allowed")
+            self._check_choices(inside=all(drop.inside), unchanged=all(map(torch.equal, shown, drop.audio)))
             trace.kept_positions = drop.kept_positions()
             trace.merges = drop.merges if any(drop.merges) else None
 
@@ -300,11 +297,16 @@ class TokenPruner(Method):
         with ExitStack() as stack:
             drop.attach(stack, decide)
             yield trace
-            if not drop.inside():
-                raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
-            if any((one.diff() != 1).any() or one[0] != 0 for one in shown):
-                raise MethodError(f"{self.label} changed `positions` in place; only reading is allowed")
+            unchanged = all(torch.equal(one, torch.arange(len(one), device=one.device)) for one in shown)
+            self._check_choices(inside=drop.inside(), unchanged=unchanged)
             trace.kept_positions, trace.merges = drop.kept_positions(), drop.merges()
+
+    def _check_choices(self, *, inside: bool, unchanged: bool) -> None:
+        """Refuse what a method chose or changed; called after `generate`, so that prefill does not wait for the GPU."""
+        if not inside:
+            raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
+        if not unchanged:
+            raise MethodError(f"{self.label} changed `positions` in place; only reading is allowed")
 
     def _chosen(self, evidence: Evidence) -> torch.Tensor | Merge:
         import torch
