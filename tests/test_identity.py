@@ -106,6 +106,7 @@ def test_a_change_is_refused_by_its_name(
     with pytest.raises(RecordError) as caught:
         go(place, tiny_checkpoint, **flags)
     assert differing(str(caught.value)) == [name]
+    assert "None" not in str(caught.value)
     assert {file: file.read_bytes() for file in (place / "out").rglob("*.json*")} == before
 
 

@@ -184,9 +184,9 @@ class RunFolder:
         self.weak = bool(self.run.get("weak_fingerprint") or is_weak(held.get("checkpoint")) or unwritten)
         fields = {*held, *self.identity} - unwritten - _IGNORED
         if names := sorted(k for k in fields if not same(held.get(k), self.identity.get(k))):
-            shown = "; ".join(
-                f"{name}: {held.get(name)!r} there, {self.identity.get(name)!r} now" for name in names[:4]
-            )
+            there, now = ({name: "nothing" if one.get(name) is None else repr(one[name]) for name in names[:4]}
+                          for one in (held, self.identity))  # fmt: skip
+            shown = "; ".join(f"{name}: {there[name]} there, {now[name]} now" for name in there)
             untimed = held.get("device") is None  # a run without times has the device None
             flag = f" ({'--no-timing' if untimed else '--timing'} continues it)" * (names == ["device"])
             raise RecordError(
