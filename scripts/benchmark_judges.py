@@ -23,13 +23,13 @@ from typing import Any
 from benchmark_report import cost
 
 from audiomarathon.benchmarks import get_task
-from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Request
-from audiomarathon.judges.room import Bench, Case, judge_run
+from audiomarathon.judges.judging import Bench, Case, judge_run
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
+from audiomarathon.wings.jasco.task import COLUMNS, INSTRUCTIONS
 
 FAST = 0.5  # seconds a judgement of a fast judge
 ANSWER = "Explanation1: The provided audio sound is as told. {}\nRating: 1\nExplanation2: {}\nOrientation: Both"

@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import ttest_ind
 
-from audiomarathon.benchmarks.xares.framed import FramedTask
-from audiomarathon.benchmarks.xares.tasks import config_of, named
+from audiomarathon.wings.encoders.xares.framed import FramedTask
+from audiomarathon.wings.encoders.xares.tasks import config_of, named
 
 SIDES = ("xares", "audiomarathon")
 RATE, FRAME, BANDS = 16_000, 640, 64  # Hz, samples a frame, values a pattern

@@ -9,10 +9,10 @@ from pathlib import Path
 from task_folders import write_clip
 
 from audiomarathon.benchmarks import get_task
-from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS
 from audiomarathon.judges.judgements import Judgement, judgements_file, request_of, second_of
 from audiomarathon.judges.protocol import Protocol
 from audiomarathon.records import Record
+from audiomarathon.wings.jasco.task import COLUMNS, INSTRUCTIONS
 
 TEXTS = {
     "audio_sound": "Waves crashing,seagulls",

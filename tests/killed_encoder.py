@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from test_probing_runs import FramesEncoder, task_of
 
-from audiomarathon.encoders.encoder import from_module
-from audiomarathon.probing import encode
-from audiomarathon.probing.run import probe
-from audiomarathon.probing.store import Store
+from audiomarathon.wings.encoders.encoder import from_module
+from audiomarathon.wings.encoders.probing import encode
+from audiomarathon.wings.encoders.probing.run import probe
+from audiomarathon.wings.encoders.probing.store import Store
 
 
 class SlowEncoder(FramesEncoder):

@@ -19,7 +19,7 @@ import toy_judged
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judge import Reply
 from audiomarathon.judges.judgements import Request
-from audiomarathon.judges.room import Bench, Case, judge_run
+from audiomarathon.judges.judging import Bench, Case, judge_run
 from audiomarathon.runs.folder import read_records
 
 

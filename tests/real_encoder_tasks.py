@@ -15,10 +15,10 @@ from real_recordings import PROMPT_PACKAGES, librispeech_text, prompts
 from xares_tars import write_tar
 
 from audiomarathon.audio.decode import probe
-from audiomarathon.benchmarks.xares.spoken import SpokenTask
-from audiomarathon.benchmarks.xares.task import EncoderTask
-from audiomarathon.benchmarks.xares.tasks import named
 from audiomarathon.errors import AudioError
+from audiomarathon.wings.encoders.xares.spoken import SpokenTask
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+from audiomarathon.wings.encoders.xares.tasks import named
 
 PROMPTS = {
     "en_US_f_Allison": ("allison", "en"), "es_MX_f_Allison": ("allison", "es"), "fr_CA_f_June": ("june", "fr"),

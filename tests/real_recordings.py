@@ -20,7 +20,7 @@ import pytest
 import soundfile
 
 from audiomarathon.audio.decode import decode
-from audiomarathon.benchmarks.jasco.task import COLUMNS
+from audiomarathon.wings.jasco.task import COLUMNS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
 

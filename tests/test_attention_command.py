@@ -21,17 +21,17 @@ from archive_makers import npy, npy_header
 from conftest import call
 from matplotlib.figure import Figure
 
-from audiomarathon.cli import attention as command
 from audiomarathon.cli.command import run_script
 from audiomarathon.engine import attention_capture
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.report.attention import _clip, draw, read_seen
-from audiomarathon.report.attention_maps import Whole, draw_mean, in_blocks
 from audiomarathon.runs import attention as stored
 from audiomarathon.runs.attention import ROWS, Attention, index_of
 from audiomarathon.runs.folder import read_records, read_run
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.record_line import to_line
+from audiomarathon.wings.attention import commands as command
+from audiomarathon.wings.attention.maps import Whole, draw_mean, in_blocks
+from audiomarathon.wings.attention.pictures import _clip, draw, read_seen
 
 Asked = tuple[object, ...]
 RUN = Path("tau/tiny-omni/base-0")
@@ -366,7 +366,9 @@ class TestDamagedFiles:
         replace(one, meta={**one.meta, "audio": ["/etc/passwd"]}).save(tmp_path / "attention" / "a.npz")
         self.index(tmp_path, bytes=(tmp_path / "attention" / "a.npz").stat().st_size)
         opened: list[object] = []
-        monkeypatch.setattr("audiomarathon.report.attention.audio.decode", lambda clip, _rate: opened.append(clip))
+        monkeypatch.setattr(
+            "audiomarathon.wings.attention.pictures.audio.decode", lambda clip, _rate: opened.append(clip)
+        )
         assert self.plot(tmp_path, tmp_path)[0] == 0
         assert opened == []
 

@@ -21,10 +21,10 @@ import benchmark_xares as beside
 from harness import xares_side
 
 from audiomarathon.audio.decode import decode
-from audiomarathon.benchmarks.xares.foreign import load_task_file, task_of
-from audiomarathon.benchmarks.xares.tasks import named
-from audiomarathon.encoders.encoder import load_encoder
-from audiomarathon.probing.frames import activity
+from audiomarathon.wings.encoders.encoder import load_encoder
+from audiomarathon.wings.encoders.probing.frames import activity
+from audiomarathon.wings.encoders.xares.task_config import load_task_file, task_of
+from audiomarathon.wings.encoders.xares.tasks import named
 
 ESC50, COMMANDS, CROPS, DESED, MAESTRO = beside.SHAPES
 

@@ -16,13 +16,7 @@ from transformers import BertModel
 
 from audiomarathon.errors import ModelError
 from audiomarathon.files import write_json
-from audiomarathon.scoring.caption_models import (
-    Echecker,
-    SentenceEncoder,
-    checker_file,
-    fluency_checker,
-    text_encoder,
-)
+from audiomarathon.scoring.caption_models import Echecker, SentenceEncoder, checker_file, fluency_checker, text_encoder
 
 TEXTS = ["a dog barks", "rain", "", "dogs a a a a falls", "rain"]
 

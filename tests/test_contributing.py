@@ -15,7 +15,7 @@ from builders import a_record, records_in, write_run
 from audiomarathon import evaluate
 from audiomarathon.compression.method import kept_count
 from audiomarathon.judges.judge import Judge, Reply
-from audiomarathon.judges.room import Bench, Case, judge_run
+from audiomarathon.judges.judging import Bench, Case, judge_run
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import read_records
 from audiomarathon.scoring.scorer import figures_of

@@ -27,9 +27,9 @@ from pyarrow import parquet
 from task_folders import write_clip, write_json
 
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task
-from audiomarathon.benchmarks.lalm_bench.declared import _KEYS, Declared
-from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
-from audiomarathon.benchmarks.lalm_bench.questions import Questions, right_by_words
+from audiomarathon.benchmarks.declared import _KEYS, Declared
+from audiomarathon.benchmarks.questions.open_ended import OpenEnded
+from audiomarathon.benchmarks.questions.questions import Questions, right_by_words
 from audiomarathon.benchmarks.rows import RowError, list_in
 from audiomarathon.errors import AudioMarathonError, DataError, SettingsError
 from audiomarathon.records import LETTERS, Record

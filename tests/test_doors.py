@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from audiomarathon.benchmarks import get_task
-from audiomarathon.benchmarks.lalm_bench.declared import Declared
+from audiomarathon.benchmarks.declared import Declared
 from audiomarathon.benchmarks.registry import BUILT_IN
 from audiomarathon.cli import app as cli
 from audiomarathon.models.registry import all_models, get_model

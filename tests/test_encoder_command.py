@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from xares_tars import write_tar
 
 from audiomarathon.cli.app import app
-from audiomarathon.embedded.sounds_task import write_task
+from audiomarathon.wings.encoders.sounds_task import write_task
 
 Command = Callable[..., tuple[int, str, str]]
 

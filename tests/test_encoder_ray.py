@@ -18,15 +18,15 @@ from test_encoder_command import Command, command  # noqa: F401
 from test_probing_runs import FramesEncoder
 
 from audiomarathon.audio.member import Member
-from audiomarathon.benchmarks.xares.tasks import named
-from audiomarathon.embedded.sounds_task import write_task
-from audiomarathon.encoders.encoder import Encoder, from_module, load_encoder
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import ExecutorError, SettingsError
-from audiomarathon.probing import encode
-from audiomarathon.probing.encode import Heard, encode_own, encode_published, hear
-from audiomarathon.probing.store import FrameStore, Rows, Store
 from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.encoder import Encoder, from_module, load_encoder
+from audiomarathon.wings.encoders.probing import encode
+from audiomarathon.wings.encoders.probing.encode import Heard, encode_own, encode_published, hear
+from audiomarathon.wings.encoders.probing.store import FrameStore, Rows, Store
+from audiomarathon.wings.encoders.sounds_task import write_task
+from audiomarathon.wings.encoders.xares.tasks import named
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
 
@@ -81,7 +81,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def workers(env: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Share the encoder out to workers that die as told."""
-    from audiomarathon.probing.ray_encoder import shared_out
+    from audiomarathon.wings.encoders.probing.ray_encoder import shared_out
 
     monkeypatch.chdir(env)
     monkeypatch.setattr(encode, "BATCH_SECONDS", 1.0)
@@ -267,7 +267,7 @@ def test_wrong_options_are_one_line(
 
 
 def test_a_module_without_a_name_is_refused() -> None:
-    from audiomarathon.probing.ray_encoder import shared_out
+    from audiomarathon.wings.encoders.probing.ray_encoder import shared_out
 
     module = FramesEncoder()
     with (
@@ -278,7 +278,7 @@ def test_a_module_without_a_name_is_refused() -> None:
 
 
 def test_a_worker_refuses_another_encoder_than_here(workers, env: Path) -> None:
-    from audiomarathon.probing.ray_encoder import _Worker
+    from audiomarathon.wings.encoders.probing.ray_encoder import _Worker
 
     given = ("spectrum_encoder.py", {}, "cpu")
     _Worker(*given, loaded().identity, 1, env).open()

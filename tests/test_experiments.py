@@ -25,16 +25,6 @@ from lalm_folders import ROWS, replies_table
 from pyarrow import parquet
 from toy_judged import Scripted
 
-from audiomarathon.benchmarks.lalm_bench.references import compare_captions, read_captions_table, scores_without
-from audiomarathon.benchmarks.lalm_bench.rubrics import (
-    ANCHORED,
-    ApplyRubric,
-    MergeRubric,
-    WriteRubric,
-    criteria_of,
-    json_answer,
-    read_rubrics,
-)
 from audiomarathon.benchmarks.selection import draw
 from audiomarathon.errors import DataError, ModelError
 from audiomarathon.judges.protocol import JOINER, Messages
@@ -43,6 +33,16 @@ from audiomarathon.records import Record
 from audiomarathon.results.similarity import as_published, similarity
 from audiomarathon.runs.read import Run
 from audiomarathon.scoring import caption_models
+from audiomarathon.wings.lalm.references import compare_captions, read_captions_table, scores_without
+from audiomarathon.wings.lalm.rubrics import (
+    ANCHORED,
+    ApplyRubric,
+    MergeRubric,
+    WriteRubric,
+    criteria_of,
+    json_answer,
+    read_rubrics,
+)
 
 FOLDER = Path(__file__).parent.parent / "LALM_Bench" / "experiments"
 

@@ -16,7 +16,8 @@ from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt, by_clip
-from audiomarathon.report import explain, series
+from audiomarathon.report import explain
+from audiomarathon.report import styles as series
 from audiomarathon.report.explain import Clip, Strip, event_share, shares_kept
 
 

@@ -24,10 +24,6 @@ from fake_lm import FakeLM, evaluate
 from jasco_folders import build_jasco, said, write_judgements
 
 from audiomarathon.benchmarks import get_task, registry, select
-from audiomarathon.benchmarks.jasco.benchmark import JASCO
-from audiomarathon.benchmarks.jasco.exchange import NEEDED, read_replies
-from audiomarathon.benchmarks.jasco.rubric import Strict
-from audiomarathon.benchmarks.jasco.task import COLUMNS, read_csv
 from audiomarathon.benchmarks.rows import as_csv
 from audiomarathon.cli import doctor_checks
 from audiomarathon.compression.registry import get_method
@@ -39,6 +35,10 @@ from audiomarathon.records import Record
 from audiomarathon.report.page_data import own_scores
 from audiomarathon.runs.folder import Job, RunFolder, read_records
 from audiomarathon.runs.read import Run
+from audiomarathon.wings.jasco.benchmark import JASCO
+from audiomarathon.wings.jasco.exchange import NEEDED, read_replies
+from audiomarathon.wings.jasco.rubric import Strict
+from audiomarathon.wings.jasco.task import COLUMNS, read_csv
 
 TASK = get_task("jasco")
 DOOR = Path(__file__).parent.parent / "JASCO" / "evaluation" / "eval.py"

@@ -18,11 +18,11 @@ from jasco_folders import TEXTS, build_jasco
 
 from audiomarathon.audio.decode import decode
 from audiomarathon.benchmarks import Loaded, Sample, get_task
-from audiomarathon.benchmarks.jasco import speech
-from audiomarathon.benchmarks.jasco.speech import FIRST, LAST, find_speech, read_speech, rotate, turn_clip, turned
-from audiomarathon.benchmarks.jasco.task import INSTRUCTIONS
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.wings.jasco import speech
+from audiomarathon.wings.jasco.speech import FIRST, LAST, find_speech, read_speech, rotate, turn_clip, turned
+from audiomarathon.wings.jasco.task import INSTRUCTIONS
 
 TASK = get_task("jasco")
 REAL = os.environ.get("JASCO_DATA_PATH", "")

@@ -13,13 +13,13 @@ import pytest
 from conftest import call
 from jasco_folders import TEXTS, build_jasco, said, write_judgements
 
-from audiomarathon.benchmarks.jasco.exchange import NEEDED, read_replies, read_whole
-from audiomarathon.benchmarks.jasco.rubric import AsPublished, Strict
-from audiomarathon.benchmarks.jasco.task import INSTRUCTIONS
 from audiomarathon.benchmarks.rows import as_csv
 from audiomarathon.errors import DataError
 from audiomarathon.judges.judgements import Judgement
 from audiomarathon.runs.folder import read_records
+from audiomarathon.wings.jasco.exchange import NEEDED, read_replies, read_whole
+from audiomarathon.wings.jasco.rubric import AsPublished, Strict
+from audiomarathon.wings.jasco.task import INSTRUCTIONS
 
 DOOR = Path(__file__).parent.parent / "JASCO" / "evaluation" / "eval.py"
 COLUMNS = [*NEEDED, "note"]

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jasco_folders import a_reply, said
 
-from audiomarathon.benchmarks.jasco.figures import CoReasoning, gate, names_keyword
-from audiomarathon.benchmarks.jasco.rubric import AsPublished, Strict, text_of
-from audiomarathon.benchmarks.jasco.task import INSTRUCTIONS
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import figures_of
+from audiomarathon.wings.jasco.figures import CoReasoning, gate, names_keyword
+from audiomarathon.wings.jasco.rubric import AsPublished, Strict, text_of
+from audiomarathon.wings.jasco.task import INSTRUCTIONS
 
 STRICT, PUBLISHED, SCORER = Strict(), AsPublished(), CoReasoning()
 ASKED = a_reply(1, 1)

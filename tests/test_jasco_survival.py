@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jasco_folders import a_reply
 
-from audiomarathon.benchmarks.jasco.speech import FIRST, LAST, turned
-from audiomarathon.benchmarks.jasco.survival import measurable, perceived, preference, reports, retained, sentence, stem
 from audiomarathon.metrics.paired import sign_flip
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.records import Record
-from audiomarathon.report import survival as shown
 from audiomarathon.report.page_data import PageData
 from audiomarathon.report.render import csv, markdown
 from audiomarathon.report.sections import sections
-from audiomarathon.results.survival import Survival, left_out, survivals
 from audiomarathon.results.systems import System
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.record_line import pack
+from audiomarathon.wings.jasco import survival_report as shown
+from audiomarathon.wings.jasco.speech import FIRST, LAST, turned
+from audiomarathon.wings.jasco.survival import measurable, perceived, preference, reports, retained, sentence, stem
+from audiomarathon.wings.jasco.survival_of_runs import Survival, left_out, survivals
 
 CLIPS = {
     "1": ("Let's build a castle over there", "Waves crashing, seagulls"),

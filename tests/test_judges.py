@@ -35,10 +35,10 @@ from audiomarathon.judges import registry as judges
 from audiomarathon.judges.anchors import Certificate
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judgements import Judgement, Request, judgements_file, read_judgements, request_of
+from audiomarathon.judges.judging import Bench, Case, judge_run, plan_of
 from audiomarathon.judges.local import LocalJudge
 from audiomarathon.judges.protocol import Messages, Protocol, shielded, verdict_part
 from audiomarathon.judges.registry import open_judges
-from audiomarathon.judges.room import Bench, Case, judge_run, plan_of
 from audiomarathon.lock import hold
 from audiomarathon.records import Record, Verdict
 from audiomarathon.runs.folder import read_records
@@ -540,7 +540,7 @@ def test_a_full_disk_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> 
         def close(self) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("audiomarathon.judges.room.open_plain", lambda *_: Full())
+    monkeypatch.setattr("audiomarathon.judges.judging.open_plain", lambda *_: Full())
     with pytest.raises(RecordError, match="No space left"):
         judge_run(case_of(toy), Bench("A", Scripted()))
 

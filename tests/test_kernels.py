@@ -14,7 +14,6 @@ from torch import nn
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.compression.method import Base
-from audiomarathon.encoders.encoder import from_module, load_encoder
 from audiomarathon.engine.engine import open_local
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import load_task
@@ -24,6 +23,7 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.models import kernels
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.settings import SDPA_BACKENDS, RunSettings
+from audiomarathon.wings.encoders.encoder import from_module, load_encoder
 
 
 def allowed() -> dict[str, bool]:

@@ -19,15 +19,15 @@ from caption_folders import CAPTIONS, clotho_folder, tone
 from lalm_folders import ROWS, edit_table, mmau_pro_folder, replies_table
 from pyarrow import parquet
 
-from audiomarathon.benchmarks.lalm_bench.exchange import read_answers
-from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
+from audiomarathon.benchmarks.questions.open_ended import OpenEnded
 from audiomarathon.cli.command import run_script
-from audiomarathon.cli.lalm import bench
 from audiomarathon.engine import run as engine
 from audiomarathon.errors import ModelError
 from audiomarathon.files import file_name
 from audiomarathon.judges.judgements import Judgement, request_of
 from audiomarathon.runs.folder import read_records, read_run
+from audiomarathon.wings.lalm.commands import bench
+from audiomarathon.wings.lalm.exchange import read_answers
 
 FOLDER = Path(__file__).parent.parent / "LALM_Bench"
 NAMES = list(CAPTIONS)  # in the order of the table, which is not that of the ids

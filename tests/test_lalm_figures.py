@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from jasco_folders import said
 
-from audiomarathon.benchmarks.lalm_bench import figures
-from audiomarathon.benchmarks.lalm_bench.choices import read_option
-from audiomarathon.benchmarks.lalm_bench.figures import QuestionTypes
-from audiomarathon.benchmarks.lalm_bench.mmau_pro import MmauPro, read_questions
-from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
+from audiomarathon.benchmarks.questions import question_types as figures
+from audiomarathon.benchmarks.questions.choices import read_option
+from audiomarathon.benchmarks.questions.open_ended import OpenEnded
+from audiomarathon.benchmarks.questions.question_types import QuestionTypes
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import figures_of
+from audiomarathon.wings.lalm.mmau_pro import MmauPro, read_questions
 
 MUSIC = ("Jazz", "Blues", "Hip-hop/Rap", "None of the above")
 COUNT = ("2", "1", "3")

@@ -19,20 +19,13 @@ from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks import rows as table_rows
-from audiomarathon.benchmarks.lalm_bench import figures
-from audiomarathon.benchmarks.lalm_bench.exchange import (
-    answers,
-    comprehensive,
-    predictions,
-    read_answers,
-    read_captions,
-    scores,
-)
-from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
+from audiomarathon.benchmarks.questions import question_types as figures
+from audiomarathon.benchmarks.questions.open_ended import OpenEnded
 from audiomarathon.errors import DataError
 from audiomarathon.judges.judgements import request_of
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import read_records
+from audiomarathon.wings.lalm.exchange import answers, comprehensive, predictions, read_answers, read_captions, scores
 
 ENTRIES = [
     {"audio_id": name, "prediction": reply, "references": list(texts)}

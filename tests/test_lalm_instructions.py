@@ -11,7 +11,7 @@ from conftest import ALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audiomarathon.benchmarks.lalm_bench.instructions import KINDS, check, follows
+from audiomarathon.benchmarks.questions.instructions import KINDS, check, follows
 from audiomarathon.errors import SettingsError
 
 QUESTION = "Follow the instruction at the start of an audio."

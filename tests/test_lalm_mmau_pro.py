@@ -22,7 +22,6 @@ from task_folders import write_clip
 from audiomarathon.audio.decode import decode
 from audiomarathon.benchmarks import Loaded, Sample, get_task, registry
 from audiomarathon.benchmarks.benchmark import Benchmark
-from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES, MmauPro, read_questions
 from audiomarathon.benchmarks.task import Filters, Part
 from audiomarathon.data.controls import build_controls
 from audiomarathon.data.review import described
@@ -31,6 +30,7 @@ from audiomarathon.engine.run import load_task
 from audiomarathon.engine.sessions import facts_of
 from audiomarathon.errors import DataError, MissingDataError, SettingsError
 from audiomarathon.settings import RunSettings
+from audiomarathon.wings.lalm.mmau_pro import CATEGORIES, MmauPro, read_questions
 
 TASK = MmauPro()
 REAL = os.environ.get("MMAU_PRO_TABLE", "")  # test.parquet, or a table of replies with its columns

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jasco_folders import said
 
-from audiomarathon.benchmarks.lalm_bench.open_ended import RETRY, OpenEnded, OpenEndedAsPublished, template
+from audiomarathon.benchmarks.questions.open_ended import RETRY, OpenEnded, OpenEndedAsPublished, template
 from audiomarathon.judges.judgements import reading_of, request_of
 from audiomarathon.judges.protocol import shielded
 from audiomarathon.records import Record

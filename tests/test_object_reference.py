@@ -17,11 +17,11 @@ from audiomarathon import evaluate
 from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
-from audiomarathon.encoders.encoder import load_encoder
 from audiomarathon.engine.source import source_hash
 from audiomarathon.engine.sweep import grid
 from audiomarathon.errors import AudioMarathonError, PluginError, RecordError, SettingsError
 from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.encoder import load_encoder
 
 PRUNER = """
 from dataclasses import dataclass
@@ -211,8 +211,8 @@ def test_what_a_task_in_a_file_may_be(mine: Path) -> None:
 
 
 def test_an_encoder_of_a_module_is_found_by_its_name() -> None:
-    named = load_encoder("audiomarathon.encoders.controls:LogMelEncoder")
+    named = load_encoder("audiomarathon.wings.encoders.controls:LogMelEncoder")
     assert named.name == "LogMelEncoder"
     assert named.identity["source"] == load_encoder("control:logmel").identity["source"]
     with pytest.raises(SettingsError, match="there is no 'LogMelEncoda'"):
-        load_encoder("audiomarathon.encoders.controls:LogMelEncoda")
+        load_encoder("audiomarathon.wings.encoders.controls:LogMelEncoda")

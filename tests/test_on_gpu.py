@@ -29,7 +29,6 @@ from audiomarathon.compression.attention import Attention
 from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method
-from audiomarathon.encoders.encoder import load_encoder
 from audiomarathon.engine.run import run
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.busy import busy_seconds
@@ -40,6 +39,7 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.models.static_decode import BLOCK
 from audiomarathon.models.timing import StageTimer
 from audiomarathon.settings import GRAPH, RunSettings
+from audiomarathon.wings.encoders.encoder import load_encoder
 
 DEVICE = os.environ.get("GPU_TESTS_DEVICE", "cuda")
 ON_GPU = DEVICE != "cpu"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from builders import a_run, a_session, changed, finished
 
-from audiomarathon.report import charts, series
+from audiomarathon.report import charts
+from audiomarathon.report import styles as series
 from audiomarathon.report.pictures import plot_settings
 
 

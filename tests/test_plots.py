@@ -34,7 +34,7 @@ from audiomarathon.cli.app import app
 from audiomarathon.data.durations import Durations, write_durations
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import mean_over
-from audiomarathon.report import series
+from audiomarathon.report import styles as series
 from audiomarathon.report.charts import Chart, Line, bar_chart, line_chart, pareto_front, save, score_range, spread
 from audiomarathon.report.curves import Panel, mean_panel, read_panels
 from audiomarathon.report.pictures import of_panel, plot_durations, plot_runs

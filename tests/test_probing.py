@@ -12,12 +12,12 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import average_precision_score
 
 from audiomarathon.errors import DataError
-from audiomarathon.metrics.average_precision import average_precisions, parts_in_mean
 from audiomarathon.metrics.statistics import Resampler
-from audiomarathon.probing import linear_and_knn as standard
-from audiomarathon.probing import published_probes as published
-from audiomarathon.probing import scores
-from audiomarathon.probing.clips import Clips, Split, held_out, one_hot, rotated
+from audiomarathon.wings.encoders.metrics.average_precision import average_precisions, parts_in_mean
+from audiomarathon.wings.encoders.probing import linear_and_knn as standard
+from audiomarathon.wings.encoders.probing import published_probes as published
+from audiomarathon.wings.encoders.probing import scores
+from audiomarathon.wings.encoders.probing.clips import Clips, Split, held_out, one_hot, rotated
 
 FOLDS = ("a", "b", "c", "d")
 

@@ -17,24 +17,24 @@ from test_probing_runs import RATE, FramesEncoder, made, results_of, task_of, wa
 from xares_tars import write_tar
 
 from audiomarathon.audio.member import Member
-from audiomarathon.benchmarks.xares.published import ENCODERS, STATED, published_mean, weight
-from audiomarathon.benchmarks.xares.task import Clip, Recipe
-from audiomarathon.encoders.encoder import from_module
 from audiomarathon.errors import DataError
 from audiomarathon.metrics.statistics import Estimate
-from audiomarathon.probing import imported
-from audiomarathon.probing import published_probes as published
-from audiomarathon.probing.clips import Split
-from audiomarathon.probing.encode import encode_own, hear
-from audiomarathon.probing.problem import PUBLISHED, published_splits
-from audiomarathon.probing.store import Store
 from audiomarathon.records import Record, Verdict
-from audiomarathon.report.encoder_sections import confusions, radars, surest_mistakes
-from audiomarathon.report.encoder_tables import beside_published, by_task, encoder_scores
 from audiomarathon.report.render import cells
-from audiomarathon.results.encoders import Score, mean_scores, task_scores
 from audiomarathon.runs.read import Run
-from audiomarathon.scoring.probe import Classified, Tagged, scores_to_reply
+from audiomarathon.wings.encoders.encoder import from_module
+from audiomarathon.wings.encoders.probing import imported
+from audiomarathon.wings.encoders.probing import published_probes as published
+from audiomarathon.wings.encoders.probing.clips import Split
+from audiomarathon.wings.encoders.probing.encode import encode_own, hear
+from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED, published_splits
+from audiomarathon.wings.encoders.probing.store import Store
+from audiomarathon.wings.encoders.report.encoder_sections import confusions, radars, surest_mistakes
+from audiomarathon.wings.encoders.report.encoder_tables import beside_published, by_task, encoder_scores
+from audiomarathon.wings.encoders.results.scores import Score, mean_scores, task_scores
+from audiomarathon.wings.encoders.scoring.probe import Classified, Tagged, scores_to_reply
+from audiomarathon.wings.encoders.xares.published import ENCODERS, STATED, published_mean, weight
+from audiomarathon.wings.encoders.xares.task import Clip, Recipe
 
 
 def record(id_: str, answer: str, reply: str, **groups: str) -> Record:

@@ -17,19 +17,19 @@ from safetensors.numpy import save
 from sklearn.metrics import average_precision_score
 from xares_tars import write_tar
 
-from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask, Recipe
-from audiomarathon.encoders.encoder import Encoder, from_module
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate
-from audiomarathon.probing.encode import encode_own, encode_published, hear
-from audiomarathon.probing.evaluate import read_tasks, tried
-from audiomarathon.probing.problem import PUBLISHED, STANDARD, standard_splits
-from audiomarathon.probing.published_probes import SEEDS
-from audiomarathon.probing.run import probe
-from audiomarathon.probing.store import Store
-from audiomarathon.results.encoders import Score, mean_scores, task_scores
 from audiomarathon.runs.read import Run
-from audiomarathon.scoring.probe import scores_of
+from audiomarathon.wings.encoders.encoder import Encoder, from_module
+from audiomarathon.wings.encoders.probing.encode import encode_own, encode_published, hear
+from audiomarathon.wings.encoders.probing.evaluate import read_tasks, tried
+from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED, STANDARD, standard_splits
+from audiomarathon.wings.encoders.probing.published_probes import SEEDS
+from audiomarathon.wings.encoders.probing.run import probe
+from audiomarathon.wings.encoders.probing.store import Store
+from audiomarathon.wings.encoders.results.scores import Score, mean_scores, task_scores
+from audiomarathon.wings.encoders.scoring.probe import scores_of
+from audiomarathon.wings.encoders.xares.task import Dataset, EncoderTask, Recipe
 
 RATE = 1_000
 

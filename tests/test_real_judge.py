@@ -16,20 +16,20 @@ from toy_judged import Grade, Grades, replies_to
 from transformers_server import serving
 
 from audiomarathon.benchmarks import get_task
-from audiomarathon.benchmarks.jasco.rubric import Strict
 from audiomarathon.benchmarks.rows import as_csv
 from audiomarathon.endpoint.client import Endpoint
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.endpoint import EndpointJudge
 from audiomarathon.judges.judge import Judge
 from audiomarathon.judges.judgements import Judgement, Request, lines_in, request_of, second_of
+from audiomarathon.judges.judging import Bench, Case, judge_run
 from audiomarathon.judges.local import LocalJudge
 from audiomarathon.judges.protocol import Messages
-from audiomarathon.judges.room import Bench, Case, judge_run
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import read_records
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.scored import judged
+from audiomarathon.wings.jasco.rubric import Strict
 
 pytestmark = pytest.mark.real
 

@@ -25,13 +25,13 @@ from real_weights import real_qwen2_audio, real_weights
 
 from audiomarathon.audio.decode import decode
 from audiomarathon.benchmarks import get_task
-from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES
-from audiomarathon.benchmarks.lalm_bench.references import read_captions_table
 from audiomarathon.compression.method import Base
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import read_records
 from audiomarathon.scoring.caption import Caption
+from audiomarathon.wings.lalm.mmau_pro import CATEGORIES
+from audiomarathon.wings.lalm.references import read_captions_table
 
 pytestmark = pytest.mark.real
 

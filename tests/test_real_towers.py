@@ -8,9 +8,9 @@ import pytest
 from real_encoder_tasks import build
 from real_weights import real_qwen2_audio
 
-from audiomarathon.encoders.encoder import load_encoder
-from audiomarathon.probing.towers import probe_layers
 from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.encoder import load_encoder
+from audiomarathon.wings.encoders.probing.towers import probe_layers
 
 pytestmark = pytest.mark.real
 

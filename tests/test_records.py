@@ -13,14 +13,7 @@ from builders import a_failed_record, a_record, records_in, typed
 
 from audiomarathon.errors import RecordError
 from audiomarathon.files import append_line, write_json
-from audiomarathon.runs.folder import (
-    RunFolder,
-    checkpoint_of,
-    identity_hash,
-    read_records,
-    read_run,
-    read_summary,
-)
+from audiomarathon.runs.folder import RunFolder, checkpoint_of, identity_hash, read_records, read_run, read_summary
 
 IDENTITY = {"method": "frame", "ratio": 0.5, "checkpoint": "abc"}
 

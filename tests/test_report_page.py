@@ -38,7 +38,7 @@ from audiomarathon.cli.app import app
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.records import Record
-from audiomarathon.report import series
+from audiomarathon.report import styles as series
 from audiomarathon.report.charts import script
 from audiomarathon.report.page import PageOptions, as_script, page
 from audiomarathon.report.page_data import PageData, by_duration, scores_table

@@ -14,13 +14,13 @@ import pytest
 
 from audiomarathon.benchmarks.audiomarathon import published as audiomarathon_paper
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-from audiomarathon.benchmarks.jasco.benchmark import DEPENDENCE, JASCO, JUDGES
-from audiomarathon.benchmarks.xares import published as xares_readme
-from audiomarathon.benchmarks.xares.tasks import TASKS
 from audiomarathon.costs.config_facts import DTYPE_BYTES
 from audiomarathon.models.registry import BUILT_IN
 from audiomarathon.segment import corpora
 from audiomarathon.segment.corpus import Corpus
+from audiomarathon.wings.encoders.xares import published as xares_readme
+from audiomarathon.wings.encoders.xares.tasks import TASKS
+from audiomarathon.wings.jasco.benchmark import DEPENDENCE, JASCO, JUDGES
 
 
 def plain(value: Any) -> Any:

@@ -7,15 +7,15 @@ from builders import a_record, typed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audiomarathon.benchmarks.jasco.rubric import Strict
-from audiomarathon.benchmarks.lalm_bench.exchange import predictions
-from audiomarathon.benchmarks.lalm_bench.figures import QuestionTypes
+from audiomarathon.benchmarks.questions.question_types import QuestionTypes
 from audiomarathon.judges.protocol import verdict_part
 from audiomarathon.records import Corpus, Record
 from audiomarathon.scoring.caption import Caption
 from audiomarathon.scoring.choice import Choice
 from audiomarathon.scoring.transcript import Transcript
 from audiomarathon.thinking import without_thinking
+from audiomarathon.wings.jasco.rubric import Strict
+from audiomarathon.wings.lalm.exchange import predictions
 
 
 @pytest.mark.parametrize(

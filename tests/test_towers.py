@@ -21,27 +21,27 @@ from typer.testing import CliRunner
 from xares_tars import write_tar
 
 from audiomarathon.audio.decode import decode
-from audiomarathon.benchmarks.long import encoder_tasks
 from audiomarathon.cli.app import app
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.pruners.merge_frame import MergeFrame
 from audiomarathon.compression.pruners.random import Random
 from audiomarathon.embedded import synthesis, world
-from audiomarathon.encoders.encoder import Encoder, load_encoder
-from audiomarathon.encoders.tower import Reading, Tower, TowerEncoder, at_point
 from audiomarathon.errors import DataError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.probing import towers
-from audiomarathon.probing.clips import Clips, rotated
-from audiomarathon.probing.linear_and_knn import linear_probe
 from audiomarathon.records import Record
 from audiomarathon.report.page_data import PageData
 from audiomarathon.report.sections import sections
-from audiomarathon.report.tower_sections import layer_curves
 from audiomarathon.results.systems import systems_of
-from audiomarathon.results.towers import fourfolds, standings
 from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.encoder import Encoder, load_encoder
+from audiomarathon.wings.encoders.home_tasks import encoder_tasks
+from audiomarathon.wings.encoders.probing import towers
+from audiomarathon.wings.encoders.probing.clips import Clips, rotated
+from audiomarathon.wings.encoders.probing.linear_and_knn import linear_probe
+from audiomarathon.wings.encoders.report.tower_sections import layer_curves
+from audiomarathon.wings.encoders.results.towers import fourfolds, standings
+from audiomarathon.wings.encoders.tower import Reading, Tower, TowerEncoder, at_point
 
 RATE = 16_000
 POINTS = ["tower.0", "tower", "projector", "llm.0"]

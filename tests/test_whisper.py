@@ -29,7 +29,6 @@ from audiomarathon.compression.states import budgets_of
 from audiomarathon.costs.config_facts import model_facts
 from audiomarathon.costs.cost import Drops, flops_of
 from audiomarathon.costs.flops import count_cost
-from audiomarathon.encoders.encoder import load_encoder
 from audiomarathon.engine.engine import open_local
 from audiomarathon.engine.run import run
 from audiomarathon.engine.sweep_plan import Calls, Todo, from_flops
@@ -42,6 +41,7 @@ from audiomarathon.models.whisper import Whisper
 from audiomarathon.records import Record
 from audiomarathon.report.explain import shares_kept
 from audiomarathon.settings import RunSettings
+from audiomarathon.wings.encoders.encoder import load_encoder
 
 NAMES = ("random", "frame", "merge_adjacent", "merge_frame")
 SHORT, LONG = Prompt("", (noise(4.1, 1),), seed=3), Prompt("", (noise(71.3, 2),), seed=4)

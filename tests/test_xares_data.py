@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from xares_tars import clips, write_tar
 
-from audiomarathon.benchmarks.xares.tars import read_tar
-from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
-from audiomarathon.benchmarks.xares.tasks import named
 from audiomarathon.errors import DataError, MissingDataError, SettingsError
+from audiomarathon.wings.encoders.xares.tars import read_tar
+from audiomarathon.wings.encoders.xares.task import Dataset, EncoderTask
+from audiomarathon.wings.encoders.xares.tasks import named
 
 EMOTIONS = ("H", "S", "A", "F", "D", "N")
 

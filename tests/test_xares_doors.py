@@ -13,13 +13,13 @@ import pytest
 from test_probing_runs import made
 
 import audiomarathon
-from audiomarathon.benchmarks.xares.foreign import load_task_file
-from audiomarathon.cli.xares import XaresTask, run
-from audiomarathon.encoders.encoder import load_encoder
 from audiomarathon.errors import EncoderError, SettingsError
-from audiomarathon.probing.problem import PUBLISHED, STANDARD
-from audiomarathon.results.encoders import task_scores
 from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.encoder import load_encoder
+from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED, STANDARD
+from audiomarathon.wings.encoders.results.scores import task_scores
+from audiomarathon.wings.encoders.xares.task_config import load_task_file
+from audiomarathon.wings.encoders.xares_commands import XaresTask, run
 
 ROOT = Path(__file__).parent.parent
 DOORS = ROOT / "X-ARES"
@@ -149,7 +149,9 @@ def test_stages_download_encode_and_score(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetched: list[tuple[str, Path]] = []
-    monkeypatch.setattr("audiomarathon.cli.xares.fetch", lambda task, root, _say: fetched.append((task.name, root)))
+    monkeypatch.setattr(
+        "audiomarathon.wings.encoders.xares_commands.fetch", lambda task, root, _say: fetched.append((task.name, root))
+    )
     write_task(place, "tones", "Tones", 30, "zenodo_id='1', env_root='env'")
     task: dict[str, Any] = {"encoder_py": "level_encoder.py", "tasks_py": ["tones_task.py"], "max_jobs": 0}
     assert run(**task, to_stage=0) == 0
@@ -164,7 +166,7 @@ def test_stages_download_encode_and_score(
     (place / "2.tar").rename(place / "env" / "tones" / "2.tar")
     assert run(**task, from_stage=1, to_stage=1) == 0
     assert not (place / "results").exists()
-    monkeypatch.setattr("audiomarathon.encoders.encoder.Encoder.encode", None)  # stage 2 encodes nothing again
+    monkeypatch.setattr("audiomarathon.wings.encoders.encoder.Encoder.encode", None)  # stage 2 encodes nothing again
     assert run(**task, from_stage=2) == 0
     assert len(fetched) == 1
     assert "Results:\n Task  MLP_Score  KNN_Score  Private\nTones" in capsys.readouterr().out

@@ -13,23 +13,30 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score
 from test_probing_runs import RATE, results_of, write
 
-from audiomarathon.benchmarks.xares.framed import FramedTask
-from audiomarathon.benchmarks.xares.task import Recipe
-from audiomarathon.benchmarks.xares.tasks import named
-from audiomarathon.encoders.encoder import from_module
 from audiomarathon.errors import EncoderError, RecordError
-from audiomarathon.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
-from audiomarathon.probing.clips import Split
-from audiomarathon.probing.encode import encode_own, hear
-from audiomarathon.probing.frames import THRESHOLDS, Framed, activity, frame_ridge, onsets_in, published_frames
-from audiomarathon.probing.linear_and_knn import standardised
-from audiomarathon.probing.problem import PUBLISHED
-from audiomarathon.probing.published_probes import initial_heads, learning_rate
-from audiomarathon.probing.store import FrameStore, Store
 from audiomarathon.records import Record
-from audiomarathon.results.encoders import task_scores
 from audiomarathon.runs.read import Run
-from audiomarathon.scoring.segments import Segmented
+from audiomarathon.wings.encoders.encoder import from_module
+from audiomarathon.wings.encoders.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
+from audiomarathon.wings.encoders.probing.clips import Split
+from audiomarathon.wings.encoders.probing.encode import encode_own, hear
+from audiomarathon.wings.encoders.probing.frames import (
+    THRESHOLDS,
+    Framed,
+    activity,
+    frame_ridge,
+    onsets_in,
+    published_frames,
+)
+from audiomarathon.wings.encoders.probing.linear_and_knn import standardised
+from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED
+from audiomarathon.wings.encoders.probing.published_probes import initial_heads, learning_rate
+from audiomarathon.wings.encoders.probing.store import FrameStore, Store
+from audiomarathon.wings.encoders.results.scores import task_scores
+from audiomarathon.wings.encoders.scoring.segments import Segmented
+from audiomarathon.wings.encoders.xares.framed import FramedTask
+from audiomarathon.wings.encoders.xares.task import Recipe
+from audiomarathon.wings.encoders.xares.tasks import named
 
 DESED, MAESTRO = named(["desed", "maestro"])
 LABELS = ["low", "mid", "high"]
@@ -189,8 +196,8 @@ LENGTHS = [30, 41, 22, 30, 35, 30, 28, 33, 40, 31, 29, 44, 21, 50, 36, 30]
 @pytest.mark.parametrize("average", ["macro", "micro"])
 def test_ridge_with_a_threshold_is_that_of_a_plain_search(average: str, monkeypatch: pytest.MonkeyPatch) -> None:
     penalties, thresholds = (1e-6, 1e-1, 1.0), THRESHOLDS[::5]
-    monkeypatch.setattr("audiomarathon.probing.frames.RIDGE_PENALTIES", penalties)
-    monkeypatch.setattr("audiomarathon.probing.frames.THRESHOLDS", thresholds)
+    monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.RIDGE_PENALTIES", penalties)
+    monkeypatch.setattr("audiomarathon.wings.encoders.probing.frames.THRESHOLDS", thresholds)
     frames, active = random_frames(1, LENGTHS)
     given = Framed(frames, active, np.array(PARTS), 4, average == "macro")
     inputs = [standardised(one) for one in frames]

@@ -11,15 +11,15 @@ from scipy.stats import pearsonr
 from sklearn.linear_model import Ridge
 from test_probing_runs import RATE, results_of, write
 
-from audiomarathon.benchmarks.xares.foreign import TaskConfig, task_of
-from audiomarathon.benchmarks.xares.tasks import config_of, named
-from audiomarathon.encoders.encoder import from_module
-from audiomarathon.metrics.correlation import moment_columns, pearson
-from audiomarathon.probing.clips import Split
-from audiomarathon.probing.grades import grade_probe
-from audiomarathon.probing.linear_and_knn import RIDGE_PENALTIES, standardised
-from audiomarathon.results.encoders import task_scores
 from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.encoder import from_module
+from audiomarathon.wings.encoders.metrics.correlation import moment_columns, pearson
+from audiomarathon.wings.encoders.probing.clips import Split
+from audiomarathon.wings.encoders.probing.grades import grade_probe
+from audiomarathon.wings.encoders.probing.linear_and_knn import RIDGE_PENALTIES, standardised
+from audiomarathon.wings.encoders.results.scores import task_scores
+from audiomarathon.wings.encoders.xares.task_config import TaskConfig, task_of
+from audiomarathon.wings.encoders.xares.tasks import config_of, named
 
 (TASK,) = named(["speechocean762"])
 

@@ -12,18 +12,18 @@ from caption_folders import WORDS, tiny_bert
 from test_probing_runs import write
 
 from audiomarathon.benchmarks.registry import get_task
-from audiomarathon.benchmarks.xares.foreign import TaskConfig, task_of
-from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
-from audiomarathon.benchmarks.xares.tasks import config_of, named
-from audiomarathon.cli.encoder import run as encoder_run
-from audiomarathon.cli.xares import _child
-from audiomarathon.cli.xares import run as xares_run
-from audiomarathon.encoders.encoder import load_encoder
 from audiomarathon.errors import PluginError, RecordError, SettingsError
-from audiomarathon.probing.encode import encode_published
-from audiomarathon.probing.frames import activity
-from audiomarathon.probing.problem import PUBLISHED, STANDARD
 from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.commands import run as encoder_run
+from audiomarathon.wings.encoders.encoder import load_encoder
+from audiomarathon.wings.encoders.probing.encode import encode_published
+from audiomarathon.wings.encoders.probing.frames import activity
+from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED, STANDARD
+from audiomarathon.wings.encoders.xares.task import Dataset, EncoderTask
+from audiomarathon.wings.encoders.xares.task_config import TaskConfig, task_of
+from audiomarathon.wings.encoders.xares.tasks import config_of, named
+from audiomarathon.wings.encoders.xares_commands import _child
+from audiomarathon.wings.encoders.xares_commands import run as xares_run
 
 ENCODER = """
 import torch
@@ -224,7 +224,7 @@ def test_a_file_of_captions_runs_end_to_end(place: Path, *, merged: bool) -> Non
 
 
 def test_a_file_of_transcripts_runs_end_to_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("audiomarathon.probing.recognition.RATES", (0.1,))
+    monkeypatch.setattr("audiomarathon.wings.encoders.probing.recognition.RATES", (0.1,))
     rng, clips = np.random.default_rng(4), list[tuple[str, Any, np.ndarray]]()
     for number, words in enumerate(["AB", "BA", "A", "B", "ABA", "BAB"] * 3):
         parts = [(0.2 * i, 0.2 * i + 0.16, (100, 300)["AB".index(letter)], 0.5) for i, letter in enumerate(words)]
@@ -266,7 +266,7 @@ def test_a_merge_processor_makes_several_clips_or_none(place: Path, monkeypatch:
         heard.append([one.clip.id for one in part])
         return encode_published(encoder, part, *more)
 
-    monkeypatch.setattr("audiomarathon.probing.run.encode_published", encoded)
+    monkeypatch.setattr("audiomarathon.wings.encoders.probing.run.encode_published", encoded)
     assert run(file, seeds=1) == 0
     assert heard == [[f"{part}/{part}{i}" for i in (0, 1, 3, 4, 5)] for part in ("train", "valid", "test")]
     found = runs_of(place, "own/voices")

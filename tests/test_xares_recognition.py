@@ -14,21 +14,21 @@ from test_probing_runs import RATE, results_of, write
 from tiny_tokenizer import byte_tokenizer, spread
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from audiomarathon.benchmarks.xares.spoken import SpokenTask
-from audiomarathon.benchmarks.xares.task import Recipe
-from audiomarathon.benchmarks.xares.tasks import config_of, equipped, named
-from audiomarathon.cli.xares import XaresTask
-from audiomarathon.encoders.encoder import from_module
 from audiomarathon.errors import ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.loading import causal_lm
-from audiomarathon.probing import recognition
-from audiomarathon.probing.problem import PUBLISHED
-from audiomarathon.probing.recognition import Writer, adapted, ctc, read_off, spelled
 from audiomarathon.records import Record, Verdict
-from audiomarathon.results.encoders import task_scores
 from audiomarathon.runs.read import Run
-from audiomarathon.scoring.recognised import Recognised
+from audiomarathon.wings.encoders.encoder import from_module
+from audiomarathon.wings.encoders.probing import recognition
+from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED
+from audiomarathon.wings.encoders.probing.recognition import Writer, adapted, ctc, read_off, spelled
+from audiomarathon.wings.encoders.results.scores import task_scores
+from audiomarathon.wings.encoders.scoring.recognised import Recognised
+from audiomarathon.wings.encoders.xares.spoken import SpokenTask
+from audiomarathon.wings.encoders.xares.task import Recipe
+from audiomarathon.wings.encoders.xares.tasks import config_of, equipped, named
+from audiomarathon.wings.encoders.xares_commands import XaresTask
 
 LETTERS = "abcdefgh "
 PITCHES = {letter: 40 + 45 * place for place, letter in enumerate(LETTERS)}

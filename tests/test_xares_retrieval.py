@@ -14,17 +14,17 @@ from test_xares_grades import BandsEncoder, tone
 from tiny_tokenizer import byte_tokenizer
 from torch import nn
 
-from audiomarathon.benchmarks.xares.captioned import CaptionedTask
-from audiomarathon.benchmarks.xares.task import Recipe
-from audiomarathon.benchmarks.xares.tasks import equipped, named
-from audiomarathon.encoders.encoder import from_module
 from audiomarathon.errors import ModelError, RecordError
-from audiomarathon.metrics.retrieval import average_precision, places_of, recall
-from audiomarathon.probing.problem import PUBLISHED
-from audiomarathon.probing.published_probes import learning_rate
-from audiomarathon.probing.retrieval import Towers, trained_towers
 from audiomarathon.records import Record
-from audiomarathon.scoring.retrieved import Retrieved, places_to_reply
+from audiomarathon.wings.encoders.encoder import from_module
+from audiomarathon.wings.encoders.metrics.retrieval import average_precision, places_of, recall
+from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED
+from audiomarathon.wings.encoders.probing.published_probes import learning_rate
+from audiomarathon.wings.encoders.probing.retrieval import Towers, trained_towers
+from audiomarathon.wings.encoders.scoring.retrieved import Retrieved, places_to_reply
+from audiomarathon.wings.encoders.xares.captioned import CaptionedTask
+from audiomarathon.wings.encoders.xares.task import Recipe
+from audiomarathon.wings.encoders.xares.tasks import equipped, named
 
 WORDS = ("silence", "a hum", "a buzz", "a whistle", "a siren", "a scream")
 

@@ -11,15 +11,15 @@ import pytest
 from xares_tars import clips, write_tar
 
 from audiomarathon.benchmarks import all_tasks, get_task
-from audiomarathon.benchmarks.xares.benchmark import XARES
-from audiomarathon.benchmarks.xares.foreign import TaskConfig, load_task_file, task_of
-from audiomarathon.benchmarks.xares.published import ENCODERS, TABLES, published
-from audiomarathon.benchmarks.xares.task import EncoderTask, Recipe
-from audiomarathon.benchmarks.xares.tasks import TASKS, config_of, named
 from audiomarathon.engine.run import load_task
 from audiomarathon.errors import PluginError, SettingsError
 from audiomarathon.report import tables
 from audiomarathon.settings import RunSettings
+from audiomarathon.wings.encoders.xares.benchmark import XARES
+from audiomarathon.wings.encoders.xares.published import ENCODERS, TABLES, published
+from audiomarathon.wings.encoders.xares.task import EncoderTask, Recipe
+from audiomarathon.wings.encoders.xares.task_config import TaskConfig, load_task_file, task_of
+from audiomarathon.wings.encoders.xares.tasks import TASKS, config_of, named
 
 FILES = Path(__file__).parents[1] / "X-ARES" / "src" / "tasks"
 

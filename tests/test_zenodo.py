@@ -20,11 +20,12 @@ import pytest
 from conftest import call
 from xares_tars import clips, write_tar
 
-from audiomarathon.benchmarks.xares.task import EncoderTask
-from audiomarathon.benchmarks.xares.tasks import named
-from audiomarathon.data import archive, zenodo
+from audiomarathon.data import archive
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.lock import hold
+from audiomarathon.wings.encoders import zenodo
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+from audiomarathon.wings.encoders.xares.tasks import named
 
 TASK = named(["cremad"])[0]
 NAMES = [f"wds-audio-{part}-0.tar" for part in ("train", "valid", "test")]

@@ -1,6 +1,6 @@
 """Provide the names that X-ARES' task files and Python examples import."""
 
-from audiomarathon.benchmarks.xares.foreign import TaskConfig
-from audiomarathon.cli.xares import XaresTask
+from audiomarathon.wings.encoders.xares.task_config import TaskConfig
+from audiomarathon.wings.encoders.xares_commands import XaresTask
 
 __all__ = ["TaskConfig", "XaresTask"]

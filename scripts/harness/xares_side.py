@@ -83,15 +83,15 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
     import numpy as np
     import torch
 
-    from audiomarathon.benchmarks.xares.framed import FramedTask
-    from audiomarathon.benchmarks.xares.tasks import named
-    from audiomarathon.encoders.encoder import load_encoder
-    from audiomarathon.probing import published_probes as published
-    from audiomarathon.probing.clips import Clips
-    from audiomarathon.probing.encode import encode_published, hear
-    from audiomarathon.probing.problem import published_splits
-    from audiomarathon.probing.run import probe
-    from audiomarathon.probing.store import Store
+    from audiomarathon.wings.encoders.encoder import load_encoder
+    from audiomarathon.wings.encoders.probing import published_probes as published
+    from audiomarathon.wings.encoders.probing.clips import Clips
+    from audiomarathon.wings.encoders.probing.encode import encode_published, hear
+    from audiomarathon.wings.encoders.probing.probe_input import published_splits
+    from audiomarathon.wings.encoders.probing.run import probe
+    from audiomarathon.wings.encoders.probing.store import Store
+    from audiomarathon.wings.encoders.xares.framed import FramedTask
+    from audiomarathon.wings.encoders.xares.tasks import named
 
     torch.set_num_threads(1)
     encoder, (task,), seconds = load_encoder(str(encoder_file)), named([str(task_file)]), dict[str, float]()
@@ -135,8 +135,8 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
 
 def ours_of_frames(env: Path, task: Any, encoder: Any, seed: int) -> dict[str, Any]:
     """Probe as published with one seed, from an empty and a full store; then run the corrected probe from the store."""
-    from audiomarathon.probing.run import probe
-    from audiomarathon.probing.store import Store
+    from audiomarathon.wings.encoders.probing.run import probe
+    from audiomarathon.wings.encoders.probing.store import Store
 
     seconds = dict[str, float]()
     with tempfile.TemporaryDirectory(dir=env) as name:
@@ -167,10 +167,10 @@ def checkpoint(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
-    from audiomarathon.benchmarks.xares.tasks import config_in, named
-    from audiomarathon.encoders.encoder import load_encoder
-    from audiomarathon.metrics.events import counts_of, f1, segments
-    from audiomarathon.probing.frames import activity, columns
+    from audiomarathon.wings.encoders.encoder import load_encoder
+    from audiomarathon.wings.encoders.metrics.events import counts_of, f1, segments
+    from audiomarathon.wings.encoders.probing.frames import activity, columns
+    from audiomarathon.wings.encoders.xares.tasks import config_in, named
 
     task: Any
     config, (task,), encoder = config_in(task_file), named([str(task_file)]), load_encoder(str(encoder_file))

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import torch
 
     from audiomarathon.cli.app import run_task
-    from audiomarathon.encoders.check import check_audio_encoder
-    from audiomarathon.encoders.encoder import Encoder
     from audiomarathon.engine.run import Result
     from audiomarathon.report.notebook import compare_runs, load_runs, write_report
-    from audiomarathon.results.encoders import Score
+    from audiomarathon.wings.encoders.check import check_audio_encoder
+    from audiomarathon.wings.encoders.encoder import Encoder
+    from audiomarathon.wings.encoders.results.scores import Score
 
 __all__ = [
     "__version__",
@@ -126,10 +126,10 @@ def evaluate_encoder(
     import warnings
     from pathlib import Path
 
-    from audiomarathon.benchmarks.xares.tasks import equipped, named
-    from audiomarathon.probing.evaluate import data_root, probe_task, read_tasks, ready, tried
-    from audiomarathon.results.encoders import task_scores
     from audiomarathon.runs.read import Run
+    from audiomarathon.wings.encoders.probing.evaluate import data_root, probe_task, read_tasks, ready, tried
+    from audiomarathon.wings.encoders.results.scores import task_scores
+    from audiomarathon.wings.encoders.xares.tasks import equipped, named
 
     loaded, say = ready(encoder, device=device), logging.getLogger(__name__).info
     names = tasks.split(",") if isinstance(tasks, str) else tasks

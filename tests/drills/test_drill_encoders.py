@@ -10,7 +10,7 @@ import pytest
 from hanging import no_hang
 from test_probing_runs import made, task_of
 
-from audiomarathon.probing.store import read_part
+from audiomarathon.wings.encoders.probing.store import read_part
 
 
 @pytest.mark.long

@@ -1,5 +1,5 @@
 """Save whole attention maps, called like the original's script: python visualization.py --prompt S (see --help)."""
 
-from audiomarathon.cli.attention import door
+from audiomarathon.wings.attention.commands import door
 
 door()

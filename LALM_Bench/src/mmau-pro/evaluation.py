@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from audiomarathon.cli.lalm import door
+from audiomarathon.wings.lalm.commands import door
 
 door(Path(__file__).resolve().parents[2], "eval", "mmau-pro")

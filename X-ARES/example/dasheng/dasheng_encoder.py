@@ -1,7 +1,7 @@
 """X-ARES' dasheng baseline, as an encoder file."""
 
-from audiomarathon.encoders import baselines
+from audiomarathon.wings.encoders import baselines
 
 
 class DashengEncoder(baselines.DashengEncoder):
-    """The encoder as X-ARES released it; audiomarathon/encoders/baselines.py names its faults."""
+    """The encoder as X-ARES released it; audiomarathon/wings/encoders/baselines.py names its faults."""

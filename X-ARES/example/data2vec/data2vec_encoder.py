@@ -1,7 +1,7 @@
 """X-ARES' data2vec baseline, as an encoder file."""
 
-from audiomarathon.encoders import baselines
+from audiomarathon.wings.encoders import baselines
 
 
 class Data2VecEncoder(baselines.Data2VecEncoder):
-    """The encoder as X-ARES released it; audiomarathon/encoders/baselines.py names its faults."""
+    """The encoder as X-ARES released it; audiomarathon/wings/encoders/baselines.py names its faults."""

@@ -1,7 +1,7 @@
 """X-ARES' wav2vec2 baseline, as an encoder file."""
 
-from audiomarathon.encoders import baselines
+from audiomarathon.wings.encoders import baselines
 
 
 class Wav2vec2Encoder(baselines.Wav2vec2Encoder):
-    """The encoder as X-ARES released it; audiomarathon/encoders/baselines.py names its faults."""
+    """The encoder as X-ARES released it; audiomarathon/wings/encoders/baselines.py names its faults."""

@@ -1,4 +1,4 @@
-from audiomarathon.benchmarks.xares.tasks import config_of
+from audiomarathon.wings.encoders.xares.tasks import config_of
 
 
 def clotho_config(encoder):

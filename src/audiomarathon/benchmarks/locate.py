@@ -97,19 +97,11 @@ def path_variable(task: Task) -> str:
     return f"{re.sub('[-./]', '_', task.key.upper())}_DATA_PATH"
 
 
-#: Size and licence of the tasks that `audiomarathon data download` fetches from other places than the public data set.
-OWN_ARCHIVES = {
-    "jasco": ("20 MB", "CC BY-NC 4.0"),
-    "lalm/clotho": ("2 GB a split", "captions not for commercial use; licence of each clip in clotho_metadata_*.csv"),
-    "lalm/mmau_pro": ("47.5 GB", "as its page on the hub says"),
-}
-
-
 def how_to_get(task: Task) -> str:
     """Return in one line the command that downloads a task's data, and the env vars to set afterwards."""
     advice = f"{task.source[:1].upper()}{task.source[1:]}; then " if task.source else ""
-    if facts := OWN_ARCHIVES.get(task.key):
-        advice = f"Get it with: audiomarathon data download {task.key} ({', '.join(facts)}); then "
+    if task.download:
+        advice = f"Get it with: audiomarathon data download {task.key} ({', '.join(task.download)}); then "
     elif task.key in HUB_TASKS:
         advice = f"Get it with: audiomarathon data download {task.key}; then "
         if task.key != "vesus":

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-from audiomarathon.benchmarks.locate import OWN_ARCHIVES
 from audiomarathon.benchmarks.registry import benchmark_of, facts_of
 from audiomarathon.benchmarks.rows import read_json, write_ascii
 from audiomarathon.benchmarks.task import Task
@@ -53,7 +52,7 @@ class Manifest:
         """Return the licence of a task's data: the file's, else the published one, else "not stated"."""
         if self.file or benchmark_of(task.key) == AUDIOMARATHON.key:
             return self.licence
-        return OWN_ARCHIVES.get(task.key, ("", "not stated"))[1]
+        return (task.download or ("", "not stated"))[1]
 
     def expected(self, task: Task) -> Expected | None:
         """Return a task's expected count and durations; None if neither the file nor a paper states them."""

@@ -6,22 +6,19 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import cache
 
+from audiomarathon.benchmarks import declared
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
-from audiomarathon.benchmarks.jasco.benchmark import JASCO
-from audiomarathon.benchmarks.lalm_bench import declared
-from audiomarathon.benchmarks.lalm_bench.benchmark import LALM_BENCH
-from audiomarathon.benchmarks.long import LONG
 from audiomarathon.benchmarks.task import Task
-from audiomarathon.benchmarks.xares import foreign
-from audiomarathon.benchmarks.xares.benchmark import XARES
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import named_folder
 from audiomarathon.object_reference import is_reference, object_at, raising
 from audiomarathon.plugins import flaw, guard, look_up, plugins
 from audiomarathon.records import Figure
 from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.wing import all_wings
 
 TASKS = "audiomarathon.tasks"  # entry point groups
 BENCHMARKS = "audiomarathon.benchmarks"
@@ -29,8 +26,11 @@ BENCHMARKS = "audiomarathon.benchmarks"
 #: Benchmark of a task that belongs to none.
 OTHER = "other"
 
-#: The benchmarks of the suite.
-BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO, LALM_BENCH, XARES, LONG)
+
+@cache
+def built_in() -> tuple[Benchmark, ...]:
+    """Return the benchmarks of the suite: AudioMarathon's own, then those of its wings."""
+    return (AUDIOMARATHON, *(each for one in all_wings() for each in one.benchmarks()))
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
@@ -38,8 +38,8 @@ def all_benchmarks() -> tuple[Benchmark, ...]:
 
     The names of a plug-in's tasks must begin with its benchmark's key.
     """
-    found = list(BUILT_IN)
-    for one in plugins(BENCHMARKS, Benchmark, BUILT_IN, _flaw_of_benchmark):
+    found = list(built_in())
+    for one in plugins(BENCHMARKS, Benchmark, built_in(), _flaw_of_benchmark):
         for task in one.tasks:
             name = f"benchmark {one.key} ({task.key})"
             guard(task, Task, name)
@@ -49,11 +49,11 @@ def all_benchmarks() -> tuple[Benchmark, ...]:
 
 
 def all_tasks() -> tuple[Task, ...]:
-    """Return the tasks for models, not those for encoders.
+    """Return the tasks that `audiomarathon run` runs.
 
     First come the tasks of all benchmarks, in the papers' order; then tasks of plug-ins without a benchmark, by name.
     """
-    known = tuple(task for benchmark in all_benchmarks() for task in benchmark.tasks if not task.probed)
+    known = tuple(task for benchmark in all_benchmarks() for task in benchmark.tasks if not task.own_command)
     others = plugins(TASKS, Task, known, _flaw_of)  # type: ignore[type-abstract]
     for task in others:
         guard(task.scorer, Scorer, f"{TASKS} plug-in {task.key!r}: its scorer {task.scorer.key!r}")
@@ -99,8 +99,11 @@ def get_task(name: str) -> Task:
         raise SettingsError(
             f"unknown task {name[:60]!r}; separate tasks by spaces: audiomarathon run {name[:60].replace(',', ' ')}"
         )
-    on_record = foreign.on_record(name) or declared.on_record(name)
-    return on_record or look_up(name, (*all_tasks(), *XARES.tasks, *LONG.tasks), kind="task")
+    of_wings = (wing.task(name) for wing in all_wings())
+    if unlisted := next(filter(None, of_wings), None) or declared.on_record(name):
+        return unlisted
+    others = [task for benchmark in all_benchmarks() for task in benchmark.tasks if task.own_command]
+    return look_up(name, (*all_tasks(), *others), kind="task")
 
 
 def _task_at(reference: str) -> Task:

@@ -239,8 +239,11 @@ class Task(ABC):
     own_controls
         Names of controls (altered copies of the data) of this task only, besides those that `data controls` makes for
         every task.
-    probed
-        Whether the task probes encoders instead of asking models.
+    own_command
+        Command that runs the task, if `audiomarathon run` does not, since its records are no replies of models. Its
+        wing compares and reports its runs.
+    download
+        Size and licence of its data, if `data download` fetches them from a place of their own.
     group_fields
         Fields of `Sample.meta` that every record stores, so that figures by group need no data.
     version
@@ -258,7 +261,8 @@ class Task(ABC):
     language: str = "en"
     cuttable: bool = True
     own_controls: tuple[str, ...] = ()
-    probed: bool = False
+    own_command: str = ""
+    download: tuple[str, ...] = ()
     group_fields: tuple[str, ...] = ()
     version: str = ""
     source: str = ""

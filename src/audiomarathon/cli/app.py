@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from audiomarathon.cli.attention import attention_app
 from audiomarathon.cli.certify import certify
 from audiomarathon.cli.command import Command, Grouped, group, run_app
 from audiomarathon.cli.compare import compare
 from audiomarathon.cli.data import data_app
 from audiomarathon.cli.demo import demo
 from audiomarathon.cli.doctor import doctor
-from audiomarathon.cli.encoder import encoder_app
-from audiomarathon.cli.experiment import experiment_app
 from audiomarathon.cli.explain import explain
-from audiomarathon.cli.jasco import jasco_app
 from audiomarathon.cli.judge import judge
-from audiomarathon.cli.lalm import export as export_lalm
-from audiomarathon.cli.lalm import import_ as import_lalm
 from audiomarathon.cli.new import new
 from audiomarathon.cli.options import Runs, argument, complete_models, option
 from audiomarathon.cli.output import one_by_one, reporting_errors, say, show
@@ -37,6 +30,7 @@ from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.settings import RunSettings, described, settings_fields
 from audiomarathon.version import __version__
+from audiomarathon.wing import all_wings
 
 
 class CommandGroups(TyperGroup):
@@ -132,22 +126,30 @@ def _download_fense() -> None:
 
 
 models_app = group("Download checkpoints.", {"download": download})
-import_app = group("Turn replies of other programs into runs.", {"lalm": import_lalm})
-export_app = group("Write runs as result files of other programs.", {"lalm": export_lalm})
+import_app = group(
+    "Turn replies of other programs into runs.",
+    {name: one for wing in all_wings() for name, one in wing.importers().items()},
+)
+export_app = group(
+    "Write runs as result files of other programs.",
+    {name: one for wing in all_wings() for name, one in wing.exporters().items()},
+)
+OTHERS = "Other benchmarks, and their files"
 #: Every command by name, under its heading in the help.
-COMMANDS: Mapping[str, Mapping[str, Command | typer.Typer]] = {
+COMMANDS: dict[str, dict[str, Command | typer.Typer]] = {
     "First": {"demo": demo, "doctor": doctor, "list": list_command, "models": models_app, "data": data_app},
     "Measure a model": {"run": run, "sweep": sweep, "judge": judge, "score": score, "certify": certify},
     "Look at results": {
         "status": status, "compare": compare, "report": report, "plot": plot, "explain": explain,
-        "attention": attention_app, "reproduce": reproduce,
+        "reproduce": reproduce,
     },
-    "Other benchmarks, and their files": {
-        "encoder": encoder_app, "jasco": jasco_app, "experiment": experiment_app,
-        "import": import_app, "export": export_app,
-    },
+    OTHERS: {},
     "Build on it": {"new": new},
 }  # fmt: skip
+for _wing in all_wings():
+    for _heading, _own in _wing.commands().items():
+        COMMANDS.setdefault(_heading, {}).update(_own)
+COMMANDS[OTHERS] |= {"import": import_app, "export": export_app}
 for _commands in COMMANDS.values():
     for _name, _command in _commands.items():
         if isinstance(_command, typer.Typer):

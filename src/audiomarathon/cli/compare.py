@@ -10,7 +10,7 @@ from audiomarathon.cli.options import Runs, Seed, option, output_option
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_json, write_text
 from audiomarathon.terminal import console
-from audiomarathon.text import plain
+from audiomarathon.text import counted, plain
 
 
 def compare(
@@ -54,13 +54,19 @@ def compare(
     if output is not None and output.suffix not in (".json", ".csv", ".md"):
         raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .json, .csv or .md")
     systems = read_systems(runs)
-    # Probes of encoders and replies of models have no figures in common, so they cannot be compared.
-    replying = [one for one in systems if not any(run.task and run.task.probed for run in one.runs.values())]
-    n_probes = len(systems) - len(replying) if replying else 0
+    # Replies of models and records of other kinds have no figures in common, so they cannot be compared.
+    replying = [one for one in systems if not any(run.task and run.task.own_command for run in one.runs.values())]
+    others = (
+        [run.task for one in systems if one not in replying for run in one.runs.values() if run.task]
+        if replying
+        else []
+    )
     compared = compare_with(systems := replying or systems, against, seed=seed)
     missing = missing_controls(systems)
     lines = notes(compared, missing)
-    lines += [f"left out {n_probes} probes of encoders; compare by: audiomarathon encoder compare"] * bool(n_probes)
+    if others:
+        beside = " ".join(others[0].own_command.split()[:2])
+        lines += [f"left out {counted(len(others), 'run')} of tasks with commands of their own; see {beside} --help"]
     limits = [{name: share} for name, share in (("latency", at_latency), ("score", at_score)) if share is not None]
     answers: list[dict[str, Any]] = []
     if limits:

@@ -56,7 +56,7 @@ def download(
     only the needed clips of a .zip are read. A folder after --from may also contain archives (.zip, .tar, .7z).
     """
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-    from audiomarathon.benchmarks.locate import HUB_DATASET, OWN_ARCHIVES
+    from audiomarathon.benchmarks.locate import HUB_DATASET
     from audiomarathon.benchmarks.registry import OTHER, all_benchmarks, benchmark_of
     from audiomarathon.data.archive import OpenSource, Source, UnpackedSource, from_web, open_source
     from audiomarathon.data.download import download as fetch
@@ -81,13 +81,13 @@ def download(
         terms = f"the licence {benchmark.licence}: not for commercial use, credit its authors"
         say(f"the data of {benchmark.key} has {terms}")
     if source is None and benchmark.archive:
-        say(f"{benchmark.key}: {', '.join(OWN_ARCHIVES.get(benchmark.key, ['size unknown']))}")
+        say(f"{benchmark.key}: {', '.join(chosen[0].download or ['size unknown'])}")
         source = from_web(benchmark.archive, root / f"{benchmark.key}.zip", say)
     for together in [[task] for task in chosen] if benchmark.hubs else [chosen]:
         key, place, licence = together[0].key, root, ""
         opened: Source = open_source(source.expanduser()) if source else HubSource(benchmark.hubs.get(key, HUB_DATASET))
         if benchmark.hubs:
-            place, (_size, licence) = root / key.rpartition("/")[2], OWN_ARCHIVES.get(key, ("", "not stated"))
+            place, (_size, licence) = root / key.rpartition("/")[2], together[0].download or ("", "not stated")
             opened = UnpackedSource(opened) if isinstance(opened, OpenSource) else opened
         for done in fetch(
             together, opened, place, limit=limit, seed=seed, split=split, licence=licence, dry_run=dry_run, say=say

@@ -23,7 +23,7 @@ from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     from audiomarathon.judges.judge import Judge
-    from audiomarathon.judges.room import Case
+    from audiomarathon.judges.judging import Case
 
 _CHARACTERS_A_TOKEN = 4  # an estimate for English prompts
 
@@ -61,7 +61,7 @@ class Asking:
             Number of failed requests; None if nothing was asked, because of --plan or because the user declined.
         """
         from audiomarathon.judges.cache import Cache
-        from audiomarathon.judges.room import Bench, judge_run, plan_of
+        from audiomarathon.judges.judging import Bench, judge_run, plan_of
 
         work, calls, failed = [], 0, 0
         for name, judge in self.judges.items():
@@ -141,15 +141,14 @@ def _confirmed(calls: int) -> bool:
 
 def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[Case]:
     """Return the runs of tasks that models judge, with their protocols; print how many runs were left out."""
-    from audiomarathon.judges.room import Case
+    from audiomarathon.judges.judging import Case
     from audiomarathon.runs.read import Run, run_folders
-    from audiomarathon.scoring.judged import Judged
 
     unjudged: list[str] = []  # task of each run
 
     def case_of(folder: Path) -> Case | None:
         run = Run.read(folder)
-        if run.task is None or not isinstance(run.task.scorer, Judged):
+        if run.task is None or not run.task.scorer.protocols:
             unjudged.append(run.key)
             return None
         protocols = {one.name: one for one in run.task.scorer.protocols}
@@ -173,13 +172,11 @@ def _certificates(cases: Sequence[Case], names: Collection[str]) -> dict[str, li
     """
     from audiomarathon.report import render
     from audiomarathon.runs.read import Run
-    from audiomarathon.scoring.judged import Judged
 
     found: dict[str, list[dict[str, Any]]] = {}
     for case in cases:
         run = Run.read(case.folder)
         assert run.task
-        assert isinstance(run.task.scorer, Judged)
         rows = []
         certificates = run.task.scorer.certificates(list(run.verdicts.values()))
         for name in (name for name in names if name in certificates):  # in the order of --with

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,24 +15,45 @@ import typer
 
 from audiomarathon.cli.options import argument, option
 from audiomarathon.cli.output import say
-from audiomarathon.encoders.encoder import all_encoders
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import named_folder, write_bytes, writing
 from audiomarathon.models.registry import all_models
 from audiomarathon.plugins import Named
+from audiomarathon.wing import Template, all_wings
 
 _TEMPLATES = Path(__file__).parent / "new_templates"
 _LONGEST = 60  # characters of a name, which is part of file names and of labels in tables
 _NAME = re.compile(rf"(?=.{{1,{_LONGEST}}}\Z)[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
 _FOLDERS = ("src", "tests", "conftest", "example")  # of the new package, and pytest's file
-#: For each kind, a command to try the new package.
+
+
+def _methods() -> Sequence[Named]:
+    from audiomarathon.compression.registry import all_methods
+
+    return all_methods()
+
+
+def _tasks() -> Sequence[Named]:
+    from audiomarathon.benchmarks import all_tasks
+
+    return all_tasks()
+
+
+def _judges() -> Sequence[Named]:
+    from audiomarathon.judges.registry import plugged_in
+
+    return plugged_in()
+
+
+#: The kinds of packages, by name: those of the core, then those of wings.
 KINDS = {
-    "method": "audiomarathon run tau --data mini --method {name} --ratio 0.5",
-    "task": "audiomarathon run {name} --data {folder}/example --model embedded",
-    "model": "audiomarathon run tau --data mini --model {name} --limit 2",
-    "judge": "audiomarathon judge results/jasco --with {name}",
-    "encoder": "audiomarathon encoder check {name}",
-}
+    "method": Template(
+        _TEMPLATES / "method", "audiomarathon run tau --data mini --method {name} --ratio 0.5", _methods
+    ),
+    "task": Template(_TEMPLATES / "task", "audiomarathon run {name} --data {folder}/example --model embedded", _tasks),
+    "model": Template(_TEMPLATES / "model", "audiomarathon run tau --data mini --model {name} --limit 2", all_models),
+    "judge": Template(_TEMPLATES / "judge", "audiomarathon judge results/jasco --with {name}", _judges),
+} | {kind: one for wing in all_wings() for kind, one in wing.templates().items()}
 
 
 def new(
@@ -57,15 +78,19 @@ def new(
             raise SettingsError(f"{folder}: already exists; give another name or --into")
     if name.lower() in _taken(kind) or find_spec(name) is not None or _is_installed(name):
         raise SettingsError(f"new {kind} {name}: a {kind} or a package of that name exists; give another name")
-    _write(_TEMPLATES / kind, folder, name)
+    _write(KINDS[kind].folder, folder, name)
     say(f"wrote {folder}; next:")
-    for command in (f"pip install -e {folder}", f"pytest {folder}", KINDS[kind].format(name=name, folder=folder)):
+    for command in (
+        f"pip install -e {folder}",
+        f"pytest {folder}",
+        KINDS[kind].example.format(name=name, folder=folder),
+    ):
         typer.echo(command)
 
 
 def _is_reserved(kind: str, name: str) -> bool:
     """Tell whether the name, or the class's name made from it, already means something in the new package."""
-    words = {word for file in (_TEMPLATES / kind).rglob("*.py") for word in re.findall(r"\w+", file.read_text("utf-8"))}
+    words = {word for file in KINDS[kind].folder.rglob("*.py") for word in re.findall(r"\w+", file.read_text("utf-8"))}
     title = _title(name)
     return keyword.iskeyword(name) or keyword.iskeyword(title) or title in words - {"NewName"} or name in _FOLDERS
 
@@ -77,15 +102,9 @@ def _title(name: str) -> str:
 
 def _taken(kind: str) -> set[str]:
     """Return, in lower case, the names and aliases that are taken for this kind (`method`, `task`, …)."""
-    from audiomarathon.benchmarks import all_tasks
-    from audiomarathon.compression.registry import all_methods
-    from audiomarathon.judges.registry import plugged_in
-
-    registries = (all_methods, all_tasks, all_models, plugged_in, all_encoders)
-    known: Mapping[str, Callable[[], Sequence[Named]]] = dict(zip(KINDS, registries, strict=True))
     # These words have a meaning before a colon in --with.
     forms = {"endpoint", "local", "openai", "replay"} if kind == "judge" else set()
-    return {*forms, *(word.lower() for one in known[kind]() for word in (one.key, *one.aliases))}
+    return {*forms, *(word.lower() for one in KINDS[kind].taken() for word in (one.key, *one.aliases))}
 
 
 def _is_installed(name: str) -> bool:

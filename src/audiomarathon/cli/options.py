@@ -41,9 +41,9 @@ def _names(kind: str) -> Callable[[str], list[str]]:
         from importlib.metadata import entry_points
 
         if kind == "tasks":
-            from audiomarathon.benchmarks.registry import BUILT_IN as BENCHMARKS
+            from audiomarathon.benchmarks.registry import built_in as benchmarks
 
-            built_in = ["all", *(task.key for one in BENCHMARKS for task in one.tasks if not task.probed)]
+            built_in = ["all", *(task.key for one in benchmarks() for task in one.tasks if not task.own_command)]
         elif kind == "models":
             built_in = [name for model in MODELS for name in (model.key, *model.aliases)]
         else:

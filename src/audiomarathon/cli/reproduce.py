@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Annotated
 
 from audiomarathon.cli.command import with_settings
-from audiomarathon.cli.jasco import beside_published
 from audiomarathon.cli.options import Model, argument, complete_tasks, option
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_json, write_text
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
+from audiomarathon.wing import all_wings
 
 
 @with_settings("limit", "results", "model_path", "data", "device", "dtype", "allow_bad_rows")
@@ -38,15 +38,23 @@ def reproduce(
     from audiomarathon.engine.sweep import sweep
     from audiomarathon.report import render, tables
     from audiomarathon.results.reproduce import caveats, protocol_folder, protocol_settings, reproduced
+    from audiomarathon.runs.read import Run
 
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
-    if [task.key for task in chosen] == ["jasco"]:
+    tables_of = {
+        task.key: wing.tables
+        for wing in all_wings()
+        for one in wing.benchmarks()
+        if one.published
+        for task in one.tasks
+    }
+    if len(chosen) == 1 and (its_tables := tables_of.get(next(iter(chosen)).key)):
         swept = sweep([*chosen], model, settings, [get_method("base")], say=say)
-        if swept.results:
-            beside_published([result.folder for result in swept.results], get_model(model).key)
+        render.show(*its_tables([Run.read(result.folder) for result in swept.results]))
         return int(not swept.complete)
     if foreign := [task.key for task in chosen if task not in AUDIOMARATHON.tasks]:
-        raise SettingsError(f"{', '.join(foreign)}: not a task of the paper; allowed: its ten tasks, or jasco alone")
+        alone = "".join(f", or {key} alone" for key in tables_of)
+        raise SettingsError(f"{', '.join(foreign)}: not a task of the paper; allowed: its ten tasks{alone}")
     settings, spec = protocol_settings(settings, protocol), get_model(model)
     settings = replace(settings, results=protocol_folder(settings.results, protocol))
     swept = sweep(list(chosen), model, settings, [get_method("base")], say=say)

@@ -12,8 +12,8 @@ from typing import Any
 
 from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.external import Foreign
-from audiomarathon.compression.from_place import method_at
 from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.own_methods import method_at
 from audiomarathon.compression.presses.ada_expected_attention import AdaExpectedAttention
 from audiomarathon.compression.presses.ada_snapkv import AdaSnapKV
 from audiomarathon.compression.presses.audio_kv import AudioKV

@@ -17,7 +17,6 @@ import numpy as np
 import soundfile
 
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.embedded import signals, synthesis, world
 from audiomarathon.embedded.world import FACTS, QUESTIONS, TASKS, Label
 from audiomarathon.settings import cache_folder
@@ -265,7 +264,7 @@ def _transcribed(_: str, index: int, rng: np.random.Generator, seconds: float) -
 def _write_metadata(folder: Path, task: str, rows: list[Row]) -> None:
     if task == "librispeech":
         return  # its metadata are the transcripts beside the clips
-    names = {one.key: one.metadata_file for one in AUDIOMARATHON.tasks if isinstance(one, MultipleChoice)}
+    names = {one.key: getattr(one, "metadata_file", "") for one in AUDIOMARATHON.tasks}
     info = {"task": "sound event detection", "dataset": "mini", "licence": LICENCE}
     # In `had` the folder is the class. The public format has no field for the fake part, so events get a separate file.
     file = folder / (names[task] or "events.json")

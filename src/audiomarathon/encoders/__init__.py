@@ -1,6 +1,6 @@
 """Frozen audio encoders in the interface of X-ARES."""
 
-from audiomarathon.encoders.check import check_audio_encoder, check_encoder
-from audiomarathon.encoders.encoder import Encoder, EncoderSpec, from_module, load_encoder
+from audiomarathon.wings.encoders.check import check_audio_encoder, check_encoder
+from audiomarathon.wings.encoders.encoder import Encoder, EncoderSpec, from_module, load_encoder
 
 __all__ = ["Encoder", "EncoderSpec", "check_audio_encoder", "check_encoder", "from_module", "load_encoder"]

@@ -191,8 +191,8 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
     DataError
         There are no samples, or rows are invalid and ALLOW_BAD_ROWS is off.
     """
-    if task.probed:
-        raise SettingsError(f"{task.key} probes encoders; run it with: audiomarathon encoder run ENCODER --tasks NAME")
+    if task.own_command:
+        raise SettingsError(f"{task.key} has a command of its own; run it with: {task.own_command}")
     folder = task_folder(task, data_root(settings.data), dict(settings.data_paths))
     filters = Filters(
         settings.skip_persons, settings.skip_emotion, settings.balance, settings.seed, settings.split, settings.prompt

@@ -20,7 +20,7 @@ from scipy.optimize import isotonic_regression
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.files import read_plain, write_bytes, write_text
 from audiomarathon.metrics.statistics import Estimate
-from audiomarathon.report import series
+from audiomarathon.report import styles as series
 from audiomarathon.settings import cache_folder
 from audiomarathon.text import plain
 

@@ -11,7 +11,7 @@ import numpy as np
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
-from audiomarathon.report.series import line_of, method_and_ratio
+from audiomarathon.report.styles import line_of, method_and_ratio
 from audiomarathon.results.beside import ACROSS, apart, base_among, is_base, timed_sessions
 from audiomarathon.results.pairs import Pairs, ideal_of, speed_up
 from audiomarathon.results.savings import kv_bytes

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from audiomarathon.errors import SettingsError
 from audiomarathon.report.charts import library, literal
-from audiomarathon.report.series import colour
+from audiomarathon.report.styles import colour
 
 if TYPE_CHECKING:
     from audiomarathon.models.generation import Generation

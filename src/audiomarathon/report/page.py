@@ -24,7 +24,7 @@ from audiomarathon.report.page_data import PageData
 from audiomarathon.report.render import html, templates
 from audiomarathon.report.samples import BANDS, STRIP, choose, samples_of
 from audiomarathon.report.sections import Section
-from audiomarathon.report.series import colour
+from audiomarathon.report.styles import colour
 from audiomarathon.runs.read import named
 from audiomarathon.text import plain
 from audiomarathon.version import __version__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from audiomarathon.metrics.statistics import mean_of, mean_over
 from audiomarathon.records import Record
 from audiomarathon.report.charts import STAGES
 from audiomarathon.report.render import Kind, Table, with_interval
-from audiomarathon.report.series import line_of, method_and_ratio
+from audiomarathon.report.styles import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
 from audiomarathon.results.beside import LATENCIES, NO_BASE
 from audiomarathon.results.best import SETTLE, Ranked, ranking_of
@@ -114,6 +114,10 @@ class PageData:
             name = system.name(with_checkpoint=several)
             found.append(Setting(name, line, method, ratio, place, base_place, system))
         return found
+
+    def only(self, kept: Callable[[Run], bool]) -> PageData:
+        """Return the data of those systems whose runs are all of a kind."""
+        return replace(self, systems=[one for one in self.systems if all(map(kept, one.runs.values()))])
 
     @property
     def runs(self) -> list[Run]:

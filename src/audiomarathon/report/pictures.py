@@ -11,7 +11,8 @@ import numpy as np
 
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import file_name
-from audiomarathon.report import charts, series
+from audiomarathon.report import charts
+from audiomarathon.report import styles as series
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.curves import MEAN, Panel, Setting, panels_of, read_panels
 from audiomarathon.runs.read import Run

@@ -11,18 +11,17 @@ from operator import itemgetter
 from typing import Any
 
 from audiomarathon.judges.anchors import MARKS
-from audiomarathon.report import charts, encoder_sections, series, survival, tables, tower_sections
+from audiomarathon.report import charts, tables
+from audiomarathon.report import styles as series
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.page_data import Advice, PageData, Setting, by_duration, scores_table
 from audiomarathon.report.render import Kind, Table
 from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.compare import LeftOut, lines_by_reason
-from audiomarathon.results.encoders import task_scores
 from audiomarathon.results.pairs import AS_BASE
-from audiomarathon.results.survival import survivals
-from audiomarathon.results.towers import fourfolds, standings
 from audiomarathon.runs.read import Run
 from audiomarathon.text import counted
+from audiomarathon.wing import all_wings
 
 _MOST_BARS = 100
 
@@ -54,68 +53,31 @@ class Section:
 
 
 def sections(data: PageData) -> list[Section]:
-    """Return the non-empty sections, in reading order."""
-    runs = data.runs
-    probes = [run for run in runs if _is_probe(run)]
-    if not probes:
-        return _of_replies(data)
-    encoders = tower_sections.of_encoders(probes)
-    found = (_encoders(encoders) if encoders else []) + _towers(runs)
-    return found + ([_machine(data)] if len(probes) == len(runs) else _of_replies(_without_probes(data)))
-
-
-def _is_probe(run: Run) -> bool:
-    """Tell whether a run's answers come from a probe on embeddings, not from a language model."""
-    return bool(run.task and run.task.probed)
-
-
-def _without_probes(data: PageData) -> PageData:
-    """Return the data without probes, which have their own sections."""
-    return replace(data, systems=[one for one in data.systems if not any(map(_is_probe, one.runs.values()))])
-
-
-def _encoders(runs: Sequence[Run]) -> list[Section]:
-    """Return the sections on encoders, whose settings are probes without a base."""
-    scores, mistakes = task_scores(runs), encoder_sections.surest_mistakes(runs)
-    drawn, notes = encoder_sections.radars(scores), {"": encoder_sections.notes(runs, scores)}
-    known = encoder_sections.score_tables(scores)
-    found = [Section("encoders", "What encoders know", known, {"": drawn} if drawn else {}, notes)]
-    if len(mistakes.frame):
-        found.append(Section("confusion", "What is confused", [mistakes], encoder_sections.confusions(runs)))
-    return found
-
-
-def _towers(runs: Sequence[Run]) -> list[Section]:
-    """Return the sections on towers (audio encoders of audio LLMs): towers alone, then beside their models' replies."""
-    layers, drawn = tower_sections.layer_table(runs), tower_sections.layer_curves(runs)
-    drawn |= tower_sections.pruned_curves(runs)
-    beside, standing = fourfolds(runs), standings(runs)
-    curves = tower_sections.fourfold_curves(beside)
-    by_name = {name: [chart] for name, chart in drawn.items()}
+    """Return the non-empty sections, in reading order: of replies, then those of wings, then the machine."""
+    replies = data.only(_replies)
     found = [
-        Section("towers", "Layer by layer, and after pruning", [layers] if len(layers.frame) else [], by_name),
-        Section("unused", "Lost or unused", [tower_sections.fourfold_table(beside)] if beside else [], curves),
+        *(_of_replies(replies) if replies.systems else []),
+        *(part for one in all_wings() for part in one.sections(data)),
     ]
-    if standing:
-        table, chart = tower_sections.standing_table(standing), tower_sections.standing_chart(standing)
-        found.append(Section("standing", "Tower and model", [table], {"": [chart]}))
-    return [one for one in found if one.tables or one.charts]
+    return [one for one in [*found, _machine(replies if replies.systems else data)] if one.tables or one.charts]
+
+
+def _replies(run: Run) -> bool:
+    """Tell whether a run holds replies of models; a wing whose tasks have their own command has its own sections."""
+    return not (run.task and run.task.own_command)
 
 
 def _of_replies(data: PageData) -> list[Section]:
-    """Return the non-empty sections on models' replies."""
+    """Return the sections on models' replies."""
     scopes = sorted([*reversed(data.scopes), *data.tasks], key=lambda scope: scope != data.widest)
-    found = [
+    return [
         _choice(data),
         _scores(data),
         _by_scope("curves", "Score against ratio and time", scopes, data, _curves),
         _by_scope("costs", "What it costs", scopes, data, _costs),
         _by_scope("durations", "Score against duration", scopes, data, _durations),
         _task_tables(data),
-        _survival(data),
-        _machine(data),
     ]
-    return [one for one in found if one.tables or one.charts]
 
 
 def facts(data: PageData, samples: int) -> list[str]:
@@ -144,12 +106,12 @@ def _machine_of(run: Run) -> str:
 
 def advice(data: PageData) -> list[str]:
     """Return a recommendation per checkpoint: the fastest setting with a score within a point of base."""
-    if all(map(_is_probe, data.runs)):
+    if not any(map(_replies, data.runs)):
         return []
     none = "No recommendation: it needs base and another setting of the same checkpoint."
     weak = "Some judges of these replies are weak or not certified (see the notes): do not rely on these scores alone."
     notes = [note for run in data.runs for note in (run.summary or {}).get("notes") or ()]
-    data = _without_probes(data)
+    data = data.only(_replies)
     advised = [_advised(one, data.point) for one in data.advice]
     is_weak = any(mark in note for note in notes for mark in MARKS)
     return [*advised, *[weak] * is_weak] if advised else [none]
@@ -496,15 +458,6 @@ def _task_tables(data: PageData) -> Section:
         if task and verdicts:
             found += tables.of_task(task, verdicts)
     return Section("tasks", "Task by task", found)
-
-
-def _survival(data: PageData) -> Section:
-    """Return the section on whether pruning removes speech or sound first from JASCO's clips."""
-    heading, found = "What pruning removes first", survivals(data.systems)
-    if all(one.system.is_base for one in found):
-        return Section("survival", heading)
-    drawn, said = survival.panels(found), {"": survival.sentences(found)}
-    return Section("survival", heading, survival.tables(found), {"": drawn} if drawn else {}, said)
 
 
 def _machine(data: PageData) -> Section:

@@ -106,7 +106,7 @@ def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
         return {}
     groups: dict[Key, list[Run]] = {}
     for run in runs:
-        if not (run.task and run.task.probed):
+        if not (run.task and run.task.own_command):
             groups.setdefault((run.checkpoint, run.key), []).append(run)
     return {key: finished for key, group in groups.items() if (finished := _beside_base(group, seed))}
 

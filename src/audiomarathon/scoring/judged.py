@@ -30,14 +30,8 @@ class Judged(Scorer):
     reply with a known reading; `anchors` lists the kind of each anchor and whether the judge read it correctly, for the
     first protocol with answered anchors. `fixed` is True if the protocol asks no judge about the reply. `shielded`
     lists the changes made in the reply before judges saw it.
-
-    Attributes
-    ----------
-    protocols
-        Protocols for asking judges: each makes the questions and reads the answers. Figures use the first.
     """
 
-    protocols: ClassVar[tuple[Protocol, ...]]
     instant: ClassVar[bool] = False
     modules: ClassVar[tuple[str, ...]] = ("audiomarathon.judges.judgements", "audiomarathon.judges.protocol")
 

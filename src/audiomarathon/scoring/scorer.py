@@ -22,6 +22,8 @@ from audiomarathon.records import Figure, Record, Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
+    from audiomarathon.judges.anchors import Certificate
+    from audiomarathon.judges.protocol import Protocol
     from audiomarathon.metrics.statistics import Estimate, Sums
 
 
@@ -41,6 +43,9 @@ class Scorer(ABC):
     modules, packages
         Further code that verdicts depend on, besides the scorer's own file: modules and installed packages. When it
         changes, :attr:`version` changes, and stored verdicts are made again.
+    protocols
+        Protocols for asking judges about a reply: each makes the questions and reads the answers. Figures use the
+        first; empty if rules alone score.
     """
 
     key: ClassVar[str]
@@ -49,6 +54,7 @@ class Scorer(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     modules: ClassVar[tuple[str, ...]] = ()
     packages: ClassVar[tuple[str, ...]] = ()
+    protocols: ClassVar[tuple[Protocol, ...]] = ()
 
     def judge(self, record: Record) -> dict[str, Any]:
         """Score one answered sample; return the verdict's values, which must fit into JSON.
@@ -117,6 +123,10 @@ class Scorer(ABC):
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
         """Return sums whose first figure is the score by the benchmark's released code; None without such a score."""
         return None
+
+    def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:  # noqa: ARG002
+        """Return each judge's certificate: how many anchors (replies with a known reading) it read correctly."""
+        return {}
 
     def fits(self, record: Record) -> bool:
         """Return whether a record's reference has the required fields; the record of a failed sample needs none."""

@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from audiomarathon.cli.experiment import similarity_door
+from audiomarathon.wings.lalm.experiments import similarity_door
 
 similarity_door(Path(__file__).resolve().parent)

@@ -1,0 +1,196 @@
+"""Tasks that ask for a caption per clip; a subclass says what its table holds."""
+
+from __future__ import annotations
+
+import csv
+import unicodedata
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from audiomarathon.benchmarks.locate import nearest, the_one
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, as_csv, clean, natural, one_text, read_csv, shown
+from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, name_id
+from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.files import open_plain, write_text
+from audiomarathon.scoring.caption import Caption
+
+MAX_REFERENCES = 100  # of an item; the published sets have 5
+#: Prompts by their name in `TASK_PROMPT`. `detail` makes long replies, which CIDEr-D punishes: if references have 11
+#: words, its length factor is 0.32 for a reply of 20 words, and 0.007 for 30.
+PROMPTS = {
+    "detail": "Describe the sound in detail.",
+    "short": "Describe the sound in one sentence of 8 to 20 words.",
+}
+
+ALL = "all"  # all splits together
+
+Item = tuple[str, tuple[str, ...], tuple[str, ...]]  # id, possible names of its clip, captions
+
+
+class Captioning(Task):
+    """Base of tasks that ask for a caption per clip, scored against several references; a subclass reads the table.
+
+    CIDEr-D's document frequencies come from the whole split, also in a limited run. If a folder has only a part of the
+    data (`data download --limit`), `corpus_<table>` next to the table has all captions.
+
+    Attributes
+    ----------
+    splits
+        File name of each split's table, by the split's name; the first split is the default.
+    folders
+        Folders of the clips, next to the table; `{split}` is the split's name.
+    columns
+        Columns that a table must have.
+    """
+
+    max_new_tokens = 256
+    scorer = Caption()
+    cuttable = False  # the part of a clip that a caption describes is unknown
+    splits: ClassVar[Mapping[str, str]] = {}
+    folders: ClassVar[tuple[str, ...]] = ("", "{split}")
+    columns: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
+        """Return the items of a table's rows; an item is a clip's id, its possible file names, and its captions."""
+
+    @abstractmethod
+    def rows(self, item: Item) -> list[dict[str, str]]:
+        """Return an item as rows of a table: the inverse of :meth:`items`."""
+
+    def find(self, root: Path) -> Path:
+        """Return the folder nearest to the root that has the table of any split."""
+        tables = set(self.splits.values())
+        found = nearest(root, lambda folder: any(self._is_ours(folder.path / name) for name in tables & folder.files))
+        return the_one(self, root, found, next(iter(self.splits.values())))
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        """Read a split's table, find its clips, and return them as samples."""
+        split = filters.split or next(iter(self.splits))
+        if split not in (*self.splits, ALL):
+            raise SettingsError(f"TASK_SPLIT={split}: allowed for {self.key}: {', '.join(self.splits)}, {ALL}")
+        question = PROMPTS.get(filters.prompt or "detail", filters.prompt)
+        if " " not in question:
+            raise SettingsError(f"TASK_PROMPT={question}: allowed for {self.key}: {', '.join(PROMPTS)}, or a sentence")
+        folder = folder.absolute()
+        samples, bad = dict[str, Sample](), []
+        tables = self.tables(folder, split)
+        for part, items in tables.items():
+            places = [place.format(split=part) for place in self.folders]
+            clips, looked = _clips(folder, places), ", ".join(f"{place or '.'}/" for place in places)
+            meta = {"split": part, "splits": tuple(tables)}
+            for number, item in enumerate(items, start=1):
+                try:
+                    sample = _sample(item, clips, looked, question, meta)
+                    if sample.id in samples:
+                        raise RowError(f"duplicate id {shown(sample.id)}")
+                    samples[sample.id] = sample
+                except RowError as error:
+                    bad.append(BadRow(folder / self.splits[part], number, str(error)))
+        return Loaded(folder, tuple(sorted(samples.values(), key=lambda one: natural(one.id))), tuple(bad))
+
+    def tables(self, folder: Path, split: str) -> dict[str, list[Item]]:
+        """Return each split's items in the table's order; the split `all` means every table in the folder."""
+        there = [part for part in [*self.splits][::-1] if (folder / self.splits[part]).is_file()]
+        parts = there if split == ALL else [split]
+        if not {*parts} <= {*there}:
+            has = f"it has {', '.join(self.splits[part] for part in there)}" if there else "it has no table of a split"
+            get = f"next: audiomarathon data download {self.key} --split {split}"
+            raise DataError(f"{self.key}: {folder} has no {self.splits[split]}; {has}; {get}")
+        return {part: self.items(self._table(folder / self.splits[part])) for part in parts}
+
+    def prompt(self, sample: Sample) -> str:
+        """Return the instruction and nothing else."""
+        return sample.question
+
+    def reference(self, sample: Sample) -> dict[str, Any]:
+        """Return the clip's reference captions, which scoring needs."""
+        return {"references": list(sample.meta["references"])}
+
+    def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
+        """Return the captions of the whole split, missing clips included."""
+        splits = loaded.samples[0].meta["splits"]
+        return [list(texts) for split in splits for texts in self.captions(loaded.folder, split)]
+
+    def captions(self, folder: Path, split: str) -> list[tuple[str, ...]]:
+        """Return the captions of each item of a whole split."""
+        table = folder / self.splits[split]
+        whole = table.with_name(f"corpus_{table.name}")
+        return [texts for _, _, texts in self.items(self._table(whole if whole.is_file() else table)) if texts]
+
+    def write_rows(self, part: Part, target: Path) -> None:
+        """Write the part's samples as the table of each split.
+
+        If a table lacks items of its split, also write the whole split's captions, as `corpus_<table>`.
+        """
+        for split in part.kept[0].meta["splits"]:
+            own = [one for one in part.kept if one.meta["split"] == split]
+            kept = [(one.id, tuple(one.meta["names"]), tuple(one.meta["references"])) for one in own]
+            self._write(target / self.splits[split], kept)
+            if len(corpus := self.captions(part.loaded.folder, split)) > len(kept):
+                others = [(f"{number}_0", (str(number),), texts) for number, texts in enumerate(corpus, 1)]
+                self._write(target / f"corpus_{self.splits[split]}", others)
+
+    def _write(self, file: Path, items: Sequence[Item]) -> None:
+        write_text(file, as_csv([row for item in items for row in self.rows(item)], self.columns))
+
+    def _table(self, file: Path) -> list[dict[str, str]]:
+        return [row for _line, row in read_csv(file, self.columns)]
+
+    def _is_ours(self, file: Path) -> bool:
+        """Tell whether a file's first line has this task's columns, or the file is empty.
+
+        The name is not enough, since `test.csv` is common. Empty files count because `data download`, before it
+        downloads, looks for the task in a folder of empty files with the same names.
+        """
+        try:
+            with open_plain(file) as lines:
+                first = lines.readline(10_000).decode("utf-8-sig", "replace")
+        except OSError:
+            return False
+        return not first or set(self.columns) <= set(next(csv.reader([first]), []))
+
+
+def few(references: Sequence[str]) -> Sequence[str]:
+    """Return an item's references; raise :class:`RowError` if they are more than `MAX_REFERENCES`.
+
+    What people score is the mean over all pairs of references, so its cost grows with the square of their number.
+    """
+    if len(references) > MAX_REFERENCES:
+        raise RowError(f"has {len(references):,} references; allowed: up to {MAX_REFERENCES}")
+    return references
+
+
+def _sample(item: Item, clips: Mapping[str, Path], places: str, question: str, meta: Mapping[str, Any]) -> Sample:
+    id_, names, captions = item
+    clean(id_, "the clip's name")
+    if not captions:
+        raise RowError(f"{shown(id_)} has no caption")
+    texts = tuple(one_text(clean(text, "a caption"), "caption") for text in few(captions))
+    found = next((clip for name in names for key in _keys(name) if (clip := clips.get(key))), None)
+    if found is None:
+        others = f" (also under the names {', '.join(names[1:])})" if len(names) > 1 else ""
+        raise RowError(f"clip {shown(id_)} is missing{others} in {places}")
+    own = {"references": texts, "names": names, **meta}
+    return Sample(name_id(id_), (found,), question, "\n".join(texts), name_id(id_), meta=own)
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    """Return the keys under which a file name is looked up: with and without suffix, in one Unicode form."""
+    plain = unicodedata.normalize("NFC", name)
+    stem = plain.rpartition(".")[0] if plain.lower().endswith(AUDIO_SUFFIXES) else plain
+    return plain, f"{stem}\0"
+
+
+def _clips(folder: Path, parts: Sequence[str]) -> dict[str, Path]:
+    """Return the audio files in some subfolders of `folder`, by the keys of their names (:func:`_keys`)."""
+    found: dict[str, Path] = {}
+    for part in parts:
+        place = folder / part
+        for clip in sorted(place.iterdir()) if place.is_dir() else ():
+            if clip.name.lower().endswith(AUDIO_SUFFIXES) and not clip.name.startswith(".") and clip.is_file():
+                for key in _keys(clip.name):
+                    found.setdefault(key, clip)
+    return found

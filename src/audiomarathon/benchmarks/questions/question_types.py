@@ -1,0 +1,392 @@
+"""Score MMAU-Pro's closed questions, open questions and instructions, by corrected rules and as published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from audiomarathon.benchmarks.questions.choices import read_option
+from audiomarathon.benchmarks.questions.instructions import follows
+from audiomarathon.benchmarks.questions.open_ended import OpenEnded, OpenEndedAsPublished
+from audiomarathon.judges.judgements import reading_of
+from audiomarathon.metrics.statistics import Floats, Resampler, Sums, mean_of, ratio
+from audiomarathon.records import LETTERS, Figure, Record, Verdict
+from audiomarathon.scoring.caption_models import text_encoder
+from audiomarathon.scoring.choice import READING
+from audiomarathon.scoring.judged import Judged, judges_of
+from audiomarathon.scoring.scorer import cells, means, sums_of
+from audiomarathon.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+#: Category of left-or-right questions, which no model can answer from a mono mix.
+SPATIAL = "spatial_audio"
+IN_MONO = f"{SPATIAL} (heard in mono)"
+ENCODER_OF_PAPER = "NV-Embed-v2"
+_SEED = 42  # for the intervals in tables
+_TYPES = ("closed", "open", "following")
+_SKILLS = ("reasoning_skills", "perceptual_skills")
+_PUBLISHED = OpenEndedAsPublished()
+
+
+class QuestionTypes(Judged):
+    """Scores closed questions by the chosen option, open questions by judges, and instructions by rules.
+
+    A verdict has `score`, 0…1, which is None for an open reply without a judgement and for a closed question without a
+    right option. `as_published` is the score by the rules of MMAU-Pro's official script. Open replies also have the
+    fields of :class:`Judged`. Closed questions also have `parsed` (the letter) and `rule` (the rule that read it).
+    `matched` is the letter of the option nearest to the reply by the sentence encoder in `TEXT_ENCODER`, and `encoder`
+    is the encoder's name; both are None without an encoder. The official script always takes the option that is nearest
+    by NV-Embed-v2.
+    """
+
+    key = "mmau_pro"
+    figure = Figure("accuracy", "accuracy")
+    needs = ("type", "category", "question", "answer", "options")
+    protocols = (OpenEnded(), _PUBLISHED)
+    modules: ClassVar[tuple[str, ...]] = (
+        *Judged.modules,
+        *(
+            f"audiomarathon.benchmarks.questions.{name}"
+            for name in ("choices", "instructions", "keywords", "open_ended")
+        ),
+        *READING,
+    )
+
+    def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
+        """Score a batch of replies; the sentence encoder gets all texts of the batch at once."""
+        matched = _matched(records)
+        for record in records:
+            yield Verdict(record, self.judge(record) | matched.get(record.id, {}))
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return a verdict's values, except those that need the sentence encoder: :meth:`verdicts` adds these."""
+        reference, kind = record.reference, record.reference["type"]
+        if kind == "open":
+            values = super().judge(record)
+            overall = [one["overall"] for one in values["readings"].values() if one["overall"] is not None]
+            read = (reading_of(_PUBLISHED, record, said).values for said in record.judgements.values())
+            published = [one["overall"] / 5 for one in read if one]
+            score = 0.0 if values["fixed"] else mean_of([(one - 1) / 4 for one in overall])
+            return values | {"score": score, "as_published": mean_of(published)}
+        own: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}, "fixed": True, "shielded": []}
+        if kind == "following":
+            given = reference["kwargs"] | {name: reference[name] for name in ("question", "transcription")}
+            kept = [
+                follows(reference["kind"], given, text, corrected=corrected)
+                for text, corrected in ((record.text, True), (record.raw, False))
+            ]
+            return own | {"score": float(kept[0]), "as_published": float(kept[1])}
+        letter, rule = read_option(record.text, reference["options"])
+        score = float(letter == reference["answer"]) if _answerable(record) else None
+        read_as = {"parsed": letter, "rule": rule, "matched": None, "encoder": None, "encoder_hash": None}
+        return own | read_as | {"score": score, "as_published": None}
+
+    def sound(self, verdict: Verdict) -> bool:
+        """Tell whether a stored verdict's score is valid, and its values come from this machine's sentence encoder.
+
+        Without an encoder on this machine, values from any encoder stay valid.
+        """
+        score, encoder = verdict.values.get("score", -1), text_encoder()
+        stale = encoder and _matchable(verdict.record) and verdict.values.get("encoder_hash") != encoder.hash
+        return not stale and (score is None or (isinstance(score, float) and 0 <= score <= 1))
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the figures over answerable questions; `accuracy` leaves out questions that need stereo.
+
+        `macro` is the mean over categories (`accuracy: NAME`). `chance_corrected` rescales the score of closed
+        questions so that guessing is 0 and all right is 1. `guessing`, `always_last` and `longest_option` are the
+        scores of rules that choose an option without the audio.
+        """
+        columns: dict[str, list[float | None]] = {
+            "accuracy": [_counted_score(one) for one in verdicts],
+            **{kind: [_counted_score(one) if _type(one) == kind else None for one in verdicts] for kind in _TYPES},
+            **{f"open: {judge}": [_graded(one, judge) for one in verdicts] for judge in judges_of(verdicts)},
+            "correctness": [_correctness(one) for one in verdicts],
+            "spatial_in_mono": [one.values["score"] if not _fits_mono(one) else None for one in verdicts],
+            "guessing": [_guess(one) if _fits_mono(one) else None for one in verdicts],
+            "always_last": [_of_closed(one, _last(one)) for one in verdicts],
+            "longest_option": [_of_closed(one, _longest(one)) for one in verdicts],
+        }
+        categories = sorted({_category(one) for one in verdicts})
+        for name in categories:
+            columns[f"accuracy: {name}"] = [one.values["score"] if _category(one) == name else None for one in verdicts]
+        for name in categories:
+            columns[f"guessing: {name}"] = [_guess(one) if _category(one) == name else None for one in verdicts]
+        found = means(columns, verdicts)
+
+        places = {name: place for place, name in enumerate(found.names)}
+        own = [places[f"accuracy: {name}"] for name in categories]
+        scored = [places["closed"], *own]
+        guessed = [places["guessing"], *(places[f"guessing: {name}"] for name in categories)]
+
+        def statistic(sums: Floats) -> Floats:
+            values = found.statistic(sums)
+            macro = ratio(np.nansum(values[:, own], axis=1), (~np.isnan(values[:, own])).sum(axis=1))
+            chance = values[:, guessed]
+            over = ratio(values[:, scored] - chance, 1 - chance)
+            return np.column_stack([values, macro, over])
+
+        over = ("chance_corrected", *(f"chance_corrected: {name}" for name in categories))
+        ends = dict.fromkeys((*found.names, "macro"), (0.0, 1.0))
+        return replace(found, names=(*found.names, "macro", *over), statistic=statistic, ends=ends)
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the scores by MMAU-Pro's official script, the overall score first.
+
+        The overall score is None if any reply that the script counts has no score.
+        """
+        own = {
+            kind: [one.values["as_published"] if _type(one) == kind else None for one in verdicts] for kind in _TYPES
+        }
+        whole = all(one.values["as_published"] is not None for one in verdicts if _counts_as_published(one))
+        every = [one.values["as_published"] if whole else None for one in verdicts]
+        columns = {"as_published": every, **{f"{kind}_as_published": one for kind, one in own.items()}}
+        return means(columns, verdicts)
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the figures as published, how many replies each rule read, and the numbers of uncounted replies."""
+        closed = [one for one in verdicts if _type(one) == "closed"]
+        rules = [one.values["rule"] for one in closed]
+        opens = [one for one in verdicts if _type(one) == "open"]
+        return {
+            **(super().summary(opens) if opens else {}),
+            **self.published(verdicts).figures,
+            "encoder": _encoder(verdicts),
+            "rules": {rule: rules.count(rule) for rule in sorted(set(rules))},
+            "not_answerable": sum(not _answerable(one.record) for one in closed),
+            "not_judged": sum(one.values["score"] is None for one in opens),
+        }
+
+    def chance(self, verdicts: Sequence[Verdict]) -> float | None:
+        """Return the expected accuracy of guessing among options; open questions and instructions count as wrong."""
+        counted = [one for one in verdicts if _counted_score(one) is not None]
+        guessed = [1 / len(one.record.reference["options"]) for one in counted if _type(one) == "closed"]
+        return sum(guessed) / len(counted) if counted else None
+
+    def lacks(self, verdict: Verdict, judge: str) -> str:
+        """Return why a judge's reading of an open reply is missing; "" for other replies. See :meth:`Judged.lacks`."""
+        return super().lacks(verdict, judge) if _type(verdict) == "open" else ""
+
+    def own_score(self, verdict: Verdict) -> float | None:
+        """Return the verdict's `score`, 0…1; None without a judgement, or without a right option."""
+        score: float | None = verdict.values["score"]
+        return score
+
+    def right(self, verdict: Verdict) -> bool | None:
+        """Return whether the right option was chosen, or the instruction followed; None for open questions."""
+        return None if _type(verdict) == "open" or verdict.values["score"] is None else verdict.values["score"] == 1
+
+    def unparsed(self, verdict: Verdict) -> bool:
+        """Tell whether the reply to a closed question chose no option."""
+        return _type(verdict) == "closed" and verdict.values["parsed"] is None
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return the chosen option, the judges' overall scores, or the kind of instruction, as text."""
+        reference, said = verdict.record.reference, super().shown(verdict)
+        if reference["type"] == "following":
+            return f"{said}: {reference['kind']}"
+        if reference["type"] == "open":
+            readings = (f"{name}: {one['overall']}" for name, one in verdict.values["readings"].items())
+            return "; ".join(readings) or said
+        letter = verdict.values["parsed"]
+        return f"{said}: {letter}. {reference['options'][LETTERS.index(letter)]}" if letter else "unparsed"
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Return notes for readers of the scores.
+
+        They state the number of replies that do not count, the scores of rules that choose an option without the audio,
+        and the sentence encoder of the published score.
+        """
+        figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
+        opens = [one for one in verdicts if _type(one) == "open"]
+        found = super().notes(opens) if opens else []
+        counted_in = sum(_counted_score(one) is not None for one in verdicts)
+        if counted_in < len(verdicts):
+            found.append(f"the accuracy covers {counted_in:,} of {counted(len(verdicts), 'reply', 'replies')}")
+        if summary["not_judged"]:
+            found.append(f"{counted(summary['not_judged'], 'open reply', 'open replies')} not judged, so in no figure")
+        if lost := summary["not_answerable"]:
+            found.append(f"{counted(lost, 'closed question')} not counted: no right option, or only one option")
+        if (spatial := figures["spatial_in_mono"]) is not None:
+            found.append(f"{IN_MONO}: {spatial:.3f}, not part of the accuracy")
+        if figures["guessing"] is not None:
+            blind = ", ".join(f"{name} {figures[key]:.3f}" for name, key in _BLIND.items())
+            found.append(f"scores of closed questions by rules that ignore the audio: {blind}")
+            encoder = summary["encoder"]
+            found.append(
+                f"published score of closed questions: matched by {encoder}; the paper used {ENCODER_OF_PAPER}"
+                if encoder
+                else "published score of closed questions: not computed; set TEXT_ENCODER to a sentence encoder"
+            )
+        return found
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
+        """Return tables of scores by type of question, by category and by skill.
+
+        A question with several skills counts under each.
+        """
+        types = ("accuracy", "macro", "chance_corrected", *_TYPES, "correctness", "spatial_in_mono")
+        found = {name: Resampler(_SEED).of_sums(sums_of(self, own)) for name, own in verdicts.items()}
+        published = {name: Resampler(_SEED).of_sums(self.published(own)) for name, own in verdicts.items()}
+        rows = [
+            {
+                "setting": name,
+                "n": len(own),
+                **_cells(found[name], types),
+                **_cells(published[name], list(published[name])),
+            }
+            for name, own in verdicts.items()
+        ]
+        names = sorted({_category(one) for own in verdicts.values() for one in own})
+        categories = [
+            {"category": name.replace(SPATIAL, IN_MONO)}
+            | {
+                key: value
+                for setting, one in found.items()
+                if f"accuracy: {name}" in one
+                for key, value in (
+                    *cells(setting, one[f"accuracy: {name}"]).items(),
+                    (f"{setting}_said", f"n {one[f'accuracy: {name}'].clusters}"),
+                    (f"{setting}, chance corrected", one[f"chance_corrected: {name}"].value),
+                )
+            }
+            for name in names
+        ]
+        frames = {"Scores by type of question": rows, "Accuracy by category": categories}
+        for field in _SKILLS:
+            frames[f"Accuracy by {field.partition('_')[0]} skill"] = _by_skill(verdicts, field)
+        import pandas as pd
+
+        return {title: pd.DataFrame(one, dtype=object) for title, one in frames.items()}
+
+
+_BLIND = {"guessing": "guessing", "always the last option": "always_last", "the longest option": "longest_option"}
+
+
+def _type(verdict: Verdict) -> str:
+    return str(verdict.record.reference["type"])
+
+
+def _category(verdict: Verdict) -> str:
+    return str(verdict.record.reference["category"])
+
+
+def _fits_mono(verdict: Verdict) -> bool:
+    """Tell whether a question can be answered from a mono mix; only then it counts in the accuracy."""
+    return _category(verdict) != SPATIAL
+
+
+def _counted_score(verdict: Verdict) -> float | None:
+    """Return the verdict's score if the question counts in the accuracy, else None."""
+    score: float | None = verdict.values["score"]
+    return score if _fits_mono(verdict) else None
+
+
+def _answerable(record: Record) -> bool:
+    """Tell whether a closed question has a right option and at least one other option."""
+    return bool(record.reference["answer"]) and len(record.reference["options"]) > 1
+
+
+def _guess(verdict: Verdict) -> float | None:
+    """Return the expected score of guessing among options; None if the question is open or cannot be answered."""
+    reference = verdict.record.reference
+    return 1 / len(reference["options"]) if reference["type"] == "closed" and _answerable(verdict.record) else None
+
+
+def _of_closed(verdict: Verdict, value: float) -> float | None:
+    counts = _type(verdict) == "closed" and _answerable(verdict.record) and _fits_mono(verdict)
+    return value if counts else None
+
+
+def _last(verdict: Verdict) -> float:
+    reference = verdict.record.reference
+    return float(bool(reference["options"]) and reference["answer"] == LETTERS[len(reference["options"]) - 1])
+
+
+def _longest(verdict: Verdict) -> float:
+    """Return the score of choosing the longest option; if several are longest, the mean of their scores."""
+    options = verdict.record.reference["options"]
+    sizes = list(map(len, options))
+    longest = [letter for letter, size in zip(LETTERS, sizes, strict=False) if size == max(sizes)]
+    return float(verdict.record.reference["answer"] in longest) / max(1, len(longest))
+
+
+def _graded(verdict: Verdict, judge: str) -> float | None:
+    """Return one judge's overall grade of an open reply, rescaled from 1…5 to 0…1; None without a grade."""
+    grade = (verdict.values["readings"].get(judge) or {}).get("overall") if _type(verdict) == "open" else None
+    return None if grade is None else (grade - 1) / 4
+
+
+def _correctness(verdict: Verdict) -> float | None:
+    if _type(verdict) != "open":
+        return None
+    said = [one["correctness"] for one in verdict.values["readings"].values() if one["correctness"] is not None]
+    return 0.0 if verdict.values["fixed"] else mean_of([(one - 1) / 4 for one in said])
+
+
+def _matchable(record: Record) -> bool:
+    """Tell whether the official script counts a closed question: it drops questions with one option."""
+    return record.reference["type"] == "closed" and len(record.reference["options"]) > 1
+
+
+def _counts_as_published(verdict: Verdict) -> bool:
+    return _type(verdict) != "closed" or _matchable(verdict.record)
+
+
+def _matched(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """Return for each closed question, by the record's id, the verdict's values that need the sentence encoder.
+
+    `matched` is the letter of the option whose text is nearest to the reply; `as_published` is 1 if this text is
+    exactly the answer, else 0. Without a sentence encoder, the result is empty.
+    """
+    own = [record for record in records if _matchable(record)]
+    if not own or (encoder := text_encoder()) is None:
+        return {}
+    encoder.encode([text for record in own for text in (record.raw, *record.reference["options"])])  # in batches
+    found = {}
+    for record in own:
+        options = record.reference["options"]
+        reply, *others = encoder.encode([record.raw, *options])
+        place = int(np.argmax(np.stack(others) @ reply))
+        right = options[place] == record.reference["answer_text"]
+        used = {"encoder": encoder.name, "encoder_hash": encoder.hash}
+        found[record.id] = {"matched": LETTERS[place], "as_published": float(right), **used}
+    return found
+
+
+def _encoder(verdicts: Sequence[Verdict]) -> str:
+    return ", ".join(sorted({one.values["encoder"] for one in verdicts if one.values.get("encoder")}))
+
+
+def _cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {key: value for name in names for key, value in cells(name.replace("_", " "), found[name]).items()}
+
+
+def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
+    """Return the rows of a table: one row per skill, with each setting's accuracy in a column.
+
+    `field` is the field of a record's reference that lists the skills of the question.
+    """
+    known = {name: [(one, one.record.reference.get(field) or ()) for one in own] for name, own in verdicts.items()}
+    rows = []
+    for skill in sorted({skill for own in known.values() for _one, skills in own for skill in skills}):
+        row: dict[str, Any] = {"skill": skill}
+        for setting, own in known.items():
+            scored = [
+                (score, one.record.cluster)
+                for one, skills in own
+                if skill in skills and (score := _counted_score(one)) is not None
+            ]
+            if scored:
+                row |= cells(setting, Resampler(_SEED).mean(*zip(*scored, strict=True)))
+                row |= {f"{setting}_said": f"n {len(scored)}"}
+        if len(row) > 1:
+            rows.append(row)
+    return rows

@@ -1,0 +1,149 @@
+"""Score closed questions whose options are not classes: accuracy, and the published rule of MMAU and MMAR.
+
+MMAU (arXiv 2410.19168) and MMAR (arXiv 2505.13032) are scored by one rule on words, here `mmau-tokens`. This rule
+counts a reply as wrong if its explanation uses a word of another option, or if it is a letter only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, ClassVar
+
+from audiomarathon.benchmarks.questions.choices import read_option
+from audiomarathon.metrics.statistics import Sums
+from audiomarathon.records import LETTERS, Figure, Record, Verdict
+from audiomarathon.scoring.choice import Choice
+from audiomarathon.scoring.scorer import means
+from audiomarathon.text import counted
+
+TOKENS = "mmau-tokens"
+_WORD = re.compile(r"\b\w+\b")
+_BLIND = ("guessing", "always_first", "always_last", "longest_option")
+
+
+def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
+    """Tell whether a reply is right by `mmau-tokens`, the published rule of MMAU and MMAR.
+
+    The reply must contain every word of the answer. It must contain no word of another option, except words of the
+    answer.
+    """
+    said, wanted = _words(reply), _words(answer)
+    wrong = set().union(*(_words(option) - wanted for option in options))
+    return bool(said) and wanted <= said and not said & wrong
+
+
+class Questions(Choice):
+    """Scores closed questions by accuracy; also scores rules that ignore the audio, such as always the first option.
+
+    A verdict has the fields of :class:`Choice`; replies are read by MMAU-Pro's rules. `as_published` tells whether the
+    reply is right by the rule `mmau-tokens` (:func:`right_by_words`); it is None if the record's reference names no
+    published rule. Options with the same text count as one option, with the same label in `labels`.
+    """
+
+    key = "questions"
+    figure = Figure("accuracy", "accuracy")
+    modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.questions.choices")
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return the option that the reply chooses, and whether it is right: by our rules and by the published rule."""
+        reference = record.reference
+        letter, rule = _read(record.text, reference["options"])
+        correct = letter is not None and _label(reference, letter) == _label(reference, reference["answer"])
+        answer = reference["options"][LETTERS.index(reference["answer"])]
+        by_words = reference.get("published") == TOKENS
+        published = right_by_words(record.raw, answer, reference["options"]) if by_words else None
+        strict = correct and rule == "verbatim"
+        return {"parsed": letter, "rule": rule, "correct": correct, "strict": strict, "as_published": published}
+
+    def sound(self, verdict: Verdict) -> bool:
+        """Tell whether a stored verdict is usable: as in :meth:`Choice.sound`, with a valid `as_published`."""
+        return super().sound(verdict) and verdict.values.get("as_published", "") in (None, True, False)
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the accuracies, and the scores of rules that choose an option without the audio.
+
+        These rules are `guessing`, `always_first`, `always_last` and `longest_option`.
+        """
+        columns: dict[str, list[float | None]] = {
+            "accuracy": [one.values["correct"] for one in verdicts],
+            "strict_accuracy": [one.values["strict"] for one in verdicts],
+            "as_published": [one.values["as_published"] for one in verdicts],
+            "guessing": [_share(one, range(len(one.record.reference["options"]))) for one in verdicts],
+            "always_first": [_share(one, [0]) for one in verdicts],
+            "always_last": [_share(one, [-1]) for one in verdicts],
+            "longest_option": [_share(one, _longest(one)) for one in verdicts],
+        }
+        return means(columns, verdicts, shares=True)
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the accuracy by the published rule; without such a rule, the figure has no value."""
+        return means({"as_published": [one.values["as_published"] for one in verdicts]}, verdicts)
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return `rules`: the number of replies that each rule read."""
+        return {"rules": dict(sorted(Counter(one.values["rule"] for one in verdicts).items()))}
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return no table of recall per class, since letters are not classes."""
+        return {}
+
+    def chance(self, verdicts: Sequence[Verdict]) -> float:
+        """Return the expected accuracy of choosing each option with equal probability."""
+        return fmean(_share(one, range(len(one.record.reference["options"]))) for one in verdicts)
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Return notes for readers of the scores.
+
+        They state the scores of rules that ignore the audio. If the task has a published rule, they state the score by
+        that rule, and how many right replies it counts as wrong because they are a letter only.
+        """
+        figures = self.sums(verdicts).figures
+        blind = ", ".join(f"{name.replace('_', ' ')} {figures[name]:.3f}" for name in _BLIND)
+        found = [f"scores of rules that ignore the audio: {blind}"]
+        if (published := figures["as_published"]) is not None:
+            bare = sum(one.values["correct"] and len(one.record.text.strip(" ().")) == 1 for one in verdicts)
+            letters = f"; that rule counts {counted(bare, 'right letter')} without a word as wrong" if bare else ""
+            found.append(f"as published ({TOKENS}) {published:.3f}{letters}")
+        return found
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _read(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
+    """Return the letter of the option that a reply chooses, or None, and the rule that read it.
+
+    If two options share a text, the text may mean either, but a letter means its own option. Options that look like
+    letters (musical notes) are distinguished by the whole reply.
+    """
+    letters, said = LETTERS[: len(options)], reply.strip()
+    for letter, text in zip(letters, options, strict=True):
+        if said in (f"{letter}. {text}", f"({letter}) {text}") or (said == text and said not in letters):
+            return letter, "verbatim"
+    first = [text if text not in options[:place] else "" for place, text in enumerate(options)]
+    last = [text if text not in options[place + 1 :] else "" for place, text in enumerate(options)]
+    read = read_option(reply, first)
+    return read if read[0] or first == last else read_option(reply, last)
+
+
+def _label(reference: Mapping[str, Any], letter: str) -> str:
+    return str(reference["labels"][LETTERS.index(letter)])
+
+
+def _share(verdict: Verdict, places: Sequence[int]) -> float:
+    """Return the share of right options among the options at these places (0 is the first).
+
+    Several options are right if they have the text of the right one.
+    """
+    reference = verdict.record.reference
+    right = _label(reference, reference["answer"])
+    return fmean(reference["labels"][place] == right for place in places)
+
+
+def _longest(verdict: Verdict) -> list[int]:
+    sizes = [len(option) for option in verdict.record.reference["options"]]
+    return [place for place, size in enumerate(sizes) if size == max(sizes)]

@@ -1,0 +1,109 @@
+"""Wings: benchmarks of their own beside the home tasks. The core asks a wing's hooks, and never names a wing.
+
+A wing is a folder in `wings/` whose `wing.py` has the object `WING`, or an entry point of another package in the group
+`audiomarathon.wings`. A wing imports the core; it imports no other wing.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.plugins import plugins
+
+if TYPE_CHECKING:
+    from audiomarathon.benchmarks.benchmark import Benchmark
+    from audiomarathon.benchmarks.task import Task
+    from audiomarathon.plugins import Named
+    from audiomarathon.report.page_data import PageData
+    from audiomarathon.report.render import Table
+    from audiomarathon.report.sections import Section
+    from audiomarathon.runs.read import Run
+
+GROUP = "audiomarathon.wings"
+Commands = Mapping[str, Any]
+"""Commands by name: functions, or groups made by :func:`audiomarathon.cli.command.group`."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """A kind of package that `audiomarathon new` writes.
+
+    Attributes
+    ----------
+    folder
+        Folder of the template; `newname` and `NewName` in it become the new name.
+    example
+        A command to try the new package, with {name} and {folder}.
+    taken
+        Function that returns what exists already; the new name must be another.
+    """
+
+    folder: Path
+    example: str
+    taken: Callable[[], Sequence[Named]]
+
+
+class Wing:
+    """What the core asks of a wing. Every hook is called on use only, and imports on use, so that `--help` stays fast.
+
+    Attributes
+    ----------
+    key
+        Name of the wing: letters, digits, `_`.
+    """
+
+    key: str
+    aliases: tuple[str, ...] = ()
+
+    def benchmarks(self) -> Sequence[Benchmark]:
+        """Return the wing's benchmarks, whose tasks then have names, data, runs and scores like all others."""
+        return ()
+
+    def task(self, name: str) -> Task | None:  # noqa: ARG002
+        """Return a task that is in no list, such as one that is known by its runs only; None for any other name."""
+        return None
+
+    def commands(self) -> Mapping[str, Commands]:
+        """Return commands, by the heading of the help under which they stand (a new one is added)."""
+        return {}
+
+    def importers(self) -> Commands:
+        """Return commands for `audiomarathon import`, which turn replies of other programs into runs."""
+        return {}
+
+    def exporters(self) -> Commands:
+        """Return commands for `audiomarathon export`, which write runs as files of other programs."""
+        return {}
+
+    def templates(self) -> Mapping[str, Template]:
+        """Return kinds of packages for `audiomarathon new`, by name."""
+        return {}
+
+    def sections(self, data: PageData) -> Sequence[Section]:  # noqa: ARG002
+        """Return sections for the page about these runs; empty ones are left out."""
+        return ()
+
+    def tables(self, runs: Sequence[Run]) -> Sequence[Table]:  # noqa: ARG002
+        """Return tables about those of the runs that are the wing's, such as ours beside the published scores."""
+        return ()
+
+    def pictures(self, runs: Sequence[Run], folder: Path) -> None:
+        """Draw what the wing can draw of runs into a folder."""
+
+
+@cache
+def built_in() -> tuple[Wing, ...]:
+    """Return the wings of this package, by name."""
+    names = sorted(one.name for one in pkgutil.iter_modules([str(Path(__file__).with_name("wings"))]))
+    return tuple(import_module(f"{__package__}.wings.{name}.wing").WING for name in names)
+
+
+def all_wings() -> tuple[Wing, ...]:
+    """Return the wings of this package, then those of other packages."""
+    return (*built_in(), *plugins(GROUP, Wing, built_in()))

@@ -1,0 +1,33 @@
+"""What the core sees of this wing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audiomarathon.wing import Commands, Wing
+
+if TYPE_CHECKING:
+    from audiomarathon.runs.read import Run
+
+
+class Attention(Wing):
+    """Pictures of the attention that runs captured."""
+
+    key = "attention"
+
+    def commands(self) -> Mapping[str, Commands]:
+        """See :meth:`Wing.commands`."""
+        from audiomarathon.wings.attention.commands import attention_app
+
+        return {"Look at results": {"attention": attention_app}}
+
+    def pictures(self, runs: Sequence[Run], folder: Path) -> None:
+        """See :meth:`Wing.pictures`."""
+        from audiomarathon.wings.attention.pictures import draw
+
+        draw(runs, folder)
+
+
+WING = Attention()

@@ -1,0 +1,1 @@
+"""Figures that only probes need."""

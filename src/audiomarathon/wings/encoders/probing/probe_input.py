@@ -1,0 +1,184 @@
+"""The input of a probe: a task's embeddings, and the splits to fit on, to validate on and to test on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.errors import DataError
+from audiomarathon.wings.encoders.probing.clips import Clips, Integers, Predictions, Split, grouped, held_out, rotated
+from audiomarathon.wings.encoders.xares.task import Clip, Dataset, EncoderTask
+
+XARES = "xares-0.1.3"
+STANDARD = ("linear", "knn", "knn-centred")
+PUBLISHED = (f"mlp-{XARES}", f"knn-{XARES}")
+PROTOCOLS = {"both": (*STANDARD, *PUBLISHED), "standard": STANDARD, "as_published": PUBLISHED}
+_FEWEST = 3  # least number of folds: one to train on, one to validate on, one to test on
+_FOLDS = 5  # number of folds of whole clusters, drawn if a task's own parts cannot be used
+
+Step = Callable[[int], object]
+"""A function to call with the number of items done since the last call, for a progress bar."""
+Material = tuple[Sequence[Clip], Any]
+"""Clips and their embeddings: an array of the shape (clips, dim), or in frame tasks a list of arrays (frames, dim)."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A task's embeddings, with the facts that every probe of them needs.
+
+    Attributes
+    ----------
+    name
+        Name of the encoder.
+    identity
+        Facts that decide the embeddings; they are part of each run's identity.
+    facts
+        Other facts for each run's `run.json`.
+    own, released
+        Functions that return clips with embeddings: `own` encodes each clip independently of the others, `released`
+        encodes batches and crops as X-ARES does.
+    failed
+        Reason why a clip has no embedding, by the clip's id.
+    seconds
+        Lengths of the clips, by id; clips of unknown length are missing.
+    hop
+        Milliseconds between frames; 0 without frames.
+    device
+        Device on which probes of speech recognition and retrieval are trained; other probes use the CPU.
+    probes
+        Label probes to use instead of the usual ones, by the name of the setting.
+    """
+
+    name: str
+    task: EncoderTask
+    data: Dataset
+    identity: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    own: Callable[[], Material]
+    released: Callable[[], Material]
+    failed: Mapping[str, str]
+    seconds: Mapping[str, float]
+    hop: float = 0.0
+    device: str = "cpu"
+    probes: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = field(default_factory=dict)
+
+
+Predicted = tuple[Clip, str, Mapping[str, Any]]
+"""A test clip, a probe's reply, and the scorer's reference."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The input of one probe of a task.
+
+    Attributes
+    ----------
+    setting
+        Name of the probe.
+    clips, embeddings, parts
+        The clips, and the embedding (or frames) and the part of each. Clips that X-ARES counts twice occur twice.
+    seeds
+        Seeds of trained probes.
+    say
+        Function that is called with each line for the user.
+    """
+
+    encoded: Encoded
+    setting: str
+    clips: Sequence[Clip]
+    embeddings: Any
+    parts: npt.NDArray[np.str_]
+    splits: Sequence[Split]
+    seeds: Sequence[int]
+    say: Callable[[str], None]
+
+    @property
+    def released(self) -> bool:
+        """Whether the probe is X-ARES' own, instead of ours."""
+        return self.setting in PUBLISHED
+
+    def rows(self, *parts: str) -> list[int]:
+        """Return the row numbers of the clips in these parts.
+
+        Raises
+        ------
+        DataError
+            No clip is in these parts.
+        """
+        found = [row for row, part in enumerate(self.parts) if part in parts]
+        if not found:
+            raise DataError(f"{self.encoded.task.name}: no clips in {', '.join(parts)}")
+        return found
+
+
+def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]) -> Problem:
+    """Return the input of the probe named `setting`."""
+    task, released = encoded.task, setting in PUBLISHED
+    clips, embeddings = encoded.released() if released else encoded.own()
+    if released:
+        parts, splits = [clip.part for clip in clips], published_splits(task)
+    else:
+        parts, splits = standard_splits(task, clips, targets_of(task, encoded.data, clips), say)
+    return Problem(encoded, setting, clips, embeddings, np.array(parts), splits, seeds, say)
+
+
+def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integers:
+    """Return each clip's class number; if clips can have several labels or none, a row with 0 or 1 for each class."""
+    places = {label: place for place, label in enumerate(data.classes)}
+    if task.one_label:
+        return np.array([places[clip.labels[0]] for clip in clips])
+    if not places:
+        return np.zeros(len(clips), dtype=np.int64)  # a task without classes: treat all clips as one class
+    hot = np.zeros((len(clips), len(places)), dtype=np.int64)
+    for row, clip in zip(hot, clips, strict=True):
+        row[[places[label] for label in clip.labels]] = 1
+    return hot
+
+
+def standard_splits(
+    task: EncoderTask, clips: Sequence[Clip], targets: Integers, say: Callable[[str], None]
+) -> tuple[list[str], list[Split]]:
+    """Return the part of each clip, and the splits of the standard probes (fit, validate, test).
+
+    If the task has folds, each is tested in turn, and the next fold is used for validation. Otherwise the task's own
+    parts are used; if it has no validation part, 15 % of train are held out, in whole clusters. If a fold or the tested
+    part shares clusters with another part, or if there are too few parts, clips are dealt anew to five folds of whole
+    clusters.
+    """
+    parts, clusters = [clip.part for clip in clips], [clip.cluster for clip in clips]
+    valid, test = ("test", "valid") if task.swapped else ("valid", "test")
+    tested = {(clip.cluster, clip.part if task.folds else clip.part == test) for clip in clips}
+    why = "share clusters" if len(tested) > len({*clusters}) else ""
+    if (task.folds and len(task.parts) < _FEWEST) or not (task.folds or "train" in parts):
+        why = f"({len(task.parts)}) leave none to train or to validate on"
+    if why:
+        say(f"{task.name}: its parts {why}; the standard probes use {_FOLDS} new folds of whole clusters instead")
+        pairs = {*zip(targets.tolist(), clusters, strict=True)} if task.one_label else set()
+        found = Counter(label for label, _cluster in pairs)
+        if len(found) > 1 and (alone := sum(count == 1 for count in found.values())):
+            say(
+                f"{task.name}: {alone} of {len(found)} classes have one cluster of clips each: every probe misses "
+                "them, because no other clip of such a class is there to learn from"
+            )
+        parts = grouped(clusters, _FOLDS)
+        return parts, rotated(sorted({*parts}))
+    if task.folds:
+        return parts, rotated([*task.parts])
+    if "valid" not in parts:
+        train = [place for place, part in enumerate(parts) if part == "train"]
+        held = held_out([clusters[place] for place in train], targets[train])
+        for place, out in zip(train, held, strict=True):
+            parts[place] = "valid" if out else "train"
+    return parts, [Split(("train",), valid, test)]
+
+
+def published_splits(task: EncoderTask) -> list[Split]:
+    """Return X-ARES' splits. X-ARES validates on the test fold, or on the test part if there is no validation part."""
+    if task.folds:
+        return rotated([*task.parts], as_published=True)
+    return [Split((task.part("train"),), task.part("valid"), task.part("test"))]

@@ -1,0 +1,372 @@
+"""Probe an audio LLM at every point: the layers of its audio tower, the projector and the LLM's layers.
+
+One prefill reads a clip at all points; their pooled embeddings are stored side by side, as columns. One command
+(`encoder layers`) compares the points, the point that is best on validation, and learned mixes of layers. The other
+(`encoder prune`) measures what a probe loses when a method drops audio tokens, and compares this with two controls:
+random tokens, and the positions that the method kept in another clip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+from audiomarathon.engine.batches import sample_seed
+from audiomarathon.engine.run import Result
+from audiomarathon.engine.source import source_hash
+from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.metrics.statistics import Floats
+from audiomarathon.settings import cache_folder
+from audiomarathon.terminal import progress_of
+from audiomarathon.wings.encoders.encoder import Encoder
+from audiomarathon.wings.encoders.home_tasks import LongTask
+from audiomarathon.wings.encoders.probing.clips import Clips, Predictions, Split
+from audiomarathon.wings.encoders.probing.encode import Batch, Outcome, SharedEncoder, encode_batch, hear, singly
+from audiomarathon.wings.encoders.probing.labels import predict_labels
+from audiomarathon.wings.encoders.probing.linear_and_knn import linear_probe, standardised
+from audiomarathon.wings.encoders.probing.probe_input import Encoded, Material
+from audiomarathon.wings.encoders.probing.run import KINDS, embed, fit
+from audiomarathon.wings.encoders.probing.scores import figure
+from audiomarathon.wings.encoders.probing.store import FrameStore, Rows, Store
+from audiomarathon.wings.encoders.tower import Tower, TowerEncoder, at_point
+from audiomarathon.wings.encoders.xares.task import Dataset, EncoderTask
+
+if TYPE_CHECKING:
+    import torch
+
+BEST, TEXT = "best", "text"
+SHUFFLED = "shuffled_"
+"""Prefix of the control that keeps, in a clip, the positions that a method kept in another clip."""
+_SEED = 42  # the default seed of runs
+_STEPS, _LOOK, _RATE = 200, 10, 0.02  # for layer weights: steps of Adam, steps between validations, learning rate
+
+
+@dataclass(frozen=True)
+class Points:
+    """Embeddings of a task's clips at several points of a tower (an audio LLM): outputs of layers, or the projector's.
+
+    Attributes
+    ----------
+    encoded
+        The clips; an embedding holds the means at all points, side by side.
+    sizes
+        Number of dimensions of each point.
+    kept
+        For methods that drop tokens: which tokens of a clip were kept, shape (N, 1), by the hash of its audio.
+    made
+        Hash of everything that decides a point's embeddings. It does not depend on which other points are stored.
+    """
+
+    encoded: Encoded
+    tower: Tower
+    sizes: Mapping[str, int]
+    kept: FrameStore
+    made: str
+
+    @property
+    def spans(self) -> dict[str, slice]:
+        """The columns of the embeddings that belong to each point, by its name (such as "llm.4")."""
+        ends = accumulate(self.sizes.values())
+        return {point: slice(end - size, end) for (point, size), end in zip(self.sizes.items(), ends, strict=True)}
+
+    def at(self, point: str, name: str = "", **more: Any) -> Encoded:
+        """Return the embeddings at a point (such as "llm.4"), or at all points together, side by side, if it is "".
+
+        Parameters
+        ----------
+        name
+            Name for runs; by default the name of the point.
+        more
+            Further facts of the run's identity.
+        """
+        columns, name = self.spans.get(point, slice(None)), name or point
+
+        def part(material: Material) -> Material:
+            return material[0], material[1][:, columns]
+
+        whole, known = self.encoded, json.dumps(dict(self.tower.identity), sort_keys=True)
+        identity = {**whole.identity, "embeddings": self.made, **more}
+        identity["checkpoint"] = f"{hashlib.sha256(known.encode()).hexdigest()[:12]}@{name}"
+        own, released = (cache(lambda material=one: part(material())) for one in (whole.own, whole.released))
+        found = replace(whole, name=f"{self.tower.name}@{name}", identity=identity, own=own, released=released)
+        return replace(found, facts={**whole.facts, "point": name})
+
+
+def read_points(
+    encoder: Encoder, task: EncoderTask, data: Dataset, method: Method | None = None, points: Sequence[str] = (),
+    like: Mapping[str, Any] | None = None,
+) -> Points:  # fmt: skip
+    """Encode a task's clips at points (layers, projector, …) of a tower, that is, an audio LLM.
+
+    Clips that are in the store are not encoded again, so a killed run continues.
+
+    Parameters
+    ----------
+    encoder
+        The encoder of any point of the tower.
+    method
+        Method that drops or merges audio tokens during the prefill, or None.
+    points
+        Points to store; by default all.
+    like
+        Only for the control `shuffled_METHOD`: for each clip, by the hash of its audio, which tokens the method kept
+        in another clip. The same positions are kept here.
+    """
+    assert isinstance(encoder.module, TowerEncoder)
+    tower = encoder.module.tower
+    whole = at_point(tower, "", encoder.device, {name: tower.sizes[name] for name in points or tower.sizes})
+    module, more = whole.module, dict[str, Any]()
+    assert isinstance(module, TowerEncoder)
+    if isinstance(task, LongTask):
+        _check_files(task, data)
+        samples = task.home.load(data.folder).samples
+        asked = json.dumps([(sample.id, task.home.prompt(sample)) for sample in samples])
+        more["prompts"] = hashlib.sha256(asked.encode()).hexdigest()[:16]
+    if method:
+        code = [source_hash(one) for one in method.parts().values()]
+        more |= {"method": method.key, **method.parameters(), "code": code}
+    if like is not None:
+        pairs = json.dumps({audio: kept.tolist() for audio, kept in like.items()}, sort_keys=True)
+        more["like"] = hashlib.sha256(pairs.encode()).hexdigest()[:16]
+    store = Store(cache_folder(), {**whole.identity, **more})
+    kept = FrameStore(store)
+
+    def work(batches: Iterable[Batch], framed: bool) -> Iterator[tuple[Batch, Outcome]]:
+        for batch in batches:
+            made, lost = Rows(), dict[str, str]()
+            for part in singly(batch):
+                one = part.cuts[0][0]
+                own = method
+                if like is not None and isinstance(method, TokenPruner):
+                    own = _Given(method.ratio, method.layer, method.at, like[one.audio])
+                module.applied = own.applied_to if own else None
+                module.asked = (one.clip.facts[0], sample_seed(_SEED, one.clip.id)) if "prompts" in more else None
+                rows, why = encode_batch(whole, part, framed)
+                if rows and method and module.last:
+                    kept.add({one.audio: module.last.kept[:, None].float().numpy()})
+                made |= rows
+                lost |= why
+            yield batch, (made, lost)
+
+    if more:  # each clip has its own prompt or its own tokens to keep
+        facts = {one.name: getattr(whole, one.name) for one in fields(Encoder)}
+        whole = SharedEncoder(**facts, work=work, copies_on=encoder.device)
+    what = f"{task.name} ({tower.name}{f', {SHUFFLED * (like is not None)}{method.label}' if method else ''})"
+    with progress_of(len(data.clips), what, "clip") as step:
+        made = Store(cache_folder(), {**tower.identity, **more}).folder.name
+        return Points(embed(whole, task, data, store, step), tower, module.points, kept, made)
+
+
+def _check_files(task: EncoderTask, data: Dataset) -> None:
+    """Raise if two clips have the same file, since embeddings are stored by audio and each clip has its own prompt."""
+    ids: dict[Any, str] = {}
+    for clip in data.clips:
+        if (first := ids.setdefault(clip.audio, clip.id)) != clip.id:
+            why = f"{first} and {clip.id} are the same file; a tower needs a separate file for each clip"
+            raise DataError(f"{task.key}: {why}")
+
+
+def check_labels(tasks: Iterable[EncoderTask]) -> None:
+    """Raise if the clips of a task have no labels.
+
+    Raises
+    ------
+    SettingsError
+        A task has no labels.
+    """
+    for task in tasks:
+        if next(KINDS[kind] for kind in type(task).__mro__ if kind in KINDS) is not predict_labels:
+            raise SettingsError(f"{task.name}: its clips have no labels; towers are probed on tasks with labels only")
+
+
+def probe_layers(encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, say: Any) -> Iterator[Result]:
+    """Fit a linear probe at every point, at the best point, and on learned mixes of the tower's and the LLM's layers.
+
+    The validation part of each split chooses the best point, and the number of steps for a mix. A mix's weights are
+    a softmax, learned with a linear head on the training part, as in SUPERB (S. Yang et al., Interspeech 2021). The mix
+    then gets the same probe as a layer.
+    """
+    read = read_points(encoder, task, data)
+    fits: dict[str, Predictions] = {}
+
+    def fitted(point: str, clips: Clips, splits: Sequence[Split]) -> Predictions:
+        if point not in fits:
+            fits[point] = linear_probe(clips, splits)
+        return fits[point]
+
+    for point in read.sizes:
+        own = replace(read.at(point), probes={"linear": partial(fitted, point)})
+        yield from fit(own, results, settings=["linear"], seeds=(), say=say)
+
+    chosen: list[str] = []
+
+    def best(clips: Clips, splits: Sequence[Split]) -> Predictions:
+        """Take the predictions of each split from the point that is best on its validation part."""
+        found = {
+            point: fitted(point, replace(clips, embeddings=clips.embeddings[:, columns]), splits)
+            for point, columns in read.spans.items()
+            if point != TEXT
+        }
+        ends = [*accumulate(len(clips.rows(split.test)) for split in splits)][:-1]
+        for place in range(len(splits)):
+            valid = {point: one.valid[place] for point, one in found.items()}
+            chosen.append(max(valid, key=valid.__getitem__))
+        parts = [np.split(found[point].scores, ends)[place] for place, point in enumerate(chosen)]
+        return Predictions(next(iter(found.values())).rows, np.concatenate(parts))
+
+    def special(name: str, probe: Any, facts: dict[str, Any]) -> Iterator[Result]:
+        own = replace(read.at("", name), probes={"linear": probe})
+        yield from fit(replace(own, facts={**own.facts, **facts}), results, settings=["linear"], seeds=(), say=say)
+
+    yield from special(BEST, best, {"chosen": chosen})
+    sides = {
+        "tower": [point for point in read.sizes if point.startswith("tower.")],
+        "llm": [point for point in read.sizes if point == "projector" or point.startswith("llm.")],
+    }
+    for side, points in sides.items():
+        if len(points) < 2:
+            continue
+        learned: list[dict[str, float]] = []
+
+        def mixed(clips: Clips, splits: Sequence[Split], points: Any = points, learned: Any = learned) -> Predictions:
+            layers = np.stack([standardised(clips.embeddings[:, read.spans[one]]) for one in points])
+            made = []
+            for split in splits:
+                weights = _weights(layers, clips, split)
+                learned.append(dict(zip(points, weights.round(4).tolist(), strict=True)))
+                made.append(linear_probe(replace(clips, embeddings=np.tensordot(weights, layers, 1)), [split]))
+            rows, scores = (np.concatenate([getattr(one, name) for one in made]) for name in ("rows", "scores"))
+            return Predictions(rows, scores, tuple(one.penalties[0] for one in made))
+
+        yield from special(f"{side}-mix", mixed, {"weights": learned})
+
+
+def _weights(layers: Floats, clips: Clips, split: Split) -> Floats:
+    """Learn one weight per layer (their sum is 1), with a linear head, on train; keep the step that validates best."""
+    import torch
+    from torch.nn import functional
+
+    rows, valid = clips.rows(*split.train), clips.rows(split.valid)
+    inputs, targets = torch.from_numpy(layers[:, rows]).float(), torch.from_numpy(clips.targets[rows])
+    heard = torch.from_numpy(layers[:, valid]).float()
+    mix, head = torch.zeros(len(layers), requires_grad=True), torch.nn.Linear(layers.shape[2], clips.classes)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    adam = torch.optim.Adam([mix, *head.parameters()], lr=_RATE)
+    found, most = mix.detach().softmax(0), -1.0
+    for step in range(1, _STEPS + 1):
+        logits = head(torch.tensordot(mix.softmax(0), inputs, 1))
+        if clips.multi_label:
+            loss = functional.binary_cross_entropy_with_logits(logits, targets.float())
+        else:
+            loss = functional.cross_entropy(logits, targets)
+        adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        if step % _LOOK == 0:
+            with torch.no_grad():
+                score = figure(head(torch.tensordot(mix.softmax(0), heard, 1)).double().numpy(), clips.targets[valid])
+            if score >= most:  # of equally good steps take the last, since its weights have settled
+                found, most = mix.detach().softmax(0), score
+    weights: Floats = found.double().numpy()
+    return weights
+
+
+@dataclass(frozen=True)
+class _Given(TokenPruner):
+    """Keep the positions that were kept in another clip, scaled if the lengths differ.
+
+    `other` says for each audio token of the other clip whether it was kept.
+    """
+
+    key: ClassVar[str] = "given"
+    title: ClassVar[str] = "the positions that were kept in another clip"
+
+    other: Any = ()
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        """See :meth:`TokenPruner.select`."""
+        import torch
+
+        count = len(evidence.positions)
+        kept = torch.as_tensor(self.other)[torch.arange(count) * len(self.other) // count]
+        return kept.sort(descending=True, stable=True).indices[: evidence.n_keep]
+
+
+def _others(kept: FrameStore, heard: Sequence[str]) -> dict[str, Any]:
+    """Pair each clip with another, and return, for each clip, which tokens were kept in the other.
+
+    The other clip has the same number of audio tokens; if none has, it is the next longer clip (for the longest, the
+    shortest). `heard` and the keys of the result are hashes of the clips' audio.
+    """
+    there = sorted((audio for audio in {*heard} if kept.has(audio)), key=lambda one: (len(kept.rows[one]), one))
+    places = list[int]()
+    for _, group in groupby(range(len(there)), key=lambda place: len(kept.rows[there[place]])):
+        own = [*group]
+        places += [*own[1:], own[0]] if len(own) > 1 else [(own[0] + 1) % len(there)]
+    return {audio: kept.rows[there[place]][:, 0] for audio, place in zip(there, places, strict=True)}
+
+
+def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None:
+    """Raise if a method changes nothing in prefill, or if it cannot run on the tower's model.
+
+    Raises
+    ------
+    SettingsError, MethodError
+        A method is a press, which changes nothing before decode, or the model cannot run it (no such layer, …).
+    """
+    for method in methods:
+        if not isinstance(method, (Base, TokenPruner)):
+            raise SettingsError(
+                f"--methods {method.key} changes only the KV cache after prefill, which no probe reads; allowed: "
+                "methods that drop or merge audio tokens (audiomarathon list methods)"
+            )
+        if tower:
+            method.check(tower.lm)
+
+
+def probe_pruned(
+    encoder: Encoder, task: EncoderTask, data: Dataset, *, results: Path, methods: Sequence[Method],
+    points: Sequence[str], say: Any,
+) -> Iterator[Result]:  # fmt: skip
+    """Fit the same linear probe at each point on the tokens that each method keeps, and yield the result of each probe.
+
+    For each method that drops tokens, except `random`, a control `shuffled_METHOD` is also probed: it keeps the
+    positions that the method kept in another clip, of the same length if there is one. The point `text`, the
+    prompt's last token, is always included.
+    """
+    assert isinstance(encoder.module, TowerEncoder)
+    check_methods(methods, tower := encoder.module.tower)
+    points = list(dict.fromkeys(tower.point(point) for point in (*points, TEXT)))
+    noise = np.random.default_rng(0).standard_normal(16 * encoder.sampling_rate).astype(np.float32) * 0.1
+
+    def fitted(read: Points, key: str, label: str, method: Method) -> Iterator[Result]:
+        for point in points:
+            if point in read.sizes:
+                own = replace(read.at(point, method=key, **method.parameters()), probes={label: linear_probe})
+                yield from fit(own, results, settings=[label], seeds=(), say=say)
+
+    for method in methods:
+        if isinstance(method, Base) or not method.ratio:
+            yield from fitted(read_points(encoder, task, data), method.key, method.label, method)
+            continue
+        tried = tower.read(noise, method.applied_to)
+        there = [point for point in points if point in tried.rows]
+        if lacking := [point for point in points if point not in there]:
+            say(f"{method.label}: left out {', '.join(lacking)}, since tokens are merged only after these points")
+        read = read_points(encoder, task, data, method, there)
+        yield from fitted(read, method.key, method.label, method)
+        if not tried.merged and method.key != "random":
+            heard = [one.audio for one in hear(data.clips, encoder.sampling_rate)]
+            read = read_points(encoder, task, data, method, there, _others(read.kept, heard))
+            yield from fitted(read, SHUFFLED + method.key, SHUFFLED + method.label, method)

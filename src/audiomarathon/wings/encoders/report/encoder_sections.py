@@ -1,0 +1,129 @@
+"""Make the page's sections on encoders: scores, a radar chart of all tasks, confusions, and confident mistakes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from audiomarathon.report.charts import Chart, Row, by_name, field, figure, layer
+from audiomarathon.report.render import Table
+from audiomarathon.report.styles import palette
+from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.probing.probe_input import STANDARD
+from audiomarathon.wings.encoders.report.encoder_tables import beside_published, by_task, encoder_scores, notes_of
+from audiomarathon.wings.encoders.results.scores import Score
+from audiomarathon.wings.encoders.scoring.probe import Classified
+from audiomarathon.wings.encoders.xares.published import ENCODERS
+
+_SUREST = 10  # mistakes of each encoder on each task
+_FEWEST_AXES = 3
+_MOST_LABELS = 60
+_SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
+
+
+def score_tables(scores: Sequence[Score]) -> list[Table]:
+    """Return the tables of all scores. X-ARES' baseline encoders also get tables of our and the published scores."""
+    named = [name for name in ENCODERS if any(one.encoder == name for one in scores)]
+    beside = [beside_published([one for one in scores if one.encoder == name], name, "readme") for name in named]
+    several = [by_task(scores)] * (len({one.encoder for one in scores}) > 1)
+    return [*several, encoder_scores(scores), *(table for table in beside if len(table.frame))]
+
+
+def notes(runs: Sequence[Run], scores: Sequence[Score]) -> list[str]:
+    """Return the notes that explain the columns of the scores, and the notes that runs carry."""
+    radar = ["The radar shows the linear probe's scores, from 0 in the middle to 1."] * bool(radars(scores))
+    own = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
+    return [*radar, *notes_of(scores), *own]
+
+
+def radars(scores: Sequence[Score]) -> list[Chart]:
+    """Return a radar chart of the linear probe's scores, one axis per task, grouped by domain; [] below three tasks."""
+    scores = [one for one in scores if STANDARD[0] in one.by_probe]
+    axes = list(dict.fromkeys((one.domain, one.task) for one in sorted(scores, key=lambda one: one.domain)))
+    return [_radar(scores, [task for _, task in axes])] if len(axes) >= _FEWEST_AXES else []
+
+
+def _radar(scores: Sequence[Score], axes: Sequence[str]) -> Chart:
+    angles = {task: math.pi / 2 - 2 * math.pi * place / len(axes) for place, task in enumerate(axes)}
+
+    def at(task: str, radius: float) -> Row:
+        return {"x": radius * math.cos(angles[task]), "y": radius * math.sin(angles[task])}
+
+    closed = [*axes, axes[0]]
+    rings = [
+        at(task, radius) | {"ring": str(radius), "place": place}
+        for radius in (0.25, 0.5, 0.75, 1.0)
+        for place, task in enumerate(closed)
+    ]
+    lines = []
+    encoders = list(dict.fromkeys(one.encoder for one in scores))
+    inks = dict(zip(encoders, palette(len(encoders)), strict=True))
+    for encoder, colour in inks.items():
+        own = {one.task: one.by_probe[STANDARD[0]].value for one in scores if one.encoder == encoder}
+        there = [task for task in axes if task in own]
+        for place, task in enumerate([*there, there[0]]):
+            found = at(task, max(0.0, own[task])) | {"encoder": encoder, "task": task, "score": own[task]}
+            lines.append(found | {"place": place, "colour": colour})
+    names = [at(task, 1.14) | {"text": task} for task in axes]
+    scale = {"domain": [-1.35, 1.35], "nice": False}
+    placed = {"x": field("x:Q", axis=None, scale=scale), "y": field("y:Q", axis=None, scale=scale)}
+    own_ink = {"color": by_name("encoder:N", inks), **placed}
+    tip = [field("encoder:N"), field("task:N"), field("score:Q", format=".3f")]
+    layers = [
+        layer("rings", "line", {"color": "#cccccc", "strokeWidth": 0.8}, detail="ring:N", order="place:Q", **placed),
+        layer("lines", "line", {"strokeWidth": 1.8}, order="place:Q", **own_ink),
+        layer("lines", "point", {"filled": True, "size": 36}, tooltip=tip, **own_ink),
+        layer("names", "text", {"fontSize": 11}, text="text:N", **placed),
+    ]
+    return Chart(figure(layers, _SIZE, _SIZE), {"rings": rings, "lines": lines, "names": names})
+
+
+def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
+    """Draw the linear probe's confusion matrix for each encoder and task; keys are "<task>, <encoder>"."""
+    found: dict[str, list[Chart]] = {}
+    for run in _linear(runs):
+        pairs = Counter((one.record.reference["answer"], _label(one.record.text)) for one in run.verdicts.values())
+        totals = Counter(answer for answer, _ in pairs.elements())
+        if len(totals) > _MOST_LABELS:
+            continue
+        rows = [
+            {"label": label, "taken": taken, "clips": count, "share": count / totals[label]}
+            for (label, taken), count in sorted(pairs.items())
+        ]
+        across, down = len({one["taken"] for one in rows}), len(totals)
+        shade = {"scheme": "blues", "domain": [0, 1]}
+        cells = layer(
+            "cells", "rect", {}, x=field("taken:N", title="taken for"), y=field("label:N", title="label"),
+            color=field("share:Q", title="share of the label's clips", scale=shade),
+            tooltip=[field("label:N"), field("taken:N", title="taken for"), field("clips:Q"),
+                     field("share:Q", format=".0%")],
+        )  # fmt: skip
+        chart = Chart(figure(cells, max(_CELL * across, 120), _CELL * down), {"cells": rows})
+        found[f"{run.key.rpartition('/')[2]}, {run.checkpoint}"] = [chart]
+    return found
+
+
+def surest_mistakes(runs: Sequence[Run]) -> Table:
+    """Return the linear probe's most confident mistakes per encoder and task."""
+    rows = []
+    for run in _linear(runs):
+        wrong = [one for one in run.verdicts.values() if not one.values["right"][0]]
+        for one in sorted(wrong, key=lambda one: (-_sureness(one.record.text), one.record.id))[:_SUREST]:
+            where = {"encoder": run.checkpoint, "task": run.key.rpartition("/")[2], "clip": one.record.id}
+            said = {"label": one.record.reference["answer"], "taken_for": _label(one.record.text)}
+            rows.append(where | said | {"probability": _sureness(one.record.text)})
+    note = "by the linear probe; listen to the clips in the sample browser below, if this machine has their tars"
+    return Table.of(rows, title="Surest mistakes", notes=(note,))
+
+
+def _linear(runs: Sequence[Run]) -> Iterator[Run]:
+    return (run for run in runs if run.method == STANDARD[0] and run.task and isinstance(run.task.scorer, Classified))
+
+
+def _label(reply: str) -> str:
+    return reply.split("\n", maxsplit=1)[0].split("\t", maxsplit=1)[0]
+
+
+def _sureness(reply: str) -> float:
+    return float(reply.split("\n", maxsplit=1)[0].split("\t")[1])

@@ -1,0 +1,47 @@
+"""Make the page's sections on encoders and on towers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audiomarathon.report.sections import Section
+from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.report import encoder_sections, tower_sections
+from audiomarathon.wings.encoders.results.scores import task_scores
+from audiomarathon.wings.encoders.results.towers import fourfolds, standings
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+
+
+def sections(runs: Sequence[Run]) -> list[Section]:
+    """Return what encoders know, then towers alone, then towers beside their models' replies."""
+    probes = [run for run in runs if isinstance(run.task, EncoderTask)]
+    encoders = tower_sections.of_encoders(probes)
+    return [*(_encoders(encoders) if encoders else []), *(_towers(runs) if probes else [])]
+
+
+def _encoders(runs: Sequence[Run]) -> list[Section]:
+    """Return the sections on encoders, whose settings are probes without a base."""
+    scores, mistakes = task_scores(runs), encoder_sections.surest_mistakes(runs)
+    drawn, notes = encoder_sections.radars(scores), {"": encoder_sections.notes(runs, scores)}
+    known = encoder_sections.score_tables(scores)
+    found = [Section("encoders", "What encoders know", known, {"": drawn} if drawn else {}, notes)]
+    if len(mistakes.frame):
+        found.append(Section("confusion", "What is confused", [mistakes], encoder_sections.confusions(runs)))
+    return found
+
+
+def _towers(runs: Sequence[Run]) -> list[Section]:
+    """Return the sections on towers (audio encoders of audio LLMs): towers alone, then beside their models' replies."""
+    layers, drawn = tower_sections.layer_table(runs), tower_sections.layer_curves(runs)
+    drawn |= tower_sections.pruned_curves(runs)
+    beside, standing = fourfolds(runs), standings(runs)
+    curves = tower_sections.fourfold_curves(beside)
+    by_name = {name: [chart] for name, chart in drawn.items()}
+    found = [
+        Section("towers", "Layer by layer, and after pruning", [layers] if len(layers.frame) else [], by_name),
+        Section("unused", "Lost or unused", [tower_sections.fourfold_table(beside)] if beside else [], curves),
+    ]
+    if standing:
+        table, chart = tower_sections.standing_table(standing), tower_sections.standing_chart(standing)
+        found.append(Section("standing", "Tower and model", [table], {"": [chart]}))
+    return [one for one in found if one.tables or one.charts]

@@ -1,0 +1,169 @@
+"""Make tables and charts of audio towers: scores by layer and after pruning, lost or unused labels, tower and model.
+
+A tower is the audio encoder of an audio LLM. A point is a place in tower or LLM whose output a linear probe reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from audiomarathon.report.charts import Chart, Line, line_chart, point
+from audiomarathon.report.curves import panels_of
+from audiomarathon.report.pictures import of_panel
+from audiomarathon.report.render import Kind, Table, estimated
+from audiomarathon.report.styles import method_and_ratio, palette
+from audiomarathon.runs.read import Run
+from audiomarathon.wings.encoders.probing.probe_input import PROTOCOLS
+from audiomarathon.wings.encoders.results.towers import CELLS, Fourfold, Standing, point_of
+
+_LOOK = "random"  # the method whose line is solid and whose marks are discs
+_SHARES = (*CELLS, "lost", "probe", "reply")
+
+
+def is_layer(run: Run) -> bool:
+    """Tell whether a run is a linear probe at one point of a tower or LLM, as `encoder layers` makes them."""
+    return bool(point_of(run)) and run.method == "linear"
+
+
+def _named(run: Run) -> str:
+    """Return the task and the model of a probe's run, as a heading."""
+    return f"{run.key.rpartition('/')[2]}, {run.checkpoint.partition('@')[0]}"
+
+
+def _place(point: str) -> tuple[bool, int, int]:
+    """Return a sort key for a probed point, such as `tower.3` or `llm.last`.
+
+    Points come in the order in which the audio passes them, then `best` and the mixes of layers (`tower-mix`).
+    """
+    sides = ("tower", "projector", "llm", "text")
+    side, _, number = point.partition(".")
+    order = sides.index(side) if side in sides else len(sides)
+    return order == len(sides), order, int(number) if number else 999
+
+
+def _by_layer(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of `encoder layers`, in the order in which the audio passes their points."""
+    return sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run)))
+
+
+def layer_table(runs: Sequence[Run]) -> Table:
+    """Show the linear probe's score for each probed layer of tower and LLM, on each task, with its interval."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for run in _by_layer(runs):
+        model, task = run.checkpoint.partition("@")[0], run.key.rpartition("/")[2]
+        row = rows.setdefault((model, point_of(run)), {"model": model, "point": point_of(run)})
+        row |= estimated(task, run.headline)
+    notes = (
+        "best: in each split the point with the best validation score; mix: mean of layers by weights learned on train",
+        "text: the last token of the prompt",
+    )
+    tasks = list(dict.fromkeys(name for row in rows.values() for name in row if not name.endswith(("_low", "_high"))))
+    whole = sorted(rows.values(), key=lambda row: str(row["model"]))
+    return Table.of(whole, tasks, title="Layer by layer", group="model", notes=notes, foreign=True)
+
+
+def layer_curves(runs: Sequence[Run]) -> dict[str, Chart]:
+    """Return a chart per task and model: the probe's score at the tower's layers, then at the LLM's layers."""
+    groups: dict[str, list[Run]] = {}
+    for run in _by_layer(runs):
+        groups.setdefault(_named(run), []).append(run)
+    return {name: _curve(name, own) for name, own in groups.items() if len(own) > 2}
+
+
+def _curve(name: str, runs: Sequence[Run]) -> Chart:
+    layers = [run for run in runs if not _place(point_of(run))[0] and point_of(run) != "text"]
+    others = [run for run in runs if run not in layers]
+    sides: dict[str, list[dict[str, Any]]] = {}
+    for place, run in enumerate(layers):
+        side = point_of(run).partition(".")[0]
+        one = point(place, run.headline, what=point_of(run))
+        sides.setdefault("llm" if side == "projector" else side, []).append(one)
+    colours = palette(len(sides) + len(others))
+    lines = [Line(side, _LOOK, own, colour=ink) for (side, own), ink in zip(sides.items(), colours, strict=False)]
+    rules = [(point_of(run), run.headline.value, ink) for run, ink in zip(others, colours[len(sides) :], strict=True)]
+    if layers and (guessed := (layers[0].summary or {}).get("majority")) is not None:
+        rules.append(("most frequent", guessed, "#666"))
+    figure = layers[0].task.scorer.figure.title if layers and layers[0].task else "score"
+    return line_chart(lines, "layer", figure, rules=rules, ticks=[point_of(run) for run in layers]).with_title(name)
+
+
+def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
+    """Return a chart per task and probed point (such as `llm.last`): score against the ratio, one line per method."""
+    pruned = [run for run in runs if point_of(run) and not is_layer(run)]
+    drawn = {panel.name: of_panel(replace(panel, notes=())) for panel in panels_of(pruned)}  # nothing is timed
+    return {name: chart for name, chart in drawn.items() if chart is not None}
+
+
+def fourfold_table(found: Sequence[Fourfold]) -> Table:
+    """Show, for each setting, the shares of clips that the probe, the reply, both or neither get right.
+
+    `lost` is the share that the probe gets right with base, but wrong with this setting.
+    """
+    rows = []
+    for one in found:
+        row = {"task": one.reply.key, "point": one.probe.checkpoint, "setting": one.probe.method, "n": one.n}
+        for name in _SHARES:
+            row |= estimated(name, one.shares.get(name))
+        rows.append(row)
+    notes = (
+        "shares of clips; unused: the probe is right, the reply wrong; reply only: the reply is right, the probe wrong",
+        "lost: the probe is right with base and wrong with this setting; probe, reply: all clips that each gets right",
+    )
+    kinds = {name: Kind(form=".3f") for name in _SHARES} | {"point": Kind(left=True)}
+    shown = ["task", "point", "setting", "n", *_SHARES]
+    return Table.of(rows, shown, title="Lost or unused", group="point", kinds=kinds, notes=notes)
+
+
+def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
+    """Return {task and probed point: one chart per method}: accuracy of probe and reply against the ratio."""
+    drawn: dict[str, list[Chart]] = {}
+    places: dict[str, list[tuple[str, float, Fourfold]]] = {}
+    for one in found:
+        own = places.setdefault(f"{one.reply.key}, {one.probe.checkpoint}", [])
+        own.append((*method_and_ratio(one.reply.identity), one))
+    for name, placed in places.items():
+        for method in dict.fromkeys(method for method, _, _ in placed if method != "base"):
+            points = sorted(((ratio, one) for key, ratio, one in placed if key in ("base", method)), key=lambda p: p[0])
+            lines = [
+                Line(side, _LOOK, [point(ratio, one.shares[side]) for ratio, one in points], colour=ink)
+                for side, ink in zip(("probe", "reply"), palette(2), strict=True)
+            ]
+            chart = line_chart(lines, "fraction of audio removed", "accuracy", range_=(0.0, 1.05), size=(300, 200))
+            drawn.setdefault(name, []).append(chart.with_title(method))
+    return drawn
+
+
+def standing_table(found: Sequence[Standing]) -> Table:
+    """Show each model's mean score without pruning: of a probe of its tower (audio encoder), and of its replies."""
+    rows = [
+        {"model": one.checkpoint, "point": one.point}
+        | estimated("encoder", one.encoder)
+        | estimated("reply", one.model)
+        for one in found
+    ]
+    tasks = (f"encoder: {', '.join(one.tasks)}; reply: {', '.join(one.model_tasks)}" for one in found)
+    kinds = {"encoder": Kind("tower's probe", ".3f"), "reply": Kind("model's score", ".3f")}
+    shown, notes = ["model", "point", "encoder", "reply"], tuple(dict.fromkeys(tasks))
+    return Table.of(rows, shown, title="Tower and model", kinds=kinds, notes=notes)
+
+
+def standing_chart(found: Sequence[Standing]) -> Chart:
+    """Return a chart of each model's score against the score of its tower's probe, one point per model."""
+    lines = [
+        Line(one.checkpoint, _LOOK, [point(one.encoder.value, one.model)], colour=ink)
+        for one, ink in zip(found, palette(len(found)), strict=True)
+    ]
+    chart = line_chart(lines, "tower's probe, mean score", "model's mean score", bands=False)
+    return chart.with_title("Tower and model")
+
+
+def of_encoders(runs: Sequence[Run]) -> list[Run]:
+    """Return the probe runs for the encoders' tables; runs of layers and pruned towers have tables of their own."""
+    layered = {run.checkpoint.partition("@")[0] for run in runs if point_of(run) == "best"}
+
+    def unpruned(run: Run) -> bool:
+        return run.method in PROTOCOLS["both"] and run.checkpoint.partition("@")[0] not in layered
+
+    return [run for run in runs if not point_of(run) or unpruned(run)]

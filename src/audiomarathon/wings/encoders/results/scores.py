@@ -1,0 +1,132 @@
+"""Collect encoders' scores by our probes and by X-ARES' probes: each task's score with its interval, and means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+from audiomarathon.wings.encoders.xares.tasks import DOMAINS, TASKS
+from audiomarathon.errors import RecordError
+from audiomarathon.fingerprint import short
+from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
+from audiomarathon.wings.encoders.probing.probe_input import PROTOCOLS, PUBLISHED
+from audiomarathon.runs.read import Run
+
+
+@dataclass(frozen=True)
+class Score:
+    """An encoder's scores on a task, one per probe, or their means over tasks.
+
+    Attributes
+    ----------
+    task
+        The task's name, or the mean's.
+    by_probe
+        Score by name of the probe; probes that were not run are left out.
+    n
+        Number of test clips; 0 for a mean.
+    sd
+        Standard deviation over seeds of the score of X-ARES' MLP.
+    majority
+        Score of always answering the most frequent label.
+    data
+        Identity of the clips and labels; "" for a mean.
+    released_n
+        Number of test items of X-ARES' probes; 0 for a mean, or if none of them was run.
+    """
+
+    encoder: str
+    task: str
+    domain: str
+    by_probe: dict[str, Estimate]
+    n: int = 0
+    sd: float | None = None
+    majority: float | None = None
+    data: str = ""
+    released_n: int = 0
+
+
+def task_scores(runs: Sequence[Run]) -> list[Score]:
+    """Return each encoder's score on each task, in the benchmark's order.
+
+    For X-ARES' own probes, the score is the mean over folds and seeds, as X-ARES computes it.
+
+    Raises
+    ------
+    RecordError
+        There is no encoder's run, or two runs have the same encoder, task and probe.
+    """
+    order = {task.key: place for place, task in enumerate(TASKS)}
+    probed = [run for run in runs if isinstance(run.task, EncoderTask)]
+    if not probed:
+        raise RecordError("no run of an encoder found; audiomarathon encoder run makes one")
+    contents: dict[str, set[object]] = {}
+    for run in probed:
+        contents.setdefault(run.checkpoint, set()).add(run.identity.get("checkpoint"))
+    found: dict[tuple[str, str], Score] = {}
+    for run in sorted(probed, key=lambda run: (run.checkpoint, order.get(run.key, len(order)), run.key)):
+        task = run.task
+        assert isinstance(task, EncoderTask)
+        if run.method not in PROTOCOLS["both"] or not run.verdicts:
+            continue
+        verdicts = list(run.verdicts.values())
+        several = len(contents[run.checkpoint]) > 1
+        name = f"{run.checkpoint} {short(run.identity.get('checkpoint'))}" if several else run.checkpoint
+        one = found.setdefault((name, run.key), Score(name, task.name, task.domain, {}, len(verdicts)))
+        if run.method in one.by_probe:
+            raise RecordError(
+                f"{run.folder}: {name}, {task.name}, {run.method} is there twice; name only one of the folders"
+            )
+        one.by_probe[run.method] = run.headline
+        if run.method in PUBLISHED and (sums := task.scorer.published(verdicts)):
+            one.by_probe[run.method] = Resampler(run.seed).of_sums(sums)[task.scorer.figure.name]
+        summary = task.scorer.summary(verdicts)
+        sd = summary.get("sd") if run.method == PUBLISHED[0] else one.sd
+        majority, data = summary.get("majority"), str(run.identity.get("data"))
+        n, released = (one.n, len(verdicts)) if run.method in PUBLISHED else (len(verdicts), one.released_n)
+        found[name, run.key] = replace(one, sd=sd, majority=majority, data=data, n=n, released_n=released)
+    return list(found.values())
+
+
+def mean_scores(scores: Sequence[Score]) -> list[Score]:
+    """Return each encoder's means: per domain, over all tasks, and over public tasks with X-ARES' weights."""
+    weights = {task.name: task.recipe.weight for task in TASKS if not task.private}
+    neighbours = {task.name for task in TASKS if task.recipe.knn and task.one_label}
+    found = []
+    for encoder in dict.fromkeys(one.encoder for one in scores):
+        own = [one for one in scores if one.encoder == encoder]
+        if len(own) < 2:
+            continue
+        domains = list(dict.fromkeys(one.domain for one in own))
+        groups = {f"{name}: mean": [one for one in own if one.domain == name] for name in domains}
+        if len(domains) > 1:
+            groups["all: mean"] = own
+        for name, members in groups.items():
+            found.append(_mean(encoder, f"{name} of {len(members)}", members))
+        if weighed := [one for one in own if one.domain in DOMAINS and weights.get(one.task)]:
+            found.append(_mean(encoder, f"weighted, public: {len(weighed)}", weighed, weights, neighbours))
+    return found
+
+
+def _mean(
+    encoder: str, name: str, members: Sequence[Score], weights: dict[str, int] | None = None,
+    neighbours: Collection[str] = ()
+) -> Score:  # fmt: skip
+    """Return an encoder's mean over the tasks `members`, for each probe that has a score on every one of them.
+
+    With `weights` (by task), compute X-ARES' weighted mean. A kNN probe then needs scores only on the tasks
+    `neighbours`, where X-ARES runs kNN.
+    """
+    by_probe = {}
+    for probe in PROTOCOLS["both"]:
+        have = [one for one in members if probe in one.by_probe and not math.isnan(one.by_probe[probe].value)]
+        wanted = [one for one in members if weights is None or "knn" not in probe or one.task in neighbours]
+        if not have or len(have) < len(wanted):
+            continue
+        own = [weights[one.task] if weights else 1 for one in have]
+        by_probe[probe] = mean_over(
+            [one.by_probe[probe] for one in have], [weight * len(have) / sum(own) for weight in own]
+        )
+    return Score(encoder, name, "", by_probe)

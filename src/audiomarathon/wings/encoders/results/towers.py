@@ -1,0 +1,145 @@
+"""Compare a probe of an audio tower (the encoder of an audio LLM) with the model's replies to the same clips.
+
+This shows which labels pruning removes (a probe no longer reads them), and which labels a probe reads but the model
+does not use.
+
+A probe's run and a model's run are compared if the checkpoint's fingerprint and the setting's label agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from audiomarathon.wings.encoders.home_tasks import LongTask
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+from audiomarathon.compression.method import Base
+from audiomarathon.fingerprint import same
+from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over, means_of_items
+from audiomarathon.runs.read import Run
+
+CELLS = ("both", "unused", "reply_only", "neither")
+"""Cells of a fourfold table: probe and reply are right; only the probe is; only the reply is; neither is."""
+_SEED = 42  # seed of the methods that drop tokens before a tower's probe
+_PREFERRED = ("tower", "best")  # points that represent a tower: the first of these that was probed
+
+
+@dataclass(frozen=True)
+class Fourfold:
+    """How often a probe and a model are right under one setting, on the clips that both answered.
+
+    Attributes
+    ----------
+    probe, reply
+        The probe's run and the model's run.
+    n
+        Number of these clips.
+    shares
+        Shares of the clips by name: `both` are right; only the probe is (`unused`); only the reply is (`reply_only`);
+        `neither` is; the probe is, whatever the reply (`probe`); the reply is (`reply`); and `lost`, where the probe is
+        right with base and wrong with this setting.
+    """
+
+    probe: Run
+    reply: Run
+    n: int
+    shares: Mapping[str, Estimate]
+
+
+def point_of(run: Run) -> str:
+    """Return the point that a run's probe read, such as `tower` or `llm.last`; "" for other runs."""
+    return str(run.facts.get("point", "")) if isinstance(run.task, EncoderTask) else ""
+
+
+def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
+    """Compare each probe of a tower with each run of its model on the same task and setting."""
+    found = []
+    replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
+    probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
+    base = Base().label
+    before = {(run.key, run.checkpoint): _right(run) for run in probes if run.method == base}
+    for probe in probes:
+        assert isinstance(probe.task, LongTask)
+        for reply in replies:
+            if (reply.key, reply.method) != (probe.task.home.key, probe.method) or not of_one_model(probe, reply):
+                continue
+            if probe.method != base and reply.identity.get("seed", _SEED) != _SEED:
+                continue  # with another seed, a method may keep other tokens than those that the probe read
+            of_base, of_probe, of_reply = before.get((probe.key, probe.checkpoint), {}), _right(probe), _right(reply)
+            ids = sorted(of_probe.keys() & of_reply.keys())
+            if not ids:
+                continue
+            pairs = [(of_probe[id_], of_reply[id_]) for id_ in ids]
+            cells = zip(CELLS, product((True, False), repeat=2), strict=True)
+            columns = {name: [float(pair == cell) for pair in pairs] for name, cell in cells}
+            columns |= {"probe": [float(right) for right, _ in pairs], "reply": [float(right) for _, right in pairs]}
+            if of_base.keys() >= {*ids}:
+                columns["lost"] = [float(of_base[id_] and not of_probe[id_]) for id_ in ids]
+            sums = means_of_items(columns, [probe.records[id_].cluster for id_ in ids])
+            sums = replace(sums, ends=dict.fromkeys(columns, (0.0, 1.0)))
+            found.append(Fourfold(probe, reply, len(ids), Resampler(seed).of_sums(sums)))
+    return found
+
+
+def _right(run: Run) -> dict[str, bool]:
+    """Return whether each sample's answer is right, by id; leave out answers that are neither right nor wrong."""
+    scorer = run.task.scorer if run.task else None
+    judged = {id_: scorer.right(one) for id_, one in run.verdicts.items()} if scorer else {}
+    return {id_: right for id_, right in judged.items() if right is not None}
+
+
+def of_one_model(probe: Run, reply: Run) -> bool:
+    """Tell whether a tower's probe and a model's run used the same weights in the same precision."""
+    tower = probe.facts.get("encoder") or {}
+    precision = reply.identity.get("dtype")
+    return tower.get("dtype", precision) == precision and same(
+        tower.get("checkpoint"), reply.identity.get("checkpoint")
+    )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Mean scores without pruning: of a tower's probe over `tasks`, and of its model's replies over `model_tasks`."""
+
+    checkpoint: str
+    point: str
+    encoder: Estimate
+    model: Estimate
+    tasks: tuple[str, ...]
+    model_tasks: tuple[str, ...]
+
+
+def standings(runs: Sequence[Run]) -> list[Standing]:
+    """Return mean scores without pruning, for each model that has runs of its tower's probe and runs of its replies.
+
+    Probes are averaged over the tasks that every tower has run, replies over the tasks that every model has run.
+    """
+    base = Base().label
+    models: dict[str, dict[str, Run]] = {}
+    for run in runs:
+        if not isinstance(run.task, EncoderTask) and run.method == base and not run.control and run.verdicts:
+            models.setdefault(run.checkpoint, {})[run.key] = run
+    found: dict[str, tuple[str, dict[str, Run]]] = {}
+    for name, own in models.items():
+        by_point: dict[str, dict[str, Run]] = {}
+        for run in runs:
+            known = run.method in ("linear", base) and of_one_model(run, next(iter(own.values())))
+            if known and (point := point_of(run)):
+                by_point.setdefault(point, {}).setdefault(run.key, run)
+        if by_point:
+            point = next((one for one in _PREFERRED if one in by_point), next(iter(by_point)))
+            found[name] = point, by_point[point]
+    shared = set.intersection(*({*of_tower} for _, of_tower in found.values())) if found else set()
+    asked = set.intersection(*({*models[name]} for name in found)) if found else set()
+    if not shared or not asked:
+        return []
+    return [
+        Standing(
+            name, point,
+            mean_over([of_tower[key].headline for key in sorted(shared)]),
+            mean_over([models[name][key].headline for key in sorted(asked)]),
+            tuple(sorted(shared)), tuple(sorted(asked)),
+        )
+        for name, (point, of_tower) in found.items()
+    ]  # fmt: skip

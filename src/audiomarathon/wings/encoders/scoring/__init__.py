@@ -1,0 +1,1 @@
+"""What verdicts on probes count."""

@@ -1,0 +1,70 @@
+"""Score grades (numbers such as a rating) that a probe predicts for a clip: Pearson's r, and mean squared error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.scorer import Scorer, clusters_of
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Floats, Sums
+
+
+def grades_to_reply(predicted: Sequence[float]) -> str:
+    """Write predicted grades as a reply: a JSON list in the order of the reference's grades."""
+    return json.dumps([round(float(one), 6) for one in predicted])
+
+
+class Graded(Scorer):
+    """Scores by Pearson's r of the first grade, 0 if negative; also returns r and mean squared error of every grade.
+
+    Errors are measured in standard deviations of the training clips' grades, so that grades of different scales can be
+    compared: always predicting the training mean has a mean squared error of about 1.
+    """
+
+    key = "grades"
+    figure = Figure("pearson", "Pearson r")
+    needs = ("answer", "grades", "values", "spreads")
+    modules = ("audiomarathon.wings.encoders.metrics.correlation",)
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return a clip's predicted grades, and the error of each in standard deviations."""
+        predicted = json.loads(record.text)
+        values, spreads = record.reference["values"], record.reference["spreads"]
+        if not isinstance(predicted, list) or len(predicted) != len(values):
+            raise ValueError(f"its reply is not a JSON list of {len(values)} grades")
+        errors = [(one - value) / spread for one, value, spread in zip(predicted, values, spreads, strict=True)]
+        return {"predicted": predicted, "errors": errors}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the score, and each grade's Pearson's r and mean squared error, as sums over clips."""
+        import numpy as np
+
+        from audiomarathon.metrics.statistics import Sums
+        from audiomarathon.wings.encoders.metrics.correlation import moment_columns, pearson
+
+        names = verdicts[0].record.reference["grades"]
+        predicted, errors = (np.array([one.values[key] for one in verdicts]) for key in ("predicted", "errors"))
+        true = np.array([one.record.reference["values"] for one in verdicts], dtype=np.float64)
+        columns = np.concatenate([moment_columns(predicted, true), np.square(errors)[..., None]], axis=-1)
+
+        def statistic(totals: Floats) -> Floats:
+            each = totals.reshape(len(totals), len(names), 7)
+            r = pearson(each[..., :6])
+            return np.concatenate([r[:, :1].clip(0), r, each[..., 6] / each[..., 0]], axis=1)
+
+        figures = (self.figure.name, *(f"r_{name}" for name in names), *(f"mse_{name}" for name in names))
+        ends = {self.figure.name: (0.0, 1.0)}
+        return Sums(figures, columns.reshape(len(verdicts), -1), statistic, clusters_of(verdicts), ends)
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return how close a clip's first predicted grade is: 1 if exact, 0 if one standard deviation or more away."""
+        return max(0.0, 1 - abs(float(verdict.values["errors"][0])))
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return a text with the clip's first grade, predicted and true, such as `quality 3.1, true 4`."""
+        reference = verdict.record.reference
+        return f"{reference['grades'][0]} {verdict.values['predicted'][0]:.1f}, true {reference['values'][0]:g}"

@@ -1,0 +1,265 @@
+"""Score the predictions of a probe (a small model trained on an encoder): a label per clip, or a score per label.
+
+A reply has one line per training seed; X-ARES' trained probes have five seeds by default.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.scorer import Scorer, clusters_of, means
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Floats, Sums
+
+#: Keys of `Record.groups`: the release whose probe made the reply, and the clip's part (a split or fold). The release
+#: averages over parts.
+PROTOCOL, PART = "protocol", "part"
+
+
+def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
+    """Write one clip's predictions as a reply: a line per training seed with label and probability.
+
+    If `last` holds the labels predicted after the last epoch, each line also has that label.
+    """
+    lines = [[label, f"{probability:.3f}"] for label, probability in predicted]
+    return "\n".join("\t".join([*line, *last[place : place + 1]]) for place, line in enumerate(lines))
+
+
+def scores_to_reply(scores: Floats) -> str:
+    """Write one clip's scores as a reply: a line per training seed, the base64 of its float32 scores of all classes."""
+    return "\n".join(base64.b64encode(row.astype("<f4").tobytes()).decode() for row in scores)
+
+
+def scores_of(record: Record) -> Floats:
+    """Decode the scores in a record's reply, shape (seeds, classes); see :func:`scores_to_reply`.
+
+    Raises
+    ------
+    ValueError
+        The reply holds no scores.
+    """
+    try:
+        rows = [np.frombuffer(base64.b64decode(line, validate=True), "<f4") for line in record.text.split("\n")]
+        return np.array(rows, dtype=np.float64)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"its reply holds no scores of a probe ({error})") from None
+
+
+def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a note for readers if the scores come from a benchmark's own, published probe; else [].
+
+    Such a probe copies the release's faults, so compare its scores with published tables only.
+    """
+    release = next(((one.record.groups or {}).get(PROTOCOL) for one in verdicts), None)
+    return [f"this probe copies {release}, faults included: compare it with published tables only"] if release else []
+
+
+def spread(seeds: Sequence[float]) -> dict[str, Any]:
+    """Return `seeds`, the score of each training seed, and `sd`, their standard deviation (None for a single seed)."""
+    return {"seeds": seeds, "sd": stdev(seeds) if len(seeds) > 1 else None}
+
+
+class Probed(Scorer):
+    """Base of the scorers of probes; the headline figure is a mean over clips.
+
+    For a published probe (a copy of a benchmark's own probe, such as X-ARES'), there are also a note and the figure by
+    the benchmark's released code: the mean over parts (splits or folds).
+    """
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the headline figure as a mean over clips."""
+        return means({self.figure.name: self._terms(verdicts).tolist()}, verdicts)
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
+        """Return a published probe's headline figure by the benchmark's released code; None for other probes.
+
+        It is computed on each part (split or fold); its value is the unweighted mean over parts.
+        """
+        from audiomarathon.metrics.statistics import Sums, ratio
+
+        groups = [one.record.groups or {} for one in verdicts]
+        if not groups or PROTOCOL not in groups[0]:
+            return None
+        parts = [group.get(PART, "") for group in groups]
+        names, sums = sorted({*parts}), np.empty(len(parts))
+        for name in names:  # part by part, since ranks compare clips of one fold only
+            own = [place for place, part in enumerate(parts) if part == name]
+            sums[own] = self._released([verdicts[place] for place in own])
+        hot = np.array([[part == name for name in names] for part in parts], dtype=np.float64)
+        columns = np.hstack([hot * sums[:, None], hot])
+
+        def statistic(totals: Floats) -> Floats:
+            score, count = np.split(totals, 2, axis=1)
+            by_part = ratio(score, count)
+            drawn = ~np.isnan(by_part)
+            whole: Floats = np.nan_to_num(by_part).sum(axis=1, keepdims=True) / drawn.sum(axis=1, keepdims=True)
+            return whole
+
+        name, ends = self.figure.name, {self.figure.name: (0.0, 1.0)}
+        return Sums((name,), columns, statistic, clusters_of(verdicts), ends)
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Return a note if the scores come from a published probe; see :func:`release_notes`."""
+        return release_notes(verdicts)
+
+    def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
+        """Return one value per clip, averaged over seeds; the mean of these values is the headline figure."""
+        return np.array([self.own_score(one) for one in verdicts])
+
+    def _released(self, verdicts: Sequence[Verdict]) -> Floats:
+        """Return one value per clip; their mean is the figure as the benchmark's released code computes it."""
+        return self._terms(verdicts)
+
+
+class Classified(Probed):
+    """Scores one predicted label per clip by accuracy.
+
+    A verdict has `right`: for each training seed, whether its label is right. If the reply holds labels of the last
+    epoch, the verdict has `last`, the same for these labels.
+    """
+
+    key = "label"
+    figure = Figure("accuracy", "accuracy")
+    needs = ("answer", "classes")
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return for each training seed whether its label is right, and whether its last epoch's label is right."""
+        rows, answer = [line.split("\t") for line in record.text.split("\n")], record.reference["answer"]
+        last = [row[2] == answer for row in rows if len(row) > 2]
+        return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the scores and spread of the seeds, the last epoch's score, and the number of classes.
+
+        Also return `majority`, the score of always predicting the most frequent label.
+        """
+        answers = Counter(one.record.reference["answer"] for one in verdicts)
+        by_part = [[one.values for one in part] for part in _parts(verdicts)]
+        many = len(verdicts[0].values["right"])
+        seeds = [fmean(fmean(one["right"][seed] for one in part) for part in by_part) for seed in range(many)]
+        last = "last" in verdicts[0].values
+        return {
+            **spread(seeds),
+            "last_epoch": fmean(fmean(fmean(one["last"]) for one in part) for part in by_part) if last else None,
+            "classes": verdicts[0].record.reference["classes"],
+            "majority": answers.most_common(1)[0][1] / len(verdicts),
+        }
+
+    def chance(self, verdicts: Sequence[Verdict]) -> float | None:
+        """Return the expected accuracy of guessing: 1 / number of classes."""
+        return 1 / verdicts[0].record.reference["classes"] if verdicts else None
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return the share of training seeds whose label for this clip is right."""
+        return fmean(verdict.values["right"])
+
+    def right(self, verdict: Verdict) -> bool | None:
+        """Return whether the clip's label is right; None with several training seeds."""
+        return verdict.values["right"][0] if len(verdict.values["right"]) == 1 else None
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return the first seed's label with its probability, and the right label if it differs, as text."""
+        label, probability, *_ = verdict.record.text.split("\n")[0].split("\t")
+        answer = verdict.record.reference["answer"]
+        return f"right: {label} ({probability})" if label == answer else f"{label} ({probability}), not {answer}"
+
+    def sound(self, verdict: Verdict) -> bool:
+        """Tell whether a stored verdict has one value for each line (training seed) of the reply."""
+        right = verdict.values.get("right")
+        return isinstance(right, list) and len(right) == verdict.record.text.count("\n") + 1
+
+
+class Tagged(Probed):
+    """Scores clips that can have several labels, by mean average precision over the labels."""
+
+    key = "tags"
+    figure = Figure("map", "mAP")
+    needs = ("answer", "positives", "classes")
+    modules = ("audiomarathon.wings.encoders.metrics.average_precision",)
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return `ranked`: the average precision of each seed's ranking of labels; None for a clip without labels."""
+        from audiomarathon.wings.encoders.metrics.average_precision import average_precisions
+
+        scores = scores_of(record)
+        if scores.shape[1] != record.reference["classes"]:
+            raise ValueError(f"its reply holds {scores.shape[1]} scores, not {record.reference['classes']}")
+        if not record.reference["positives"]:
+            return {"ranked": None}  # no label to rank
+        return {"ranked": average_precisions(scores.T, np.tile(_hot(record)[:, None], len(scores))).tolist()}
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the number of labels, the number of labels with clips, and the scores and spread of the seeds."""
+        positives = {place for one in verdicts for place in one.record.reference["positives"]}
+        parts = [self._by_seed(part) for part in _parts(verdicts)]
+        return {
+            "classes": verdicts[0].record.reference["classes"],
+            "classes_with_clips": len(positives),
+            **spread(np.mean(parts, axis=0).tolist()),
+        }
+
+    def own_score(self, verdict: Verdict) -> float | None:
+        """Return the average precision of the clip's labels, averaged over seeds; None for a clip without labels."""
+        return None if verdict.values["ranked"] is None else fmean(verdict.values["ranked"])
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return the clip's average precision as text."""
+        ranked = self.own_score(verdict)
+        labels = verdict.record.reference["answer"]
+        return "no labels" if ranked is None else f"labels ranked with precision {ranked:.2f}: {labels}"
+
+    def _by_seed(self, verdicts: Sequence[Verdict]) -> Floats:
+        """Return each seed's mean average precision.
+
+        For a copy of a published probe, a label without clips counts 0.
+        """
+        from audiomarathon.wings.encoders.metrics.average_precision import average_precisions
+
+        scores, targets = _scores_and_targets(verdicts)
+        found = np.array([average_precisions(seed, targets) for seed in scores])
+        released = PROTOCOL in (verdicts[0].record.groups or {})
+        values: Floats = np.nan_to_num(found).mean(axis=1) if released else np.nanmean(found, axis=1)
+        return values
+
+    def _terms(self, verdicts: Sequence[Verdict]) -> Floats:
+        """Return one value per clip, averaged over seeds; their mean is the mAP over the labels that have clips."""
+        from audiomarathon.wings.encoders.metrics.average_precision import parts_in_mean
+
+        scores, targets = _scores_and_targets(verdicts)
+        values: Floats = np.mean([parts_in_mean(seed, targets) for seed in scores], axis=0)
+        return values
+
+    def _released(self, verdicts: Sequence[Verdict]) -> Floats:
+        targets = np.array([_hot(one.record) for one in verdicts])
+        values: Floats = self._terms(verdicts) * targets.any(axis=0).mean()  # a label without clips counts 0
+        return values
+
+
+def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Return a published probe's verdicts grouped by part (split or fold); for other probes, one group."""
+    found: dict[str, list[Verdict]] = {}
+    for one in verdicts:
+        groups = one.record.groups or {}
+        found.setdefault(groups.get(PART, "") if PROTOCOL in groups else "", []).append(one)
+    return list(found.values())
+
+
+def _scores_and_targets(verdicts: Sequence[Verdict]) -> tuple[Floats, Any]:
+    """Return the scores, shape (seeds, clips, classes), and the true labels as 0 or 1, shape (clips, classes)."""
+    scores = np.stack([scores_of(one.record) for one in verdicts], axis=1)
+    return scores, np.array([_hot(one.record) for one in verdicts])
+
+
+def _hot(record: Record) -> Any:
+    hot = np.zeros(record.reference["classes"], np.int64)
+    hot[record.reference["positives"]] = 1
+    return hot

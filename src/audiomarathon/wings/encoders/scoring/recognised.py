@@ -1,0 +1,52 @@
+"""Score a probe's transcripts: word errors after Whisper's normaliser, and after lower-casing only, as in X-ARES."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import Record, Verdict
+from audiomarathon.scoring.scorer import clusters_of
+from audiomarathon.scoring.transcript import Transcript
+from audiomarathon.wings.encoders.scoring.probe import release_notes
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Sums
+
+
+class Recognised(Transcript):
+    """Scores a probe's transcripts by 1 − WER over all clips, at least 0.
+
+    For X-ARES' own probe, `published` counts word errors as X-ARES does: after lower-casing only.
+    """
+
+    key = "words"
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Count a transcript's word errors (after normalisation, and after lower-casing only) and its letter errors."""
+        from audiomarathon.metrics.wer import letter_errors, transcript_errors
+
+        answer = str(record.reference["answer"])
+        released, letters = transcript_errors(answer, record.text, str.lower), letter_errors(answer, record.text)
+        return {**super().judge(record), "released": asdict(released), "letters": list(letters)}
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the rates of each kind of word error, and `cer`, the letter error rate.
+
+        The letter error rate tells weak probes apart, which get letters right but no whole word.
+        """
+        errors, letters = (sum(one.values["letters"][place] for one in verdicts) for place in (0, 1))
+        return {**super().summary(verdicts), "cer": errors / letters if letters else None}
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
+        """Return the score of X-ARES' own probe after lower-casing only; None for other probes."""
+        from audiomarathon.metrics.wer import corpus_sums
+
+        if not release_notes(verdicts):
+            return None
+        return corpus_sums([one.values["released"] for one in verdicts], clusters_of(verdicts))
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Return a note if the scores come from a published probe; see :func:`release_notes`."""
+        return release_notes(verdicts)

@@ -1,0 +1,77 @@
+"""Score retrieval: the rank of a clip's captions among all captions, and of the clip among all clips."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.scorer import means
+from audiomarathon.wings.encoders.scoring.probe import Probed, spread
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Sums
+
+Places = Mapping[str, Sequence[int]]
+"""Ranks of one clip, from 1. "captions": the rank of each caption of the clip among all captions. "clips": for each
+caption of the clip, the rank of the clip among all clips."""
+
+
+def places_to_reply(seeds: Iterable[Places]) -> str:
+    """Write one clip's ranks as a reply: a line of JSON per training seed; see :data:`Places`."""
+    return "\n".join(json.dumps(one) for one in seeds)
+
+
+class Retrieved(Probed):
+    """Scores retrieval by recall at 1, averaged over both directions: from clip to captions, and from caption to clip.
+
+    Each direction also has recall at 1, 5 and 10, and mean average precision at 10. From clip to captions, recall uses
+    the clip's best-ranked caption only, average precision uses all its captions.
+    """
+
+    key = "places"
+    figure = Figure("recall_at_1", "R@1")
+    needs = ("answer", "clips", "captions")
+    modules = ("audiomarathon.wings.encoders.metrics.retrieval",)
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return `figures` of one clip, each a mean over training seeds, and `seeds`, the score of each seed."""
+        from audiomarathon.wings.encoders.metrics.retrieval import average_precision, recall
+
+        seeds = [json.loads(line) for line in record.text.split("\n")]
+        most = {name: record.reference[name] for name in ("clips", "captions")}
+        if any(not one[name] or not all(1 <= at <= most[name] for at in one[name]) for one in seeds for name in most):
+            raise ValueError("its reply lacks ranks of captions and of clips, each from 1 to their number")
+        asked = [
+            {"clip_to_caption": [one["captions"]], "caption_to_clip": [[at] for at in one["clips"]]} for one in seeds
+        ]
+        figures: dict[str, float] = {}
+        for way in asked[0]:
+            figures |= {f"{way}_r{k}": fmean(recall(one[way], k) for one in asked) for k in (1, 5, 10)}
+            figures[f"{way}_map10"] = fmean(average_precision(one[way], 10) for one in asked)
+        return {"figures": figures, "seeds": [fmean(recall(queries, 1) for queries in one.values()) for one in asked]}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the headline figure and the figures of each direction, as means over clips."""
+        columns = {self.figure.name: [self.own_score(one) for one in verdicts]}
+        columns |= {name: [one.values["figures"][name] for one in verdicts] for name in verdicts[0].values["figures"]}
+        return means(columns, verdicts, shares=True)
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the score of each training seed, and the seeds' standard deviation."""
+        return spread([fmean(each) for each in zip(*(one.values["seeds"] for one in verdicts), strict=True)])
+
+    def chance(self, verdicts: Sequence[Verdict]) -> float | None:
+        """Return the expected recall at 1 of guessing the clip of a caption: 1 / number of clips."""
+        return 1 / verdicts[0].record.reference["clips"] if verdicts else None
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return the clip's recall at 1, averaged over training seeds and both directions."""
+        return fmean(verdict.values["seeds"])
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return the rank that the first training seed gives to the clip's best caption, as text."""
+        place = min(json.loads(verdict.record.text.split("\n")[0])["captions"])
+        return f"its best caption has rank {place} of {verdict.record.reference['captions']:,}"

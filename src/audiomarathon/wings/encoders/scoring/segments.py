@@ -1,0 +1,119 @@
+"""Score events that a probe finds in a clip's frames: F1 by segments, and by onsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isnan
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.scorer import clusters_of
+from audiomarathon.wings.encoders.scoring.probe import PROTOCOL, Probed, spread
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Floats, Sums
+
+Counts = Mapping[str, Sequence[int]]
+"""Numbers of true positives, false positives and false negatives, by label; labels without any may be left out."""
+
+
+def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None) -> str:
+    """Write one clip's true positives, false positives and false negatives as a reply.
+
+    The reply has a line of JSON per training seed. Each line repeats the counts of onsets if onsets are scored.
+    """
+    return "\n".join(json.dumps({"segments": one} | ({"onsets": onsets} if onsets else {})) for one in seeds)
+
+
+class Segmented(Probed):
+    """Scores events by F1 over segments (a label counts once per segment), and by F1 of onsets if the task asks."""
+
+    key = "segments"
+    figure = Figure("segment_f1", "segment F1")
+    needs = ("answer", "labels", "average")
+    modules = ("audiomarathon.wings.encoders.metrics.events",)
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return `segments` and `onsets`: numbers of true positives, false positives and false negatives.
+
+        `segments` holds these three counts by label, for each training seed. `onsets` holds them once, summed over
+        labels; it is None if onsets are not scored.
+        """
+        lines = [json.loads(line) for line in record.text.split("\n")]
+        labels = {label for line in lines for label in line["segments"]}
+        counts = [*(count for line in lines for count in line["segments"].values()), lines[0].get("onsets", [0, 0, 0])]
+        if any(len(count) != 3 or min(count) < 0 for count in counts) or not labels <= {*record.reference["labels"]}:
+            raise ValueError("its reply must hold three counts, 0 or more, for each label, and only labels of the task")
+        return {"segments": [line["segments"] for line in lines], "onsets": lines[0].get("onsets")}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return segment F1 over all clips, averaged over seeds, and onset F1 if onsets are scored."""
+        import numpy as np
+
+        from audiomarathon.metrics.statistics import Sums
+        from audiomarathon.wings.encoders.metrics.events import f1
+
+        counts = self._counts(verdicts)
+        onsets = np.array([one.values["onsets"] or [0, 0, 0] for one in verdicts])
+        size = counts[0].size
+
+        def statistic(totals: Floats) -> Floats:
+            seeds = self._f1(verdicts[0].record, totals[:, :size].reshape(-1, *counts.shape[1:]))
+            return np.stack([seeds.mean(axis=1), f1(totals[:, size:])], axis=1)[:, :many]
+
+        names = (self.figure.name, "onset_f1") if verdicts[0].values["onsets"] else (self.figure.name,)
+        many = len(names)
+        columns = np.hstack([counts.reshape(len(counts), -1), onsets])
+        return Sums(names, columns, statistic, clusters_of(verdicts), dict.fromkeys(names, (0.0, 1.0)))
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the seeds' scores and spread, and the mean F1 of each label over seeds (None without events)."""
+        from audiomarathon.wings.encoders.metrics.events import f1
+
+        counts = self._counts(verdicts).sum(axis=0)
+        seeds = self._f1(verdicts[0].record, counts[None])[0].tolist()
+        by_label = dict(zip(verdicts[0].record.reference["labels"], f1(counts).mean(axis=0).tolist(), strict=True))
+        return {
+            **spread(seeds),
+            "classes": len(by_label),
+            "f1_by_label": {label: None if isnan(value) else value for label, value in by_label.items()},
+        }
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
+        """Return None: for a copy of X-ARES' own probe, :meth:`sums` already computes F1 as X-ARES does."""
+        return None
+
+    def own_score(self, verdict: Verdict) -> float | None:
+        """Return the clip's F1 over all labels' counts; None if the clip has no events and the probe found none."""
+        seeds = [[sum(column) for column in zip(*one.values(), strict=True)] for one in verdict.values["segments"]]
+        found = [2 * hits / (2 * hits + extra + missed) for hits, extra, missed in filter(None, seeds)]
+        return fmean(found) if found else None
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return the clip's F1 and its true labels, as text."""
+        own, answer = self.own_score(verdict), verdict.record.reference["answer"]
+        return "no events" if own is None else f"F1 {own:.2f}: {answer or 'no events'}"
+
+    def _counts(self, verdicts: Sequence[Verdict]) -> Any:
+        """Return true positives, false positives and false negatives, shape (clips, seeds, labels, 3)."""
+        import numpy as np
+
+        labels, none = verdicts[0].record.reference["labels"], [0, 0, 0]
+        found = [[[seed.get(label, none) for label in labels] for seed in one.values["segments"]] for one in verdicts]
+        return np.array(found, dtype=np.int64).reshape(len(verdicts), -1, len(labels), 3)
+
+    def _f1(self, record: Record, counts: Any) -> Any:
+        """Return the task's F1 from counts of shape (..., labels, 3).
+
+        For a published probe, a label without events counts 0.
+        """
+        import numpy as np
+
+        from audiomarathon.wings.encoders.metrics.events import f1, mean_f1
+
+        macro = record.reference["average"] == "macro"
+        if macro and PROTOCOL in (record.groups or {}):
+            return np.nan_to_num(f1(counts)).mean(axis=-1)
+        return mean_f1(counts, macro=macro)

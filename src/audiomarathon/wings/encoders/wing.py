@@ -1,0 +1,71 @@
+"""What the core sees of this wing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audiomarathon.wing import Commands, Template, Wing
+
+if TYPE_CHECKING:
+    from audiomarathon.benchmarks.benchmark import Benchmark
+    from audiomarathon.benchmarks.task import Task
+    from audiomarathon.plugins import Named
+    from audiomarathon.report.page_data import PageData
+    from audiomarathon.report.render import Table
+    from audiomarathon.report.sections import Section
+    from audiomarathon.runs.read import Run
+
+
+class Encoders(Wing):
+    """Audio encoders, and the towers of audio LLMs, probed on X-ARES' tasks and on AudioMarathon's long clips."""
+
+    key = "encoders"
+
+    def benchmarks(self) -> Sequence[Benchmark]:
+        """See :meth:`Wing.benchmarks`."""
+        from audiomarathon.wings.encoders.home_tasks import LONG
+        from audiomarathon.wings.encoders.xares.benchmark import XARES
+
+        return (XARES, LONG)
+
+    def task(self, name: str) -> Task | None:
+        """See :meth:`Wing.task`: a task of a user's own X-ARES file, by the key of its runs."""
+        from audiomarathon.wings.encoders.xares.task_config import on_record
+
+        return on_record(name)
+
+    def commands(self) -> Mapping[str, Commands]:
+        """See :meth:`Wing.commands`."""
+        from audiomarathon.wings.encoders.commands import encoder_app
+
+        return {"Other benchmarks, and their files": {"encoder": encoder_app}}
+
+    def templates(self) -> Mapping[str, Template]:
+        """See :meth:`Wing.templates`."""
+        folder = Path(__file__).parent / "new_template"
+        return {"encoder": Template(folder, "audiomarathon encoder check {name}", _taken)}
+
+    def sections(self, data: PageData) -> Sequence[Section]:
+        """See :meth:`Wing.sections`: what encoders know, then towers alone, then beside their models' replies."""
+        from audiomarathon.wings.encoders.report.sections import sections
+
+        return sections(data.runs)
+
+    def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
+        """See :meth:`Wing.tables`: scores of encoders, those of X-ARES' baselines beside the published ones."""
+        from audiomarathon.wings.encoders.report.encoder_sections import score_tables
+        from audiomarathon.wings.encoders.results.scores import task_scores
+
+        scores = task_scores(runs)
+        return score_tables(scores) if scores else ()
+
+
+def _taken() -> Sequence[Named]:
+    from audiomarathon.wings.encoders.encoder import all_encoders
+
+    return all_encoders()
+
+
+WING = Encoders()

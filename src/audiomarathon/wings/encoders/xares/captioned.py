@@ -1,0 +1,65 @@
+"""Retrieval tasks: a probe finds the captions of a clip, and the clip of a caption."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from audiomarathon.errors import ModelError, told
+from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.wings.encoders.scoring.retrieved import Retrieved
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionedTask(EncoderTask):
+    """A retrieval task: the JSON of its clips holds captions, under any names.
+
+    Attributes
+    ----------
+    tokenizer
+        Tokenizer of captions: a hub id or a folder.
+    """
+
+    tokenizer: str = "google-bert/bert-base-uncased"
+    labelled: ClassVar[bool] = False
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]
+        """Scorer by recall in both directions: from clip to captions, and from caption to clip."""
+        return Retrieved()
+
+    @property
+    def trained_as(self) -> tuple[str, str, str]:
+        """X-ARES' `task_type`, `criterion` and `metric`: a contrastive loss between clips and captions."""
+        return "contrastive", "AudioTextContrastiveLoss", "recallatk_r1"
+
+    def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
+        """Return a hash of the tokenizer's vocabulary, on which a probe depends."""
+        words = sorted(self.load_tokenizer().get_vocab().items())
+        return {"tokenizer": hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}
+
+    def load_tokenizer(self) -> Any:
+        """Load the tokenizer of captions.
+
+        Raises
+        ------
+        ModelError
+            The tokenizer cannot be loaded.
+        """
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self.tokenizer)
+        except (OSError, ValueError) as error:
+            allowed = "a hub id that can be reached, or a folder (--tokenizer, XARES_TOKENIZER)"
+            raise ModelError(f"{self.name}: tokenizer {self.tokenizer}: {told(error)}; allowed: {allowed}") from None
+
+    def facts(self, meta: Any) -> tuple[str, ...]:
+        """Return a clip's captions; raise ValueError if there is none, or if one is empty or not a text."""
+        found = tuple(meta.values())
+        if not found or not all(isinstance(one, str) and one.strip() for one in found):
+            raise ValueError(f"captions are {found}; allowed: one text or more, none of them empty")
+        return found

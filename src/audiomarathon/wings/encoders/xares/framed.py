@@ -1,0 +1,75 @@
+"""Frame tasks: a clip has events in time, and a probe labels each frame of its embedding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.wings.encoders.scoring.segments import Segmented
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+
+Event = tuple[float, float, str]
+"""An event: start and end in seconds, and the label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramedTask(EncoderTask):
+    """A task whose clips' JSON is a list of events; probes label each frame.
+
+    Attributes
+    ----------
+    fields
+        Names of an event's fields: start, end, and labels joined by commas.
+    average
+        "macro" takes the mean of the labels' F1; "micro" takes F1 of all labels' counts together.
+    segment
+        Length of a segment in seconds; within a segment, a label counts once.
+    until
+        Time in seconds up to which a clip is labelled; 0 if the whole clip is labelled.
+    pos_weight
+        Weight of active frames in X-ARES' loss.
+    onset
+        Tolerance of predicted onsets in seconds; 0 scores no onsets.
+    unreleased
+        Labels that are not among X-ARES' classes.
+    stated_hop
+        Milliseconds between frames, as stated in a user's file; 0 if not stated.
+    """
+
+    fields: tuple[str, str, str]
+    average: str
+    segment: float
+    until: float = 0.0
+    pos_weight: float = 1.0
+    onset: float = 0.0
+    unreleased: frozenset[str] = frozenset()
+    stated_hop: float = 0.0
+    framed: ClassVar[bool] = True
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]
+        """Scorer by F1 over segments."""
+        return Segmented()
+
+    @property
+    def trained_as(self) -> tuple[str, str, str]:
+        """X-ARES' `task_type`, `criterion` and `metric`: binary cross-entropy of every frame and label."""
+        return "frame", "BCEWithLogitsLoss", f"segmentf1_{self.average}"
+
+    def made_with(self, *, released: bool) -> dict[str, str]:
+        """Return the segment settings of a user's task; nothing for a task of X-ARES, whose settings are fixed."""
+        weight = f", positive {self.pos_weight:g}" if released else ""
+        return {"segments": f"{self.average}, {self.segment:g} s{weight}"} if self.made else {}
+
+    def facts(self, meta: Any) -> tuple[Event, ...]:
+        """Return a clip's events, one for each label of each event in its JSON."""
+        start, end, label = self.fields
+        found = [(float(one[start]), float(one[end]), name) for one in meta for name in str(one[label]).split(",")]
+        if odd := [event for event in found if not 0 <= event[0] <= event[1] < math.inf]:
+            raise ValueError(f"an event is {odd[0]}; allowed: 0 <= {start} <= {end} in seconds")
+        return tuple(found)
+
+    def _named(self, meta: Any) -> set[str]:
+        return {label for _, _, label in self.facts(meta)}

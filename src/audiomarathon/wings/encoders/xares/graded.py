@@ -1,0 +1,47 @@
+"""Grade tasks: a clip has numbers (grades) instead of a label, and a probe predicts them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.wings.encoders.scoring.grades import Graded
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradedTask(EncoderTask):
+    """A task whose clips have grades, such as ratings, instead of labels.
+
+    Attributes
+    ----------
+    grades
+        JSON fields with the grades; the first decides the score, and every clip must have it.
+    """
+
+    grades: tuple[str, ...]
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]
+        """Scorer by Pearson's r of the first grade."""
+        return Graded()
+
+    @property
+    def lacking(self) -> str:
+        """Why X-ARES' probes are not run: their loss compares each prediction with every grade of the batch."""
+        own = "its loss compares each prediction with every grade of the batch, so these probes cannot learn"
+        return super().lacking or own
+
+    @property
+    def trained_as(self) -> tuple[str, str, str]:
+        """X-ARES' `task_type`, `criterion` and `metric`. X-ARES had such tasks before version 0.1.3 only."""
+        return "clip", "MSELoss", "MSE"
+
+    def facts(self, meta: Any) -> tuple[float, ...]:
+        """Return a clip's grades, NaN for a missing one; raise ValueError if the first is missing."""
+        found = tuple(float(meta.get(name, math.nan)) for name in self.grades)
+        if not math.isfinite(found[0]) or any(map(math.isinf, found)):
+            raise ValueError(f"{', '.join(self.grades)} are {found}; allowed: numbers ({self.grades[0]} in every clip)")
+        return found

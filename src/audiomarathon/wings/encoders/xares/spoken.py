@@ -1,0 +1,61 @@
+"""Speech recognition tasks: a probe writes a clip's transcript from frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.wings.encoders.scoring.recognised import Recognised
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpokenTask(EncoderTask):
+    """A speech recognition task: its clips have transcripts, which probes write from frames.
+
+    Attributes
+    ----------
+    transcript
+        The JSON field with the transcript.
+    llm
+        The causal LM of X-ARES' probe: a hub id, or a folder; "" leaves that probe out.
+    """
+
+    transcript: str = "trans"
+    llm: str = ""
+    framed: ClassVar[bool] = True
+    labelled: ClassVar[bool] = False
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]
+        """Scorer by word error rate."""
+        return Recognised()
+
+    @property
+    def trained_as(self) -> tuple[str, str, str]:
+        """X-ARES' `task_type`, `criterion` and `metric`: training of an adapter to a causal LM."""
+        return "asr", "CrossEntropyLoss", "WER_inv"
+
+    @property
+    def lacking(self) -> str:
+        """Why X-ARES' probe is not run: it needs a causal LM, and `llm` names none; "" if `llm` names an LM."""
+        return "" if self.llm else "its probe trains an adapter for a causal LM; name one with --llm Qwen/Qwen2.5-0.5B"
+
+    def made_with(self, *, released: bool) -> dict[str, str]:
+        """Return the fingerprint of the causal LM; nothing if not `released`, since only X-ARES' probe uses the LM."""
+        if not released:
+            return {}
+        try:
+            return {"llm": find_checkpoint(self.llm, named="name a folder: --llm FOLDER").fingerprint()}
+        except ModelError as error:
+            raise ModelError(f"{self.name}: {error} (the causal LM: --llm, XARES_LLM)") from None
+
+    def facts(self, meta: Any) -> tuple[str, ...]:
+        """Return a clip's transcript; raise ValueError if it is not a text, or empty."""
+        found = meta[self.transcript]
+        if not isinstance(found, str) or not found.strip():
+            raise ValueError(f"{self.transcript!r} is {found!r}; allowed: text")
+        return (found,)

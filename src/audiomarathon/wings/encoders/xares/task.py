@@ -1,0 +1,422 @@
+"""Tasks for audio encoders: webdataset tars, a label for each clip, and how X-ARES trains its probe on them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.rows import MAX_ID_LENGTH, shown
+from audiomarathon.benchmarks.selection import draw
+from audiomarathon.benchmarks.shards import check_shards
+from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Sample, Task, storable
+from audiomarathon.errors import DataError, MissingDataError, SettingsError, told
+from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.wings.encoders.scoring.probe import Classified, Tagged
+from audiomarathon.wings.encoders.xares.tars import read_tar
+
+#: Function that returns a clip's label, or its labels in a multi-label task, from its JSON.
+LabelRule = Callable[[Any], str | tuple[str, ...]]
+
+_NAMED = 5  # labels shown in a message
+_PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # in the default names of tars
+_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
+"""Errors of a label rule on unusable JSON."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How X-ARES encodes a task's clips and trains its linear probe on them.
+
+    Attributes
+    ----------
+    crop
+        Length in seconds of the pieces into which a clip is cut; None keeps it whole.
+    weight
+        Weight of the task in the published mean.
+    """
+
+    batch: int = 32
+    epochs: int = 10
+    lr: float = 1e-3
+    crop: float | None = None
+    encode_batch: int = 16
+    knn: bool = True
+    weight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """One clip of an encoder task.
+
+    Its `id` is "<part>/<key>" (part of the data, such as "train" or a fold; key in the tar), unique in the task. Only
+    multi-label tasks have several `labels`. `facts` holds other facts, such as grades or events.
+    """
+
+    id: str
+    part: str
+    audio: Member
+    labels: tuple[str, ...]
+    cluster: str
+    facts: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The clips of an encoder task, as read from its tars.
+
+    Attributes
+    ----------
+    clips
+        Clips in stored order: parts in the task's order, tars by name, members in order.
+    classes
+        Sorted labels of the whole data, whatever the limit.
+    rows
+        Number of items in the whole data (mostly one per clip), plus the number of unusable clips.
+    clustered
+        Whether the task's rule gives every clip a cluster; a clip without one is its own cluster.
+    """
+
+    folder: Path
+    clips: tuple[Clip, ...]
+    classes: tuple[str, ...]
+    bad_rows: tuple[BadRow, ...]
+    clustered: bool
+    rows: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderTask(Task):
+    """A task for encoders, as in X-ARES: a probe predicts the label of each clip.
+
+    Attributes
+    ----------
+    globs
+        Glob of the tars of each role: train, valid and test, or each fold. `{00..02}` stands for 00, 01 and 02.
+    mini
+        Globs that differ in the small variant of the data, by role.
+    label
+        The JSON field with the label (in a multi-label task joined by `;`), or a rule; "" if clips have no labels.
+    classes
+        The labels, or their number.
+    framed
+        Whether probes read frames instead of their mean.
+    labelled
+        Whether X-ARES turns a clip's JSON into the probe's targets, instead of reading it unchanged.
+    exact
+        Whether every class must occur in the data.
+    cluster, cluster_fields
+        How to find a clip's cluster: the first group of the pattern `cluster`, searched in the clip's key; else the
+        first JSON field of `cluster_fields` that exists.
+    n_test
+        Published number of test clips; with folds, the number in one fold.
+    in_release
+        Whether X-ARES 0.1.3 has the task.
+    swapped
+        Whether X-ARES validates on the test clips of the original corpus and tests on its validation clips.
+    made
+        Function from a user's file that turns a clip's key and JSON into the JSON of each of its items. None: each
+        clip is one item.
+    """
+
+    key: str
+    formal_name: str
+    title: str
+    domain: str
+    globs: Mapping[str, str] = field(hash=False)
+    label: str | LabelRule = ""
+    classes: int | frozenset[str] = 0
+    aliases: tuple[str, ...] = ()
+    folds: bool = False
+    multi_label: bool = False
+    recipe: Recipe = Recipe()
+    mini: Mapping[str, str] = field(default_factory=dict, hash=False)
+    cluster: str = ""
+    cluster_fields: tuple[str, ...] = ()
+    n_test: int = 0
+    zenodo: str = ""
+    private: bool = False
+    disabled: bool = False
+    in_release: bool = True
+    swapped: bool = False
+    made: Callable[[str, Any], Sequence[Any]] | None = None
+    exact: bool = True
+    max_new_tokens: int = 0
+    own_command: str = "audiomarathon encoder run ENCODER --tasks NAME"
+    framed: ClassVar[bool] = False
+    labelled: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The key without the benchmark's name; also the name of the folder of the task's data."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]  # follows from another field
+        """Scorer by accuracy, or by mean average precision if clips can have several labels."""
+        return Tagged() if self.multi_label else Classified()
+
+    @property
+    def one_label(self) -> bool:
+        """Whether each clip has exactly one label, as a kNN probe's vote needs."""
+        return bool(self.label) and not self.multi_label
+
+    @property
+    def lacking(self) -> str:
+        """Why X-ARES' probes are not run on this task; "" if they are."""
+        return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
+
+    def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
+        """Return further facts that a probe's identity depends on, besides those of every task.
+
+        `released` selects X-ARES' own probe; without it, the facts are those of our corrected probe.
+        """
+        return {}
+
+    @property
+    def trained_as(self) -> tuple[str, str, str]:
+        """X-ARES' `task_type`, `criterion` and `metric`, which say how it trains and scores its probe."""
+        kind = ("BCEWithLogitsLoss", "mAP") if self.multi_label else ("CrossEntropyLoss", "accuracy")
+        return ("clip", *kind)
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The glob of each part; roles (train, valid, test, folds) with the same glob are one part (:meth:`part`)."""
+        return {self.part(role): glob for role, glob in self.globs.items()}
+
+    def part(self, role: str) -> str:
+        """Return the name of the part of the data that has a role's clips.
+
+        Roles (train, valid, test) with the same glob are one part, called "test" if that is one of them, else like the
+        first.
+        """
+        same = [other for other, glob in self.globs.items() if glob == self.globs[role]]
+        return role if self.folds else "test" if "test" in same else same[0]
+
+    @property
+    def note(self) -> str:
+        """A warning for readers of the scores; "" for none."""
+        alone = not self.folds and len(self.parts) == 1
+        return f"{self.name}: its test clips are its training clips; use protocol as_published only" if alone else ""
+
+    def find(self, root: Path) -> Path:
+        """Return the folder with the task's tars: `<root>/<name>`, or the root itself.
+
+        Raises
+        ------
+        MissingDataError
+            Neither folder has a tar of the task; the message says how to get the data.
+        """
+        for folder in (root / self.name, root):
+            if any(tars_of(folder, glob) for glob in self.globs.values()):
+                return folder.absolute()
+        raise self._missing(root / self.name, *self.globs.values())
+
+    def missing(self, folder: Path) -> list[str]:
+        """Return the task's globs that match no tar in a folder; of `{00..02}`, each number is a glob of its own."""
+        globs = [text for glob in dict.fromkeys(self.globs.values()) for text in _written_out(glob)]
+        return [glob for glob in globs if not tars_of(folder, glob)]
+
+    def placed(self, root: Path) -> bool:
+        """Tell whether the task's folder has a tar for every part, and no download into it is in progress."""
+        folder = root / self.name
+        return not self.missing(folder) and not [*folder.glob(".*.partial")]
+
+    def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:
+        """Index the task's tars, read every label, and return the clips.
+
+        Parameters
+        ----------
+        limit
+            Number of clips to take from each part, evenly from all classes and at least one of each; 0 takes all. A
+            smaller limit takes a subset of the clips of a larger limit.
+
+        Raises
+        ------
+        DataError
+            Tars or shards of a series are missing, a part has no usable clip, or the number of classes is wrong.
+        """
+        if limit < 0:
+            raise SettingsError(f"limit {limit}: must be 0 (all) or more")
+        folder = self.find(root)
+        chosen = {role: self.mini.get(role, glob) if mini else glob for role, glob in self.globs.items()}
+        clips: dict[str, Clip] = {}
+        bad: list[BadRow] = []
+        clustered = True
+        for part, glob in {self.part(role): glob for role, glob in chosen.items()}.items():
+            before = len(clips)
+            if lost := [text for text in _written_out(glob) if not tars_of(folder, text)]:
+                raise self._missing(folder, *lost)
+            check_shards(tars := tars_of(folder, glob))
+            for tar in tars:
+                entries, flaws = read_tar(tar)
+                bad += flaws
+                for entry in entries:
+                    try:
+                        items = [*self.items(entry.key, entry.meta)]
+                    except ValueError as error:
+                        bad.append(BadRow(tar, entry.row, str(error)))
+                        continue
+                    id_ = f"{part}/{entry.key}"
+                    if first := clips.get(id_):  # webdataset allows the same key in another tar of the part
+                        if items and first.labels == items[0][1] and _same_bytes(first.audio, entry.audio):
+                            twice = (
+                                f"{entry.key!r} is also in {first.audio.archive.name}, with the same audio and labels"
+                            )
+                            bad.append(BadRow(tar, entry.row, twice))
+                            continue
+                        id_ = f"{part}/{tar.stem}/{entry.key}"
+                    for mark, labels, cluster, facts in items:
+                        clustered &= bool(cluster)
+                        clips[id_ + mark] = Clip(id_ + mark, part, entry.audio, labels, cluster or id_, facts)
+            if len(clips) == before:
+                why = f"; first of {len(bad):,} bad rows: {bad[0]}" if bad else ""
+                raise DataError(f"{self.key}: no usable clip in {folder / glob}{why}")
+        classes = self._classes(folder, clips.values(), mini)
+        kept = limited(clips.values(), limit) if limit else tuple(clips.values())
+        return Dataset(folder, kept, classes, tuple(bad), clustered, len(clips) + len(bad))
+
+    def described(self, key: str, meta: Any) -> tuple[tuple[str, ...], str]:
+        """Return a clip's labels and its cluster ("" if no rule fits), read from its key and its JSON.
+
+        Raises
+        ------
+        ValueError
+            The label is missing or not allowed.
+        """
+        try:
+            labels = self._labels(meta)
+        except UNUSABLE as error:
+            raise ValueError(f"{key!r} has no usable label: {told(error)}") from error
+        if self.cluster and (found := re.search(self.cluster, key)):
+            return labels, found[1]
+        fields = meta if isinstance(meta, dict) else {}
+        return labels, next((str(fields[name]) for name in self.cluster_fields if name in fields), "")
+
+    def items(self, key: str, meta: Any) -> Iterator[tuple[str, tuple[str, ...], str, tuple[Any, ...]]]:
+        """Yield the items of a clip; each has an ending for the clip's id, labels, a cluster and facts.
+
+        A clip is one item, unless the functions of a user's file make several.
+
+        Raises
+        ------
+        ValueError
+            See :meth:`described`.
+        """
+        for number, one in enumerate(self.made(key, meta) if self.made else (meta,), start=1):
+            yield f"#{number}" if number > 1 else "", *self.described(key, one), self.facts(one)
+
+    def facts(self, meta: Any) -> tuple[Any, ...]:  # noqa: ARG002
+        """Return a clip's facts other than labels, such as its grades or events."""
+        return ()
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
+        """Return the clips as samples, so that people can listen to them.
+
+        A task without globs reads the tars that have X-ARES' default names.
+        """
+        if not self.globs:
+            check_shards(tars := sorted(folder.glob("*.tar")))
+            samples = [
+                Sample(f"{found[1] or found[2]}/{entry.key}", (cast("Path", entry.audio),), "", "", entry.key)
+                for tar in tars
+                if (found := _PART.search(tar.name))
+                for entry in read_tar(tar)[0]
+            ]
+            return Loaded(folder, tuple(samples))
+        clips = self.read(folder).clips
+        return Loaded(
+            folder,
+            tuple(Sample(one.id, (cast("Path", one.audio),), "", "; ".join(one.labels), one.cluster) for one in clips),
+        )
+
+    def prompt(self, sample: Sample) -> str:  # noqa: ARG002
+        """Return "", since an encoder gets no prompt."""
+        return ""
+
+    def _missing(self, folder: Path, *globs: str) -> MissingDataError:
+        named = ", ".join(dict.fromkeys(globs))
+        if self.private:
+            return MissingDataError(f"{self.name}: private task, no public data; put its tars ({named}) into {folder}")
+        if not self.key.startswith("xares/"):
+            there = ", ".join(sorted(tar.name for tar in folder.glob("*.tar"))[:_NAMED]) or "none"
+            return MissingDataError(f"{folder}: no {named}; tars there: {there}")
+        return MissingDataError(f"{folder}: no {named}; next: audiomarathon encoder download {self.name}")
+
+    def _named(self, meta: Any) -> set[str]:
+        if not self.label:
+            self.facts(meta)  # raises an error for unusable facts
+            return set()
+        if isinstance(self.label, str):
+            value = meta[self.label]
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if not isinstance(value, str | int) or value == "":
+                raise TypeError(f"{self.label!r} is {value!r}; allowed: text or a whole number")
+            return set(str(value).split(";")) if self.multi_label else {str(value)}
+        value = self.label(meta)
+        return {value} if isinstance(value, str) else {*value}
+
+    def _labels(self, meta: Any) -> tuple[str, ...]:
+        found = self._named(meta)
+        if odd := {label for label in found if not label.isprintable() or len(label) > MAX_ID_LENGTH}:
+            raise ValueError(f"{shown(min(odd))} is not one line of at most {MAX_ID_LENGTH} characters")
+        if isinstance(self.classes, frozenset) and (odd := found - self.classes):
+            raise ValueError(f"{min(odd)!r} is none of the task's {len(self.classes)} classes")
+        return tuple(sorted(map(storable, found)))
+
+    def _classes(self, folder: Path, clips: Iterable[Clip], mini: bool) -> tuple[str, ...]:
+        """Return the sorted classes of the clips; raise :class:`DataError` if their number is wrong."""
+        counts = Counter(label for clip in clips for label in clip.labels)
+        known = self.classes if isinstance(self.classes, frozenset) else frozenset(counts)
+        wanted = self.classes if isinstance(self.classes, int) else len(known)
+        if len(counts) > wanted or (len(counts) < wanted and self.exact and not mini):
+            rare = sorted(counts, key=lambda label: (counts[label], label))[:_NAMED]
+            odd = f"missing: {', '.join(sorted(lack)[:_NAMED])}" if (lack := known - {*counts}) else f"rarest: {rare}"
+            raise DataError(f"{self.key}: {len(counts)} classes in {folder}, must be {wanted}; {odd}")
+        return tuple(sorted(known))
+
+
+def _same_bytes(one: Member, other: Member) -> bool:
+    return one.size == other.size and one.read_bytes() == other.read_bytes()
+
+
+def tars_of(folder: Path, glob: str) -> list[Path]:
+    """Return the tars in a folder that match a glob, sorted; `{00..02}` in a glob stands for 00, 01 and 02."""
+    return [tar for text in _written_out(glob) for tar in sorted(folder.glob(text))] if folder.is_dir() else []
+
+
+def _written_out(glob: str) -> list[str]:
+    """Return the globs that `{00..02}` stands for; a glob without it is returned unchanged."""
+    if not (found := _BRACES.search(glob)):
+        return [glob]
+    numbers = range(int(found[1]), int(found[2]) + 1)
+    texts = [f"{glob[: found.start()]}{number:0{len(found[1])}}{glob[found.end() :]}" for number in numbers]
+    return [one for text in texts for one in _written_out(text)]
+
+
+def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
+    """Return `limit` clips of each part in the given order, or one of each class if the classes are more than `limit`.
+
+    Clips are ranked by a hash within their class; a clip with several labels counts with its best rank. The best ranks
+    are taken first.
+    """
+    order = sorted(clips, key=lambda clip: draw(0, clip.id))
+    counts: Counter[tuple[str, str]] = Counter()
+    ranks: dict[str, int] = {}
+    for clip in order:
+        seen = [(clip.part, label) for label in clip.labels or ("",)]
+        ranks[clip.id] = min(counts[one] for one in seen)
+        counts.update(seen)
+    taken: set[str] = set()
+    sizes: Counter[str] = Counter()
+    for clip in sorted(order, key=lambda clip: ranks[clip.id]):  # stable: by hash within a rank
+        if ranks[clip.id] == 0 or sizes[clip.part] < limit:
+            taken.add(clip.id)
+            sizes[clip.part] += 1
+    return tuple(clip for clip in clips if clip.id in taken)

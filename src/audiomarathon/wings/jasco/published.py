@@ -1,0 +1,43 @@
+"""A run's figures beside the published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+
+from audiomarathon.judges.judgements import Judgement, read_judgements
+from audiomarathon.judges.registry import KNOWN
+from audiomarathon.report import render
+from audiomarathon.runs.read import Run
+from audiomarathon.wings.jasco.benchmark import DEPENDENCE, JASCO, JUDGES, LEANINGS
+
+
+def beside_published(run: Run) -> render.Table:
+    """Return a finished run's figures beside the published ones; the title names the judges of both."""
+    summary = run.summary
+    assert summary is not None
+    published = JASCO.models.get(str(run.facts.get("model", "")), "")
+    panel, llama = DEPENDENCE.get(published, ((), ()))
+    judges, judgements = sorted(summary["judged"]["judges"]), read_judgements(run.folder) if run.folder else {}
+    models = {_model_of(judgements[name]) for name in judges if name in judgements}
+    same = models == {KNOWN[name].rpartition("/")[2].lower() for name in JUDGES}
+    by_whom = "the paper's judges" if same else f"other judges ({', '.join(judges) or 'none yet'})"
+    readings = [one for verdict in run.verdicts.values() for one in verdict.values["readings"].values()]
+    by_whom += ", asked with prompt v1" if any("prompt" in one for one in readings) else ""
+    rows = []
+    for name, of_panel, of_llama in zip_longest(("best_mean", *LEANINGS), panel, llama):
+        ours = render.with_interval("ours", summary[name], summary["intervals"].get(name))
+        ours["ours, read as published"] = summary["as_published"].get(name)
+        rows.append({"figure": name, **ours, "three judges": of_panel, "Llama alone, prompt v1": of_llama})
+    title = f"{run.checkpoint}, {run.method}: {by_whom}, beside {published or 'no published row'}"
+    kinds = {name: render.Kind(name, ".2f") for name in rows[0] if name != "figure"}
+    kinds["ours"] = render.Kind("ours [95 %]", ".2f")
+    ask = f"next: audiomarathon judge {run.folder} --with {','.join(JUDGES)}; then the same command again"
+    notes = [*(summary.get("notes") or ()), *[ask] * (not judges)]
+    return render.Table.of(rows, title=title, kinds=kinds, notes=notes)
+
+
+def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
+    """Return the name of a judge's model from its judgements, in lower case and without the owner of a hub id."""
+    identities = (one.identity for requests in judgements.values() for one in requests.values())
+    return str(next(identities, {}).get("model", "")).rpartition("/")[2].lower()

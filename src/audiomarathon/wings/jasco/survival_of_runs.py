@@ -1,0 +1,173 @@
+"""Measure how much of the speech and of the sound in JASCO's clips each setting keeps, by position of the speech."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from audiomarathon.errors import DataError
+from audiomarathon.metrics.statistics import Estimate
+from audiomarathon.records import Record
+from audiomarathon.results.compare import holm_within
+from audiomarathon.results.systems import System, base_of
+from audiomarathon.runs.record_line import unpack
+from audiomarathon.wings.jasco.speech import FIRST, LAST, SPEECH_FILE, Spans, read_speech, turned
+from audiomarathon.wings.jasco.survival import Reports, measurable, preference, reports, retained
+
+ReportsOf = Callable[[int, tuple[str, ...]], Reports]
+TASK = "jasco"
+AS_IS, BOTH_ORDERS = "as is", "mean of both"
+#: Position of the speech, by a run's control.
+ORDERS = {"": AS_IS, FIRST: "first", LAST: "last"}
+
+
+@dataclass(frozen=True)
+class Survival:
+    """How much a setting keeps of the speech and sound that base's replies report, for one position of the speech.
+
+    Attributes
+    ----------
+    system
+        The setting. For the mean of both positions: the system whose clips have the speech first.
+    order
+        Position of the speech: `as is`, `first`, `last`, or `mean of both`.
+    figures
+        Base's skill (reported share, corrected for chance) and the share of it that the setting keeps, for speech and
+        for sound; see :func:`audiomarathon.wings.jasco.survival.retained`.
+    p, p_adjusted
+        p of the test that speech and sound are kept equally, and p by Holm's correction over the headline rows of a
+        checkpoint.
+    preference
+        Share of speech tokens kept ÷ share of all tokens kept; None if unknown.
+    kept_tokens, padding_tokens
+        Mean number per clip of kept audio tokens, and of tokens of window padding; None if unknown.
+    headline
+        Whether this row is the one to report: the mean of both positions, if both were run.
+    """
+
+    system: System
+    order: str
+    figures: Mapping[str, Estimate]
+    p: float | None
+    preference: Estimate | None
+    kept_tokens: float | None
+    padding_tokens: float | None
+    headline: bool
+    p_adjusted: float | None = None
+
+    @property
+    def measurable(self) -> bool:
+        """Whether base reports both speech and sound often enough to measure what a setting keeps of them."""
+        return all(measurable(self.figures, name) for name in ("speech", "sound"))
+
+
+def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = None) -> list[Survival]:
+    """Return how much each setting keeps of the speech and sound that base's replies report.
+
+    There is one row per setting and position of the speech, and one for the mean of `first` and `last`.
+
+    Settings without a base are left out; base itself keeps all.
+
+    Parameters
+    ----------
+    speech
+        Times of the speech in each original clip; None reads :data:`SPEECH_FILE` in the runs' data folder.
+    """
+    systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
+    spans = _speech_of(systems) if speech is None else speech
+    known = {id(one): one for one in systems}
+
+    @functools.cache  # because base is compared with every setting
+    def reports_of(system: int, ids: tuple[str, ...]) -> Reports:
+        """Return the speech and sound that a system's replies to the samples `ids` report.
+
+        Chance is estimated from the clips of the same samples.
+        """
+        return reports(known[system].runs[TASK].records[id_] for id_ in ids)
+
+    found: list[Survival] = []
+    for own in _by_setting(systems):
+        bases = ((one, base_of(one, systems)) for one in own)
+        pairs = {one.control: (one, base) for one, base in bases if base is not None and _shared(one, base)}
+        rows = [_row([pair], reports_of, spans) for pair in pairs.values()]
+        if {FIRST, LAST} <= pairs.keys():
+            rows.append(_row([pairs[FIRST], pairs[LAST]], reports_of, spans))
+        if rows:
+            first = next((row for row in rows[::-1] if row.order in (BOTH_ORDERS, AS_IS)), rows[0])
+            found += [replace(row, headline=row is first) for row in rows]
+    return _adjusted(found)
+
+
+def left_out(systems: Sequence[System]) -> list[str]:
+    """Return the names of settings that have no base, or share no sample with it."""
+    systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
+    bases = [(one, base_of(one, systems)) for one in systems]
+    return [one.name(with_checkpoint=True) for one, base in bases if base is None or not _shared(one, base)]
+
+
+def _shared(own: System, base: System) -> tuple[str, ...]:
+    """Return the ids of the samples that both systems answered, about the same clips."""
+    ours, theirs = own.runs[TASK].records, base.runs[TASK].records
+    return tuple(id_ for id_ in sorted(ours) if id_ in theirs and ours[id_].clips == theirs[id_].clips)
+
+
+def _by_setting(systems: Sequence[System]) -> list[list[System]]:
+    groups: dict[tuple[object, ...], list[System]] = {}
+    for one in systems:
+        groups.setdefault((one.checkpoint, one.method, one.marks), []).append(one)
+    return [sorted(own, key=lambda one: list(ORDERS).index(one.control)) for own in groups.values()]
+
+
+def _row(pairs: Sequence[tuple[System, System]], reports_of: ReportsOf, spans: Mapping[str, Spans]) -> Survival:
+    """Return how much a setting keeps, from one (setting, base) pair, or as the mean of two: speech first and last."""
+    shared = [(own, base, _shared(own, base)) for own, base in pairs]
+    figures, p = retained([(reports_of(id(own), ids), reports_of(id(base), ids)) for own, base, ids in shared])
+    system = pairs[0][0]
+    order = ORDERS[system.control] if len(pairs) == 1 else BOTH_ORDERS
+    records = [one for own, _base in pairs for one in own.runs[TASK].records.values()]
+    kept = [one.kept_audio_tokens for one in records if one.kept_audio_tokens is not None]
+    padding = float(np.mean([one.window_padding_tokens for one in records])) if records else None
+    prefers = None if system.is_base else preference(_kept(records, spans))
+    tokens = float(np.mean(kept)) if kept else None
+    return Survival(system, order, figures, None if system.is_base else p, prefers, tokens, padding, headline=False)
+
+
+def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tuple[str, np.ndarray, float, Spans]]:
+    """Yield (cluster, kept flags, clip's seconds, speech times) of each record whose clip has speech.
+
+    The kept flags tell for each audio token without window padding whether it was kept. Records of a pruner joined
+    with a press are skipped, since they hold only the pruner's choice.
+    """
+    for one in records:
+        if one.kept_audio_bits and one.audio_tokens and (own := spans.get(one.cluster)):
+            bits = unpack(one.kept_audio_bits, one.audio_tokens)
+            if bits.sum() != one.kept_audio_tokens:
+                continue
+            heard = bits[: one.audio_tokens - one.window_padding_tokens]
+            yield one.cluster, heard, one.clip_seconds, turned(own, one.clip_seconds, one.control or "")
+
+
+def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
+    for one in systems:
+        file = Path(str(one.runs[TASK].facts.get("data_folder", ""))) / SPEECH_FILE
+        if not one.control and file.is_file():
+            try:
+                return read_speech(file)
+            except DataError as error:  # the kept shares do not need the speech times
+                warnings.warn(str(error), stacklevel=2)
+    return {}
+
+
+def _adjusted(found: Sequence[Survival]) -> list[Survival]:
+    """Fill in p by Holm's correction, over the rows to report (`headline`) of each checkpoint."""
+
+    def kind(row: Survival) -> str | None:
+        return row.system.checkpoint if row.headline and row.measurable else None
+
+    adjusted = holm_within([(kind(row), row.p) for row in found])
+    return [replace(row, p_adjusted=p) for row, p in zip(found, adjusted, strict=True)]

@@ -1,0 +1,55 @@
+"""What the core sees of this wing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from audiomarathon.wing import Commands, Wing
+
+if TYPE_CHECKING:
+    from audiomarathon.benchmarks.benchmark import Benchmark
+    from audiomarathon.report.page_data import PageData
+    from audiomarathon.report.render import Table
+    from audiomarathon.report.sections import Section
+    from audiomarathon.runs.read import Run
+
+
+class JascoWing(Wing):
+    """JASCO: sound and speech together."""
+
+    key = "jasco"
+
+    def benchmarks(self) -> Sequence[Benchmark]:
+        """See :meth:`Wing.benchmarks`."""
+        from audiomarathon.wings.jasco.benchmark import JASCO
+
+        return (JASCO,)
+
+    def commands(self) -> Mapping[str, Commands]:
+        """See :meth:`Wing.commands`."""
+        from audiomarathon.wings.jasco.commands import jasco_app
+
+        return {"Other benchmarks, and their files": {"jasco": jasco_app}}
+
+    def sections(self, data: PageData) -> Sequence[Section]:
+        """See :meth:`Wing.sections`: whether pruning removes speech or sound first."""
+        from audiomarathon.report.sections import Section
+        from audiomarathon.wings.jasco import survival_report
+        from audiomarathon.wings.jasco.survival_of_runs import survivals
+
+        found = survivals(data.systems)
+        if all(one.system.is_base for one in found):
+            return ()
+        drawn, said = survival_report.panels(found), {"": survival_report.sentences(found)}
+        heading, charts = "What pruning removes first", {"": drawn} if drawn else {}
+        return (Section("survival", heading, survival_report.tables(found), charts, said),)
+
+    def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
+        """See :meth:`Wing.tables`: figures beside the published ones."""
+        from audiomarathon.wings.jasco.published import beside_published
+
+        return [beside_published(run) for run in runs if run.key == "jasco" and run.summary is not None]
+
+
+WING = JascoWing()

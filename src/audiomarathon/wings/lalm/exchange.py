@@ -1,0 +1,316 @@
+"""Import any model's replies to Clotho and MMAU-Pro, and export result files in LALM Bench's formats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audiomarathon.benchmarks.captioning import ALL, few
+from audiomarathon.benchmarks.questions.open_ended import CRITERIA, OpenEndedAsPublished
+from audiomarathon.benchmarks.rows import RowError, clean, listed_faults, one_text, read_parquet, read_rows, shown
+from audiomarathon.benchmarks.shards import check_shards
+from audiomarathon.benchmarks.task import Sample, name_id
+from audiomarathon.errors import DataError, told
+from audiomarathon.judges.judgements import reading_of
+from audiomarathon.metrics.classification import per_class
+from audiomarathon.metrics.statistics import mean_of
+from audiomarathon.records import LETTERS, MAX_REPLY, Record, Verdict
+from audiomarathon.wings.lalm.captions import Clotho
+from audiomarathon.wings.lalm.mmau_pro import CATEGORIES, METADATA, MmauPro, read_questions, schema
+
+if TYPE_CHECKING:
+    import pyarrow
+
+REPLY = "model_output"
+FAILED = "ERROR"  # the original's reply for a clip on which the model failed
+_SHOWN_FAULTS = 5
+_LONGEST_NAME = 255  # of a clip's file
+_TYPES = {"closed": "closed", "open": "openended", "following": "aif"}
+
+
+def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = False) -> list[Record]:
+    """Read the records of a `predictions.json`: entries with `audio_id`, `prediction` and `references`.
+
+    Parameters
+    ----------
+    folder
+        Folder of Clotho's data; its captions replace missing references.
+    faithful
+        Score the reply `ERROR` like any other reply; by default it marks a failed sample.
+
+    Raises
+    ------
+    DataError
+        An entry has missing, mistyped or duplicate fields; the message names them.
+    """
+    records: dict[str, Record] = {}
+    known: dict[str, list[str]] = {}
+    if folder:
+        tables = Clotho().tables(Clotho().find(folder), ALL)
+        known = {name_id(item[0]): list(item[2]) for items in tables.values() for item in items}
+    folded = Counter(map(_folded, known))
+    meant = {_folded(name): name for name in known if folded[_folded(name)] == 1}
+
+    def add(entry: Any) -> None:
+        if not isinstance(entry, dict):
+            raise RowError("is not an object")
+        if isinstance(entry.get("audio_id"), str):
+            id_ = name_id(entry["audio_id"])
+            entry = {**entry, "audio_id": id_ if id_ in known else meant.get(_folded(id_), id_)}
+        if "references" not in entry and (texts := known.get(str(entry.get("audio_id")))):
+            entry = {**entry, "references": texts}
+        if lacking := [name for name in ("audio_id", "prediction", "references") if name not in entry]:
+            raise RowError(f"lacks {lacking[0]!r}; needed: audio_id, prediction, references (or --data CLOTHO_FOLDER)")
+        id_, reply, texts = entry["audio_id"], entry["prediction"], entry["references"]
+        if not isinstance(id_, str) or not isinstance(reply, str):
+            raise RowError("audio_id and prediction must be texts")
+        if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
+            raise RowError("references must be a list of texts")
+        if len(clean(id_, "audio_id")) > _LONGEST_NAME:
+            raise RowError(f"audio_id {shown(id_)} has {len(id_)} characters; allowed: up to {_LONGEST_NAME}")
+        if id_ in records:
+            raise RowError(f"second entry of {shown(id_)}")
+        reference = {"references": [one_text(clean(one, "a reference"), "reference") for one in few(texts)]}
+        records[id_] = _with_reply(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
+
+    check_shards([file])
+    _each(file, "entry", read_rows(file), add)
+    return list(records.values())
+
+
+def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> list[Record]:
+    """Read the records of a `predictions.parquet`: the columns of MMAU-Pro's `test.parquet`, and a column of replies.
+
+    Parameters
+    ----------
+    column
+        Name of the column of replies.
+    faithful
+        Score the reply `ERROR` like any other reply; by default it marks a failed sample.
+
+    Raises
+    ------
+    DataError
+        A column is missing, or a row is not a question or has no text as reply.
+    """
+    check_shards([file])
+    questions, bad = read_questions(file, column)
+    if bad:
+        raise DataError(listed_faults(list(map(str, bad)), _SHOWN_FAULTS))
+    task, records = MmauPro(), []
+
+    def add(one: tuple[Sample, Mapping[str, Any]]) -> None:
+        sample, fields = one
+        if not isinstance(reply := fields[column], str):
+            raise RowError(f"{column} of {sample.id} is not a text")
+        empty = Record(sample.id, sample.cluster, reference=task.reference(sample), groups=task.groups(sample))
+        records.append(_with_reply(replace(empty, finish="stop"), reply, faithful=faithful))
+
+    if not questions:
+        raise DataError(f"{file}: holds no rows")
+    _each(file, "row", questions, add)
+    return records
+
+
+def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[list[list[str]], str]:
+    """Return the captions by which CIDEr-D weights words, and a text that names their source.
+
+    The source is the first split of a Clotho folder that has all the records' clips, or all its splits together.
+    Without a folder, the source is the records.
+
+    Raises
+    ------
+    DataError
+        The folder has no captions of some of the records' clips, or there is no folder and only one record.
+    """
+    if folder is None:
+        if len(records) < 2:
+            raise DataError(
+                "one entry is not enough to weigh words (CIDEr-D needs two); name a folder of Clotho with --data"
+            )
+        return [list(one.reference["references"]) for one in records], f"the {len(records):,} entries"
+    task = Clotho()
+    tables = task.tables(place := task.find(folder), ALL)
+    wanted, lost = {name_id(one.id) for one in records}, set[str]()
+    for parts in (*([part] for part in tables), list(tables)):
+        if not (lost := wanted - {name_id(item[0]) for part in parts for item in tables[part]}):
+            texts = [list(own) for part in parts for own in task.captions(place, part)]
+            return texts, f"the {len(texts):,} clips of {' and '.join(parts)} in {place}"
+    raise DataError(f"{place}: has no captions of {len(lost)} of {len(records)} clips, such as {shown(min(lost))}")
+
+
+def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return the content of `predictions.json`, without failed samples."""
+    return [
+        {"audio_id": one.id, "prediction": one.raw, "references": list(one.reference["references"])}
+        for one in records
+        if one.answered
+    ]
+
+
+def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
+    """Return the content of `scores.json`: the figures as published, with word weights from the evaluated clips."""
+    figures = {"cider_d": "cider_d_as_published", **{name: name for name in ("sbert_sim", "fer", "fense")}}
+    return {
+        "dataset": "Clotho-v2",
+        "evaluated_samples": summary["n"],
+        "total_samples": summary["expected"],
+        "scores": {name: summary.get(key) for name, key in figures.items()},
+        "timestamp": timestamp,
+    }
+
+
+def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Table:
+    """Return the content of `predictions.parquet`, without failed samples.
+
+    Parameters
+    ----------
+    folder
+        Folder of `test.parquet`. Its rows are used if they include all questions; else rows are made from the records,
+        without the clips' paths.
+    """
+    import pyarrow
+
+    replies = {one.id: one.raw for one in records if one.answered}
+    there = folder is not None and (folder / METADATA).is_file()
+    table = read_parquet(folder / METADATA, ["id"], schema().names) if folder and there else schema().empty_table()
+    ids = [name_id(str(one).strip()) for one in table["id"].to_pylist()]
+    if not set(replies) <= set(ids):
+        rows = [_row(one) for one in records if one.answered]
+        try:
+            table, ids = pyarrow.Table.from_pylist(rows, schema()), [row["id"] for row in rows]
+        except pyarrow.ArrowException as error:
+            raise DataError(f"the records do not fit the columns of {METADATA}: {told(error)}") from error
+    taken = [place for place, id_ in enumerate(ids) if id_ in replies]
+    said = pyarrow.array([replies[ids[place]] for place in taken], pyarrow.string())
+    return table.take(pyarrow.array(taken, pyarrow.int64())).append_column(REPLY, said)
+
+
+def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overall: float | None) -> dict[str, Any]:
+    """Return the content of `predictions_comprehensive_results.json`: figures as published, by category.
+
+    A category without replies is left out. If no reply of a category is scored, its score and metrics are None.
+
+    Parameters
+    ----------
+    expected
+        Number of samples of the run, answered or not.
+    file
+        The file of replies that the result names.
+    overall
+        The overall score as published; None if it cannot be computed.
+    """
+    found = {}
+    for category in CATEGORIES:
+        own = [one for one in verdicts if one.record.reference["category"] == category]
+        scored = [one for one in own if one.values["as_published"] is not None]
+        if not own:
+            continue
+        kind = own[0].record.reference["type"]
+        score = mean_of([one.values["as_published"] for one in scored])
+        metrics = {"closed": _choice_metrics, "open": _judged_metrics}.get(kind)
+        more = {"metrics": metrics(scored) if scored else None} if metrics else {"success_rate": score}
+        found[category] = {"type": _TYPES[kind], "count": len(scored), "performance_score": score, **more}
+    return {
+        "evaluation_summary": {
+            "total_samples": expected,
+            "evaluated_samples": sum(one["count"] for one in found.values()),
+            "parquet_file": str(file),
+            "model_output_column": REPLY,
+            "overall_weighted_performance": overall,
+        },
+        "category_results": found,
+    }
+
+
+def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Return the content of `debug_info.json`: how replies were read, and how many are not scored, by reason."""
+    names = ("expected", "n", "errors", "unparsed", "not_answerable", "not_judged", "cut_by_token_limit")
+    return {
+        **{name: summary.get(name) for name in names},
+        "empty": sum(not one.record.text.strip() for one in verdicts),
+        "rules": summary.get("rules"),
+        "matched_by": summary.get("encoder") or None,
+        "judges": sorted({judge for one in verdicts for judge in one.values["readings"]}),
+        "defects": dict(Counter(name for one in verdicts for name in one.record.reference.get("defects", ()))),
+    }
+
+
+def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None]) -> None:
+    """Call `add` on each item; raise the errors of all items together, as one line.
+
+    `noun` names an item in the message: "row" gives "row 3: …".
+    """
+    faults = []
+    for number, item in enumerate(items, 1):
+        try:
+            add(item)
+        except RowError as error:
+            faults.append(f"{noun} {number}: {error}")
+    if faults:
+        raise DataError(f"{file}: {listed_faults(faults, _SHOWN_FAULTS)}")
+
+
+def _with_reply(record: Record, reply: str, *, faithful: bool) -> Record:
+    if len(reply) > MAX_REPLY:
+        raise RowError(f"the reply to {shown(record.id)} has {len(reply):,} characters; allowed: up to {MAX_REPLY:,}")
+    if reply == FAILED and not faithful:
+        return replace(record, error=f"the reply in the file is {FAILED}, so the model failed on this clip")
+    return replace(record, reply=reply)
+
+
+def _folded(name: str) -> str:
+    """Return a name without the white space that some tools strip or join."""
+    return " ".join(name.split())
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """Return a record as a row of `test.parquet`; the clips' paths are empty, since the record lacks them."""
+    reference = record.reference
+    return {
+        "id": record.id,
+        "audio_path": [""] * reference["clips"],
+        "answer": reference.get("answer_text"),
+        "choices": list(reference["options"]) if reference["type"] == "closed" else None,
+        "length_type": None if reference["length"] == "none" else reference["length"],
+        **{name: reference[name] for name in ("question", "perceptual_skills", "reasoning_skills", "category")},
+        "transcription": reference.get("transcription"),
+        "task_identifier": reference.get("kind"),
+        "kwargs": reference.get("kwargs"),
+    }
+
+
+def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Return accuracy, precision, recall and F1 over option texts, weighted by support as in scikit-learn."""
+    chosen = [one.record.reference["options"][LETTERS.index(one.values["matched"])] for one in verdicts]
+    rows = per_class([one.record.reference["answer_text"] for one in verdicts], chosen).values()
+
+    def weighted(name: str) -> float:
+        return float(sum((row[name] or 0.0) * row["support"] for row in rows) / len(verdicts))
+
+    names = {"accuracy": "recall", "precision": "precision", "recall": "recall", "f1_score": "f1"}
+    return {name: weighted(key) for name, key in names.items()}
+
+
+def _judged_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Return each score's mean and standard deviation over replies, and the rates of good and poor replies.
+
+    A reply's scores are first averaged over the judges. A reply is good from an overall score of 4, and poor up to 2.
+    """
+    protocol, names, rows = OpenEndedAsPublished(), (*CRITERIA, "overall"), []
+    for one in verdicts:
+        read = [reading_of(protocol, one.record, said).values for said in one.record.judgements.values()]
+        rows.append(np.mean([[values[name] for name in names] for values in read if values], axis=0))
+    means, spreads, overall = np.mean(rows, axis=0), np.std(rows, axis=0), np.array(rows)[:, -1]
+    spread = {
+        key: float(value)
+        for name, *both in zip(names, means, spreads, strict=True)
+        for key, value in zip((f"avg_{name}", f"std_{name}"), both, strict=True)
+    }
+    rates = {"good_response_rate": np.mean(overall >= 4), "poor_response_rate": np.mean(overall <= 2)}
+    return spread | {name: float(rate) for name, rate in rates.items()}

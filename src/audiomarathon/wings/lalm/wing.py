@@ -1,0 +1,44 @@
+"""What the core sees of this wing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from audiomarathon.wing import Commands, Wing
+
+if TYPE_CHECKING:
+    from audiomarathon.benchmarks.benchmark import Benchmark
+
+
+class Lalm(Wing):
+    """LALM Bench: captions, and questions about audio."""
+
+    key = "lalm"
+
+    def benchmarks(self) -> Sequence[Benchmark]:
+        """See :meth:`Wing.benchmarks`."""
+        from audiomarathon.wings.lalm.benchmark import LALM_BENCH
+
+        return (LALM_BENCH,)
+
+    def commands(self) -> Mapping[str, Commands]:
+        """See :meth:`Wing.commands`."""
+        from audiomarathon.wings.lalm.experiments import experiment_app
+
+        return {"Other benchmarks, and their files": {"experiment": experiment_app}}
+
+    def importers(self) -> Commands:
+        """See :meth:`Wing.importers`."""
+        from audiomarathon.wings.lalm.commands import import_
+
+        return {"lalm": import_}
+
+    def exporters(self) -> Commands:
+        """See :meth:`Wing.exporters`."""
+        from audiomarathon.wings.lalm.commands import export
+
+        return {"lalm": export}
+
+
+WING = Lalm()
