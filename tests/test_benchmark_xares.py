@@ -21,8 +21,8 @@ import benchmark_xares as beside
 from harness import xares_side
 
 from audiomarathon.audio.decode import decode
-from audiomarathon.wings.encoders.encoder import load_encoder
 from audiomarathon.wings.encoders.probing.frames import activity
+from audiomarathon.wings.encoders.registry import load_encoder
 from audiomarathon.wings.encoders.xares.task_config import load_task_file, task_of
 from audiomarathon.wings.encoders.xares.tasks import named
 

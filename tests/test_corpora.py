@@ -16,7 +16,7 @@ from raw_corpora import EVENTS, MAKERS, PLACES, Noise, built, left_out, manifest
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.task import LETTERS
-from audiomarathon.cli.segment import CORPORA
+from audiomarathon.segment.registry import CORPORA
 
 ROOT = Path(__file__).parent.parent
 DOORS = {

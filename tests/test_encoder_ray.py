@@ -21,10 +21,11 @@ from audiomarathon.audio.member import Member
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import ExecutorError, SettingsError
 from audiomarathon.runs.read import Run
-from audiomarathon.wings.encoders.encoder import Encoder, from_module, load_encoder
+from audiomarathon.wings.encoders.encoder import Encoder, from_module
 from audiomarathon.wings.encoders.probing import encode
 from audiomarathon.wings.encoders.probing.encode import Heard, encode_own, encode_published, hear
 from audiomarathon.wings.encoders.probing.store import FrameStore, Rows, Store
+from audiomarathon.wings.encoders.registry import load_encoder
 from audiomarathon.wings.encoders.sounds_task import write_task
 from audiomarathon.wings.encoders.xares.tasks import named
 

@@ -17,7 +17,7 @@ from conftest import call
 from audiomarathon import encoders
 from audiomarathon.encoders import check_audio_encoder, check_encoder, from_module, load_encoder
 from audiomarathon.errors import AudioMarathonError, EncoderError
-from audiomarathon.wings.encoders.encoder import EncoderSpec
+from audiomarathon.wings.encoders.registry import EncoderSpec
 
 CONTROLS = ("logmel", "random", "length-loudness", "noise")
 REPOSITORY = Path(__file__).parent.parent

@@ -23,7 +23,8 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.models import kernels
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.settings import SDPA_BACKENDS, RunSettings
-from audiomarathon.wings.encoders.encoder import from_module, load_encoder
+from audiomarathon.wings.encoders.encoder import from_module
+from audiomarathon.wings.encoders.registry import load_encoder
 
 
 def allowed() -> dict[str, bool]:

@@ -21,7 +21,7 @@ from audiomarathon.engine.source import source_hash
 from audiomarathon.engine.sweep import grid
 from audiomarathon.errors import AudioMarathonError, PluginError, RecordError, SettingsError
 from audiomarathon.runs.read import Run
-from audiomarathon.wings.encoders.encoder import load_encoder
+from audiomarathon.wings.encoders.registry import load_encoder
 
 PRUNER = """
 from dataclasses import dataclass

@@ -39,7 +39,7 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.models.static_decode import BLOCK
 from audiomarathon.models.timing import StageTimer
 from audiomarathon.settings import GRAPH, RunSettings
-from audiomarathon.wings.encoders.encoder import load_encoder
+from audiomarathon.wings.encoders.registry import load_encoder
 
 DEVICE = os.environ.get("GPU_TESTS_DEVICE", "cuda")
 ON_GPU = DEVICE != "cpu"

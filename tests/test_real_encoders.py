@@ -15,10 +15,10 @@ import real_encoder_tasks as real
 from real_weights import real_weights
 
 from audiomarathon.runs.read import Run
-from audiomarathon.wings.encoders.encoder import load_encoder
 from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED, STANDARD
 from audiomarathon.wings.encoders.probing.run import probe
 from audiomarathon.wings.encoders.probing.store import Store
+from audiomarathon.wings.encoders.registry import load_encoder
 from audiomarathon.wings.encoders.results.scores import Score, task_scores
 
 pytestmark = pytest.mark.real

@@ -9,8 +9,8 @@ from real_encoder_tasks import build
 from real_weights import real_qwen2_audio
 
 from audiomarathon.runs.read import Run
-from audiomarathon.wings.encoders.encoder import load_encoder
 from audiomarathon.wings.encoders.probing.towers import probe_layers
+from audiomarathon.wings.encoders.registry import load_encoder
 
 pytestmark = pytest.mark.real
 

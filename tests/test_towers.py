@@ -34,11 +34,12 @@ from audiomarathon.report.page_data import PageData
 from audiomarathon.report.sections import sections
 from audiomarathon.results.systems import systems_of
 from audiomarathon.runs.read import Run
-from audiomarathon.wings.encoders.encoder import Encoder, load_encoder
+from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.home_tasks import encoder_tasks
 from audiomarathon.wings.encoders.probing import towers
 from audiomarathon.wings.encoders.probing.clips import Clips, rotated
 from audiomarathon.wings.encoders.probing.linear_and_knn import linear_probe
+from audiomarathon.wings.encoders.registry import load_encoder
 from audiomarathon.wings.encoders.report.tower_sections import layer_curves
 from audiomarathon.wings.encoders.results.towers import fourfolds, standings
 from audiomarathon.wings.encoders.tower import Reading, Tower, TowerEncoder, at_point

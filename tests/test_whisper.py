@@ -41,7 +41,7 @@ from audiomarathon.models.whisper import Whisper
 from audiomarathon.records import Record
 from audiomarathon.report.explain import shares_kept
 from audiomarathon.settings import RunSettings
-from audiomarathon.wings.encoders.encoder import load_encoder
+from audiomarathon.wings.encoders.registry import load_encoder
 
 NAMES = ("random", "frame", "merge_adjacent", "merge_frame")
 SHORT, LONG = Prompt("", (noise(4.1, 1),), seed=3), Prompt("", (noise(71.3, 2),), seed=4)

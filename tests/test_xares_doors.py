@@ -15,8 +15,8 @@ from test_probing_runs import made
 import audiomarathon
 from audiomarathon.errors import EncoderError, SettingsError
 from audiomarathon.runs.read import Run
-from audiomarathon.wings.encoders.encoder import load_encoder
 from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED, STANDARD
+from audiomarathon.wings.encoders.registry import load_encoder
 from audiomarathon.wings.encoders.results.scores import task_scores
 from audiomarathon.wings.encoders.xares.task_config import load_task_file
 from audiomarathon.wings.encoders.xares_commands import XaresTask, run

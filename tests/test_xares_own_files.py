@@ -15,10 +15,10 @@ from audiomarathon.benchmarks.registry import get_task
 from audiomarathon.errors import PluginError, RecordError, SettingsError
 from audiomarathon.runs.read import Run
 from audiomarathon.wings.encoders.commands import run as encoder_run
-from audiomarathon.wings.encoders.encoder import load_encoder
 from audiomarathon.wings.encoders.probing.encode import encode_published
 from audiomarathon.wings.encoders.probing.frames import activity
 from audiomarathon.wings.encoders.probing.probe_input import PUBLISHED, STANDARD
+from audiomarathon.wings.encoders.registry import load_encoder
 from audiomarathon.wings.encoders.xares.task import Dataset, EncoderTask
 from audiomarathon.wings.encoders.xares.task_config import TaskConfig, task_of
 from audiomarathon.wings.encoders.xares.tasks import config_of, named

@@ -83,13 +83,13 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
     import numpy as np
     import torch
 
-    from audiomarathon.wings.encoders.encoder import load_encoder
     from audiomarathon.wings.encoders.probing import published_probes as published
     from audiomarathon.wings.encoders.probing.clips import Clips
     from audiomarathon.wings.encoders.probing.encode import encode_published, hear
     from audiomarathon.wings.encoders.probing.probe_input import published_splits
     from audiomarathon.wings.encoders.probing.run import probe
     from audiomarathon.wings.encoders.probing.store import Store
+    from audiomarathon.wings.encoders.registry import load_encoder
     from audiomarathon.wings.encoders.xares.framed import FramedTask
     from audiomarathon.wings.encoders.xares.tasks import named
 
@@ -167,9 +167,9 @@ def checkpoint(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
-    from audiomarathon.wings.encoders.encoder import load_encoder
     from audiomarathon.wings.encoders.metrics.events import counts_of, f1, segments
     from audiomarathon.wings.encoders.probing.frames import activity, columns
+    from audiomarathon.wings.encoders.registry import load_encoder
     from audiomarathon.wings.encoders.xares.tasks import config_in, named
 
     task: Any

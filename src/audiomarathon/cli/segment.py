@@ -6,7 +6,6 @@ import csv
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_origin, get_type_hints
@@ -16,37 +15,16 @@ import typer
 from audiomarathon.cli.command import run_script, with_options
 from audiomarathon.cli.options import argument, option, output_option
 from audiomarathon.errors import DataError
+from audiomarathon.segment.registry import corpus_class
 
 if TYPE_CHECKING:
-    from audiomarathon.segment.corpus import Corpus
-
-#: Module and class of each task's corpus.
-CORPORA = {
-    "tau": ("tau", "TauCorpus"),
-    "gtzan": ("gtzan", "GtzanCorpus"),
-    "had": ("had", "HadCorpus"),
-    "vox": ("voxceleb", "VoxCorpus"),
-    "vox_age": ("voxceleb", "VoxAgeCorpus"),
-    "librispeech": ("librispeech", "LibriSpeechCorpus"),
-    "vesus": ("vesus", "VesusCorpus"),
-    "desed": ("desed", "DesedCorpus"),
-    "slue": ("slue", "SlueCorpus"),
-    "race": ("race", "RaceCorpus"),
-}
-
+    pass
 
 _OUTPUT = output_option("Output folder, created if missing.")
 _LOW = option("Shortest clip in seconds.", "--min")
 _HIGH = option("Longest clip in seconds.", "--max")
 _GAP = "the corpus's default; 0 with --crossfade"
 _RATE = option("Sampling rate of the clips, in Hz.")
-
-
-def corpus_class(task: str) -> type[Corpus]:
-    """Return the class that reads the raw corpus from which a task is built."""
-    module, name = CORPORA[task]
-    found: type[Corpus] = getattr(import_module(f"audiomarathon.segment.corpora.{module}"), name)
-    return found
 
 
 def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from audiomarathon.code_hash import code_hash
 from audiomarathon.records import Figure, Record, Verdict
 
 if TYPE_CHECKING:
@@ -233,12 +234,17 @@ def figures_of(scorer: Scorer, verdicts: Sequence[Verdict], *, seed: int) -> dic
 
 @cache
 def _hash_of(scorer: type[Scorer], modules: tuple[str, ...], packages: tuple[str, ...]) -> str:
+    """Return a hash of the scorer's code by the rule of :func:`code_hash`, and of the versions of packages."""
     own = [part.__module__ for part in scorer.__mro__ if issubclass(part, Scorer) and part is not Scorer]
-    found = hashlib.sha256()
+    found, files = hashlib.sha256(), list[Path]()
     for name in sorted({*own, *modules}):
         spec = None if name in sys.modules else find_spec(name)  # the same whether or not it was imported before
         file = spec.origin if spec else getattr(sys.modules.get(name), "__file__", None)
-        found.update(Path(file).read_bytes() if file else name.encode())
+        if file:
+            files.append(Path(file))
+        else:
+            found.update(name.encode())
+    found.update(code_hash(files).encode())
     for name in packages:
         found.update(f"{name} {metadata.version(name)}".encode())
     return found.hexdigest()[:12]

@@ -23,7 +23,8 @@ from audiomarathon.files import file_name
 from audiomarathon.models.registry import all_models
 from audiomarathon.settings import cache_folder
 from audiomarathon.text import counted
-from audiomarathon.wings.encoders.encoder import Encoder, all_encoders, load_encoder
+from audiomarathon.wings.encoders.encoder import Encoder
+from audiomarathon.wings.encoders.registry import all_encoders, load_encoder
 
 if TYPE_CHECKING:
     from audiomarathon.engine.run import Result

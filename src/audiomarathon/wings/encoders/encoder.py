@@ -1,4 +1,4 @@
-"""Find a frozen audio encoder by name, load it, and check its output.
+"""A frozen audio encoder, ready to use.
 
 The interface is X-ARES': an `nn.Module` with `sampling_rate`, `output_dim` and `hop_size_in_ms` that turns float32
 `[B, T]` into `[B, T', D]`. Two additions are optional: the attribute `max_seconds`, and `forward(audio, lengths=None)`,
@@ -8,23 +8,19 @@ which returns `(features, number of frames of each row)` when it is given length
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import itertools
 import json
 import math
-import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
-from audiomarathon.errors import EncoderError, SettingsError, blaming
-from audiomarathon.object_reference import FILE, importing_from, is_reference, object_at, run_file
-from audiomarathon.plugins import look_up, plugins
+from audiomarathon.code_hash import code_hash
+from audiomarathon.errors import EncoderError, blaming
 from audiomarathon.settings import own_settings
 
 if TYPE_CHECKING:
@@ -129,92 +125,6 @@ def unusable(features: Any) -> str:
     return "" if features.ndim == 3 else f"features must have 3 dimensions [B, T, D], got {list(features.shape)}"
 
 
-@dataclass(frozen=True)
-class EncoderSpec:
-    """A named encoder. Plug-ins add encoders by entry points in the group `audiomarathon.encoders`.
-
-    `make` takes the arguments given by `--encoder-arg` and returns the module.
-    """
-
-    key: str
-    make: Callable[..., torch.nn.Module]
-    aliases: tuple[str, ...] = ()
-
-
-def _make(module: str, name: str, **arguments: Any) -> torch.nn.Module:
-    kind = getattr(importlib.import_module(f"audiomarathon.encoders.{module}"), name)
-    made: torch.nn.Module = kind(**arguments).eval()
-    return made
-
-
-BUILT_IN = (
-    EncoderSpec("baseline:dasheng", partial(_make, "baselines", "DashengEncoder")),
-    EncoderSpec("baseline:wav2vec2", partial(_make, "baselines", "Wav2vec2Encoder")),
-    EncoderSpec("baseline:whisper", partial(_make, "baselines", "WhisperEncoder")),
-    EncoderSpec("baseline:data2vec", partial(_make, "baselines", "Data2VecEncoder")),
-    EncoderSpec("control:logmel", partial(_make, "controls", "LogMelEncoder")),
-    EncoderSpec("control:random", partial(_make, "controls", "RandomEncoder")),
-    EncoderSpec("control:length-loudness", partial(_make, "controls", "LengthLoudnessEncoder")),
-    EncoderSpec("control:noise", partial(_make, "controls", "NoiseEncoder")),
-)
-
-
-def all_encoders() -> tuple[EncoderSpec, ...]:
-    """Return the named encoders: the built-in ones, then those of plug-ins."""
-    return (*BUILT_IN, *plugins("audiomarathon.encoders", EncoderSpec, BUILT_IN))
-
-
-def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: str = "cpu") -> Encoder:
-    """Load an encoder.
-
-    Parameters
-    ----------
-    name
-        `FILE.py[:CLASS]`, `PACKAGE.MODULE:CLASS`, `hf:ID_OR_FOLDER`, `tower:MODEL[@point]`, or the key of a built-in
-        encoder (`baseline:whisper`, `control:logmel`) or of an encoder from a plug-in.
-    arguments
-        Keyword arguments of the encoder's constructor; texts that spell an int, a float or a bool are converted.
-
-    Raises
-    ------
-    SettingsError, EncoderError, ModelError
-        For an unknown name, a file with no encoder or several, or any error while loading; the message has one line.
-    """
-    typed = {key: _value(text) for key, text in (arguments or {}).items()}
-    if file := FILE.fullmatch(name):
-        path = Path(file[1]).expanduser().resolve()
-        with _loading(name), importing_from(path.parent) as beside:
-            kind = _class_in(path, file[2])
-            module = kind(**typed)
-        files = [Path(imported.__file__) for imported in beside if imported.__file__]
-        return from_module(module, kind.__name__, typed, device, files=[path, *files])
-    if is_reference(name, {"hf", "tower", *(spec.key.partition(":")[0] for spec in all_encoders())}):
-        _, kind = object_at(name, "encoder", _is_module, "a torch.nn.Module")
-        with _loading(name):
-            module = kind(**typed)
-        return from_module(module, kind.__name__, typed, device)
-    if name.startswith("tower:"):
-        with _loading(name):
-            tower: Encoder = importlib.import_module("audiomarathon.wings.encoders.tower").load_tower(
-                name, typed, device
-            )
-            return tower
-    if name.startswith("hf:"):
-        spec = EncoderSpec(
-            name.partition("@")[0].rstrip("/"), partial(_make, "hf", "hugging_face_encoder", model=name[3:])
-        )
-    else:
-        try:
-            spec = look_up(name, all_encoders(), kind="encoder")
-        except SettingsError as error:
-            more = "hf:ID_OR_FOLDER, FILE.py[:CLASS], PACKAGE.MODULE:CLASS, tower:MODEL[@point]"
-            raise SettingsError(f"{error}, {more}") from None
-    with _loading(name):
-        module = spec.make(**typed)
-    facts = {} if ":" in spec.key else typed  # these take only a checkpoint's location, and its content is hashed
-    return from_module(module, re.split("[:/]", spec.key)[-1], facts, device)
-
-
 def from_module(
     module: torch.nn.Module,
     name: str = "",
@@ -242,7 +152,7 @@ def from_module(
     if not isinstance(module, torch.nn.Module):
         raise EncoderError(f"{name}: must be a torch.nn.Module, got {type(module).__name__}")
     names = ("sampling_rate", "output_dim", "hop_size_in_ms", "max_seconds")
-    with _loading(name):
+    with loading(name):
         facts: dict[str, Any] = {fact: getattr(module, fact, None) for fact in names}
         for fact, value in facts.items():
             kind = int if fact in names[:2] else (int, float)
@@ -250,7 +160,7 @@ def from_module(
             if not sound and (fact, value) != ("max_seconds", None):
                 allowed = "a positive whole number" if kind is int else "a positive number"
                 raise EncoderError(f"{name}: attribute {fact} must be {allowed}, got {value!r}")
-        identity: dict[str, Any] = {"class": type(module).__name__, "source": _source_hash(type(module), files)}
+        identity: dict[str, Any] = {"class": type(module).__name__, "source": source_hash_of(type(module), files)}
         identity |= {"arguments": dict(arguments or {}), "state": _state_hash(module), **facts}
         was_training = any(part.training for part in module.modules() if not list(part.children()))
         module.eval().requires_grad_(False).to(device)
@@ -258,40 +168,12 @@ def from_module(
     return Encoder(name, module, identity, device, **facts, takes_lengths=takes_lengths, was_training=was_training)
 
 
-def _loading(name: str) -> AbstractContextManager[None]:
+def loading(name: str) -> AbstractContextManager[None]:
     return blaming(f"encoder {name}: cannot be loaded:", EncoderError)
 
 
-def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
-    """Return the class `wanted` of a file, or its only class named …Encoder; imported classes do not count."""
-    module = run_file(path)
-    kinds = [value for value in vars(module).values() if _is_module(value)]
-    found = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}
-    chosen = [key for key in found if (key == wanted if wanted else key.endswith("Encoder"))]
-    if len(chosen) != 1:
-        problem = f"no nn.Module class named {wanted or '…Encoder'}"
-        if chosen:
-            problem = f"several encoders (…Encoder); name one, as {path.name}:{chosen[0]}"
-        raise EncoderError(f"{path}: defines {problem}; it defines: {', '.join(found) or 'none'}")
-    return found[chosen[0]]
-
-
-def _is_module(value: Any) -> TypeGuard[type[torch.nn.Module]]:
-    import torch
-
-    return isinstance(value, type) and issubclass(value, torch.nn.Module)
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text.lower())
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, int | float) else text
-
-
-def _source_hash(kind: type, files: Iterable[Path]) -> str:
-    """Return a hash of `files` and of the source files of a class and its base classes, except torch's."""
+def source_hash_of(kind: type, files: Iterable[Path]) -> str:
+    """Return a hash of the code in `files` and in the source files of a class and its base classes, except torch's."""
     found = set(files)
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in ("torch", "builtins"):
@@ -300,8 +182,7 @@ def _source_hash(kind: type, files: Iterable[Path]) -> str:
             except (TypeError, OSError):
                 if not files:  # a class typed into a session may be edited unseen: never reuse its embeddings
                     return f"unknown-{uuid.uuid4().hex}"
-    hashes = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in found)
-    return hashlib.sha256("".join(hashes).encode()).hexdigest()
+    return code_hash(found)
 
 
 def _state_hash(module: torch.nn.Module) -> str:

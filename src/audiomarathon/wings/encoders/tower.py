@@ -28,7 +28,7 @@ from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.models.trace import Trace
 from audiomarathon.settings import own_settings
-from audiomarathon.wings.encoders.encoder import Encoder, _source_hash
+from audiomarathon.wings.encoders.encoder import Encoder, source_hash_of
 
 PROMPT = "Describe the audio."
 Applied = Callable[[AudioLM, Inputs], AbstractContextManager[Trace]]
@@ -277,7 +277,7 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
     lm = family.load(checkpoint.path, device=device, dtype=dtype, attn_implementation=attention)
     lm.sdpa_backends = kernels_for(device, own_settings().sdpa_backends)
     identity = {"tower": spec.key, "checkpoint": checkpoint.fingerprint(), "dtype": dtype, "attention": attention}
-    identity["source"] = _source_hash(type(lm), [Path(__file__)])
+    identity["source"] = source_hash_of(type(lm), [Path(__file__)])
     try:
         tower = Tower.of(lm, checkpoint.folder_name, identity, prompt)
     except ModelError as error:

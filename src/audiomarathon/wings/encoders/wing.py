@@ -63,7 +63,7 @@ class Encoders(Wing):
 
 
 def _taken() -> Sequence[Named]:
-    from audiomarathon.wings.encoders.encoder import all_encoders
+    from audiomarathon.wings.encoders.registry import all_encoders
 
     return all_encoders()
 

@@ -13,12 +13,13 @@ from audiomarathon.errors import AudioMarathonError, DataError, MissingDataError
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
 from audiomarathon.wings.encoders.check import verdict
-from audiomarathon.wings.encoders.encoder import Encoder, from_module, load_encoder
+from audiomarathon.wings.encoders.encoder import Encoder, from_module
 from audiomarathon.wings.encoders.probing.probe_input import PROTOCOLS, Encoded
 from audiomarathon.wings.encoders.probing.published_probes import SEEDS
 from audiomarathon.wings.encoders.probing.run import check_data, embed, fit, found_for, left_out
 from audiomarathon.wings.encoders.probing.store import Store
 from audiomarathon.wings.encoders.probing.towers import read_points
+from audiomarathon.wings.encoders.registry import load_encoder
 from audiomarathon.wings.encoders.tower import TowerEncoder
 from audiomarathon.wings.encoders.xares.task import Dataset, EncoderTask
 

@@ -17,8 +17,9 @@ from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.ray_pool import LIVES, Pool, connected
 from audiomarathon.errors import ExecutorError, SettingsError
 from audiomarathon.settings import RunSettings
-from audiomarathon.wings.encoders.encoder import Encoder, load_encoder
+from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.probing.encode import Batch, Outcome, SharedEncoder, encode_batch, singly
+from audiomarathon.wings.encoders.registry import load_encoder
 
 
 @dataclass(frozen=True)
