@@ -84,7 +84,7 @@ step() { # NAME [ARGUMENT ...]
 
 doctor() { printf '%s\n' "$checked" && "${am[@]}" doctor; }
 certify() { "${am[@]}" certify "${@:2}" -o "$1/certificate.json"; }
-efficiency() { "$python" "$here/benchmark_efficiency.py" "${@:2}" -o "$1/efficiency.json"; }
+efficiency() { "$python" "$here/measure/benchmark_efficiency.py" "${@:2}" -o "$1/efficiency.json"; }
 sweep() { "${am[@]}" sweep "${@:2}" --results "$1/results"; }
 two_workers() {
     local where=() run=("${am[@]}" sweep "${@:2}" --methods frame --ratios 0.5 --no-timing)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "measure"))
 
 import benchmark_xares as beside
 from harness import xares_side

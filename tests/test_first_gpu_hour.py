@@ -78,7 +78,7 @@ def steps(calls: list[str]) -> list[str]:
     return [line.split()[0] for line in calls if "--plan" not in line and not line.startswith("doctor --model")][:-1]
 
 
-ALL = ["doctor", "certify", "benchmark_efficiency.py", "sweep", "sweep", "sweep", "first_gpu_hour.py"]
+ALL = ["doctor", "certify", "measure/benchmark_efficiency.py", "sweep", "sweep", "sweep", "first_gpu_hour.py"]
 
 
 class TestOnAGpu:
@@ -92,8 +92,8 @@ class TestOnAGpu:
             "sweep tau --model voxtral --data data --plan",
             "doctor",
             "certify --model voxtral -o first_gpu_hour/certify/certificate.json",
-            "benchmark_efficiency.py --config qwen2.5-omni-7b --device cuda --durations 90,300 --decode-tokens 64 "
-            "-o first_gpu_hour/efficiency/efficiency.json",
+            "measure/benchmark_efficiency.py --config qwen2.5-omni-7b --device cuda --durations 90,300 "
+            "--decode-tokens 64 -o first_gpu_hour/efficiency/efficiency.json",
             f"{on} --methods random,fast_v,dart,snapkv --ratios 0.3,0.6,0.9 --decode-tokens 64 "
             "--results first_gpu_hour/sweep/results",
             f"{workers}/local",

@@ -229,7 +229,8 @@ def test_the_licence_is_said_before_the_archive_is_fetched(
         address = f"http://127.0.0.1:{server.server_port}"
         for name, code in {"gone.zip": 2, "main.zip": 0}.items():
             found = dataclasses.replace(JASCO, archive=f"{address}/{name}")
-            monkeypatch.setattr(registry, "BUILT_IN", (registry.AUDIOMARATHON, found))
+            made = (registry.AUDIOMARATHON, found)
+            monkeypatch.setattr(registry, "built_in", lambda made=made: made)
             done, output = call("data", "download", "jasco", "--data", tmp_path / "root")
             assert done == code, output
             assert output.index("CC-BY-NC-4.0: not for commercial use") < output.index("downloading")

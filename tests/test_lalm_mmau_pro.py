@@ -46,7 +46,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     if not any(task.key == TASK.key for task in registry.all_tasks()):
-        monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, Benchmark("lalm", "LALM", (TASK,))))
+        made = (*registry.built_in(), Benchmark("lalm", "LALM", (TASK,)))
+        monkeypatch.setattr(registry, "built_in", lambda: made)
 
 
 def samples(folder: Path, form: str = "") -> dict[str, Sample]:

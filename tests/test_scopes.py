@@ -39,7 +39,8 @@ def test_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {
         task.key: TaskFacts("", group, 1, (0, 1)) for task, group in zip(tasks, ["speaker"] * 3 + ["x"], strict=True)
     }
-    monkeypatch.setattr(registry, "BUILT_IN", (AUDIOMARATHON, Benchmark("made", "Made", tasks, facts)))
+    made = (AUDIOMARATHON, Benchmark("made", "Made", tasks, facts))
+    monkeypatch.setattr(registry, "built_in", lambda: made)
     found = scopes_of(["vox", "had", "tau", *(task.key for task in tasks)])
     assert found == {
         "audiomarathon speaker": ["vox", "had"],
@@ -52,7 +53,8 @@ def test_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights_are_1_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.weights_of(["tau", "vox"]) == [1.0, 1.0]
-    monkeypatch.setattr(registry, "BUILT_IN", (replace(AUDIOMARATHON, weights={"tau": 3.0, "vox": 1.0}),))
+    made = (replace(AUDIOMARATHON, weights={"tau": 3.0, "vox": 1.0}),)
+    monkeypatch.setattr(registry, "built_in", lambda: made)
     assert registry.weights_of(["tau", "vox"]) == [1.5, 0.5]
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from audiomarathon.errors import PluginError, warn
 from audiomarathon.plugins import plugins
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from audiomarathon.report.sections import Section
     from audiomarathon.runs.read import Run
 
+T = TypeVar("T")
 GROUP = "audiomarathon.wings"
 Commands = Mapping[str, Any]
 """Commands by name: functions, or groups made by :func:`audiomarathon.cli.command.group`."""
@@ -107,3 +109,14 @@ def built_in() -> tuple[Wing, ...]:
 def all_wings() -> tuple[Wing, ...]:
     """Return the wings of this package, then those of other packages."""
     return (*built_in(), *plugins(GROUP, Wing, built_in()))
+
+
+def asked(hook: Callable[[Wing], T]) -> list[T]:
+    """Return what each wing answers. A wing of another package that fails is left out, with a warning."""
+    found = []
+    for wing in all_wings():
+        try:
+            found.append(hook(wing))
+        except PluginError as error:
+            warn(f"left out: {error}")
+    return found

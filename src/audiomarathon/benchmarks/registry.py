@@ -12,13 +12,14 @@ from audiomarathon.benchmarks import declared
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.benchmarks.task import Task
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import SettingsError, warn
 from audiomarathon.files import named_folder
 from audiomarathon.object_reference import is_reference, object_at, raising
 from audiomarathon.plugins import flaw, guard, look_up, plugins
 from audiomarathon.records import Figure
 from audiomarathon.scoring.scorer import Scorer
-from audiomarathon.wing import all_wings
+from audiomarathon.wing import asked
+from audiomarathon.wing import built_in as built_in_wings
 
 TASKS = "audiomarathon.tasks"  # entry point groups
 BENCHMARKS = "audiomarathon.benchmarks"
@@ -30,7 +31,7 @@ OTHER = "other"
 @cache
 def built_in() -> tuple[Benchmark, ...]:
     """Return the benchmarks of the suite: AudioMarathon's own, then those of its wings."""
-    return (AUDIOMARATHON, *(each for one in all_wings() for each in one.benchmarks()))
+    return (AUDIOMARATHON, *(each for one in built_in_wings() for each in one.benchmarks()))
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
@@ -39,7 +40,13 @@ def all_benchmarks() -> tuple[Benchmark, ...]:
     The names of a plug-in's tasks must begin with its benchmark's key.
     """
     found = list(built_in())
-    for one in plugins(BENCHMARKS, Benchmark, built_in(), _flaw_of_benchmark):
+    others = asked(lambda wing: () if wing in built_in_wings() else wing.benchmarks())
+    of_wings = [each for own in others for each in own]
+    for one in of_wings:
+        if wrong := _flaw_of_benchmark(one):
+            warn(f"the benchmark {one.key} {wrong}")
+    of_wings = [one for one in of_wings if not _flaw_of_benchmark(one)]
+    for one in (*plugins(BENCHMARKS, Benchmark, found, _flaw_of_benchmark), *of_wings):
         for task in one.tasks:
             name = f"benchmark {one.key} ({task.key})"
             guard(task, Task, name)
@@ -99,8 +106,7 @@ def get_task(name: str) -> Task:
         raise SettingsError(
             f"unknown task {name[:60]!r}; separate tasks by spaces: audiomarathon run {name[:60].replace(',', ' ')}"
         )
-    of_wings = (wing.task(name) for wing in all_wings())
-    if unlisted := next(filter(None, of_wings), None) or declared.on_record(name):
+    if unlisted := next(filter(None, asked(lambda wing: wing.task(name))), None) or declared.on_record(name):
         return unlisted
     others = [task for benchmark in all_benchmarks() for task in benchmark.tasks if task.own_command]
     return look_up(name, (*all_tasks(), *others), kind="task")

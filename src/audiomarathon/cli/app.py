@@ -30,7 +30,7 @@ from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.settings import RunSettings, described, settings_fields
 from audiomarathon.version import __version__
-from audiomarathon.wing import all_wings
+from audiomarathon.wing import asked
 
 
 class CommandGroups(TyperGroup):
@@ -128,11 +128,11 @@ def _download_fense() -> None:
 models_app = group("Download checkpoints.", {"download": download})
 import_app = group(
     "Turn replies of other programs into runs.",
-    {name: one for wing in all_wings() for name, one in wing.importers().items()},
+    {name: one for own in asked(lambda wing: wing.importers()) for name, one in own.items()},
 )
 export_app = group(
     "Write runs as result files of other programs.",
-    {name: one for wing in all_wings() for name, one in wing.exporters().items()},
+    {name: one for own in asked(lambda wing: wing.exporters()) for name, one in own.items()},
 )
 OTHERS = "Other benchmarks, and their files"
 #: Every command by name, under its heading in the help.
@@ -146,8 +146,8 @@ COMMANDS: dict[str, dict[str, Command | typer.Typer]] = {
     OTHERS: {},
     "Build on it": {"new": new},
 }  # fmt: skip
-for _wing in all_wings():
-    for _heading, _own in _wing.commands().items():
+for _commands_of in asked(lambda wing: wing.commands()):
+    for _heading, _own in _commands_of.items():
         COMMANDS.setdefault(_heading, {}).update(_own)
 COMMANDS[OTHERS] |= {"import": import_app, "export": export_app}
 for _commands in COMMANDS.values():

@@ -186,7 +186,7 @@ class Resampler:
     So their interval is x · exp(±t · s / x), for the rate x and its standard error s (from the resamples, times
     √(C/(C−1))). With 8 clusters whose rates follow an exponential distribution it holds the truth in 93 % of cases, the
     expanded percentile interval in 90 %. No method holds where rare clusters have most errors, such as replies that
-    repeat themselves: see `scripts/measure_coverage.py`, and docs/report.md for its table.
+    repeat themselves: see `scripts/measure/measure_coverage.py`, and docs/report.md for its table.
 
     If all samples are right, or all wrong, no resample varies. Then use Wilson's interval with the number of clusters
     as trials (E. Wilson, J. Am. Stat. Assoc. 22, 1927), or None below three clusters.

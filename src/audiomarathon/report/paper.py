@@ -13,6 +13,7 @@ from audiomarathon.report.page_data import PageData, scores_table
 from audiomarathon.report.pictures import of_panel
 from audiomarathon.report.render import Table, csv, estimated, latex, markdown
 from audiomarathon.runs.read import Run
+from audiomarathon.wing import asked
 
 _PANEL = (170, 120)  # points per chart: four with labels are as wide as a two-column page
 _FLAT = ("reply", "finish", "error", "clip_seconds", "truncated")
@@ -20,7 +21,7 @@ _COUNTS = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes", "ne
 
 
 def write_paper(data: PageData, folder: Path) -> list[Path]:
-    """Write a PDF and a CSV per task and for the mean, `scores.md`, `scores.tex` and `records.csv`.
+    """Write a PDF and a CSV per task and for the mean, `scores.md`, `scores.tex`, wings' tables and `records.csv`.
 
     Raises
     ------
@@ -38,6 +39,8 @@ def write_paper(data: PageData, folder: Path) -> list[Path]:
     scores = replace(scores_table(data), notes=_footnotes(data))
     written.append(_write(folder / "scores.md", markdown(scores)))
     written.append(_write(folder / "scores.tex", latex(scores)))
+    for key, found in asked(lambda wing: (wing.key, wing.tables(data.runs))):
+        written += [_write(folder / f"{key}-{number}.md", markdown(one)) for number, one in enumerate(found, 1)]
     return [*written, _write(folder / "records.csv", csv(records(data)))]
 
 

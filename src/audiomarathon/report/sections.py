@@ -21,7 +21,7 @@ from audiomarathon.results.compare import LeftOut, lines_by_reason
 from audiomarathon.results.pairs import AS_BASE
 from audiomarathon.runs.read import Run
 from audiomarathon.text import counted
-from audiomarathon.wing import all_wings
+from audiomarathon.wing import asked
 
 _MOST_BARS = 100
 
@@ -57,7 +57,7 @@ def sections(data: PageData) -> list[Section]:
     replies = data.only(_replies)
     found = [
         *(_of_replies(replies) if replies.systems else []),
-        *(part for one in all_wings() for part in one.sections(data)),
+        *(part for own in asked(lambda wing: wing.sections(data)) for part in own),
     ]
     return [one for one in [*found, _machine(replies if replies.systems else data)] if one.tables or one.charts]
 

@@ -57,9 +57,10 @@ class Encoders(Wing):
         """See :meth:`Wing.tables`: scores of encoders, those of X-ARES' baselines beside the published ones."""
         from audiomarathon.wings.encoders.report.encoder_sections import score_tables
         from audiomarathon.wings.encoders.results.scores import task_scores
+        from audiomarathon.wings.encoders.xares.task import EncoderTask
 
-        scores = task_scores(runs)
-        return score_tables(scores) if scores else ()
+        own = [run for run in runs if isinstance(run.task, EncoderTask)]
+        return score_tables(task_scores(own)) if own else ()
 
 
 def _taken() -> Sequence[Named]:

@@ -1,7 +1,7 @@
 """Measure how a run scales with Ray's workers: 1 to N on this machine, against the same run in one process.
 
-  python scripts/benchmark_scaling.py                          # the embedded model, mini benchmark, CPU
-  python scripts/benchmark_scaling.py --workers 1,2,4,8 --model qwen2.5-omni --data /data/AudioMarathon --device cuda
+  python scripts/measure/benchmark_scaling.py                          # the embedded model, mini benchmark, CPU
+  python scripts/measure/benchmark_scaling.py --workers 1,2,4,8 --model qwen2.5-omni --data DATA --device cuda
 
 For each number of workers it prints the seconds until all workers have loaded their model, the seconds of the samples
 from then on, and samples a second as a ratio to the local run's. Rounds are interleaved, so that a machine that slows

@@ -1,6 +1,6 @@
 """Compare X-ARES 0.1.3 with ours: the same synthetic tars, encoder and scores, in CPU seconds of one thread.
 
-    python scripts/benchmark_xares.py --xares PYTHON [--quick] [--rounds 3] [--shapes esc50,desed,...]
+    python scripts/measure/benchmark_xares.py --xares PYTHON [--quick] [--rounds 3] [--shapes esc50,desed,...]
 
 PYTHON is the interpreter of an environment with X-ARES (docs/benchmarks.md says how to make one). Both sides read one
 `*_task.py` and one `*_encoder.py`, alternating, each in a separate process. X-ARES has another seed each round.

@@ -1,7 +1,7 @@
 """Measure what capturing attention costs: CPU seconds against one prefill, file size against whole attention maps.
 
-  python scripts/benchmark_attention.py                                # a random model of 28 layers with 28 heads
-  python scripts/benchmark_attention.py --model qwen2-audio --model-path FOLDER --seconds 30
+  python scripts/measure/benchmark_attention.py # a random model of 28 layers with 28 heads
+  python scripts/measure/benchmark_attention.py --model qwen2-audio --model-path FOLDER --seconds 30
 
 Captures and prefills alternate, and the ratio is that of their medians. Both are calls of `generate` for one token that
 share the audio tower's output.
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--model", help="a model's name; default: a random model")
     parser.add_argument("--model-path", help="its checkpoint")
     parser.add_argument(
-        "--config", default="attention", help="size of the random model (scripts/efficiency/random_models.py)"
+        "--config", default="attention", help="size of the random model (scripts/measure/efficiency/random_models.py)"
     )
     parser.add_argument("--seconds", default="30,300", help="lengths of audio, joined by commas")
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,7 +1,7 @@
 """Measure samples a second in batches on random-weight models: what pruning buys a user with a million clips.
 
-  python scripts/benchmark_throughput.py --config qwen2.5-omni-7b --device cuda
-  python scripts/benchmark_throughput.py --config scaled --durations 10 --batches 1,2,4 --new-tokens 8
+  python scripts/measure/benchmark_throughput.py --config qwen2.5-omni-7b --device cuda
+  python scripts/measure/benchmark_throughput.py --config scaled --durations 10 --batches 1,2,4 --new-tokens 8
 
 Every setting runs with growing batches until one does not fit into memory. Seconds are those of tower, LLM prefill and
 decode of one call, after an uncounted call of the same shape; clips are decoded and prepared before. `best` compares

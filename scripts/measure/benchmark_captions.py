@@ -1,6 +1,6 @@
 """Measure the cost of CIDEr-D, and its tokenizer's share.
 
-    python scripts/benchmark_captions.py [--items 1045] [--rounds 5]
+    python scripts/measure/benchmark_captions.py [--items 1045] [--rounds 5]
 
 Synthetic captions, five references an item, all texts different. Three tasks alternate with empty caches: CIDEr-D from
 raw text (tokens, n-grams, frequencies, scores), its tokenizer alone, and splitting the texts at spaces. CPU seconds are

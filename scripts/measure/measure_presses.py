@@ -2,7 +2,7 @@
 
 The counts are the column "measured" of kvpress/README.md.
 
-  python scripts/measure_presses.py
+  python scripts/measure/measure_presses.py
 
 A reply's first token comes from prefill, which no press touches: one-letter answers never change. So the model
 transcribes the mini benchmark's speech for exactly 48 tokens, and the script counts how many of them come before the

@@ -1,6 +1,6 @@
 """Measure the harness: one timed pass against the published protocol, the report on many runs, and lmms-eval.
 
-    python scripts/benchmark_harness.py [--samples 10] [--runs 50 --records 1000] [--lmms-eval PYTHON --rounds 3]
+  python scripts/measure/benchmark_harness.py [--samples 10] [--runs 50 --records 1000] [--lmms-eval PYTHON --rounds 3]
 
 1. The published protocol answers each sample in two passes: one that makes a single token, called prefill, then the
    whole generation again, and it decodes and prepares the audio for each. Ours answers in one pass and times its stages

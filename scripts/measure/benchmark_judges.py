@@ -1,6 +1,6 @@
 """Measure the cost of judging without the judges' time: summarising stored judgements, and the loop that asks.
 
-    python scripts/benchmark_judges.py [--clips 80] [--judges 3] [--rounds 3]
+    python scripts/measure/benchmark_judges.py [--clips 80] [--judges 3] [--rounds 3]
 
 1. `audiomarathon score` of a JASCO run with a judgement of every reply and anchor, against the same run without any and
    against parsing the same files. Each is a separate process; CPU seconds are compared.

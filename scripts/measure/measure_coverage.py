@@ -1,6 +1,6 @@
 """Simulate how often the 95 % intervals hold the truth, for a task and for a mean over tasks, by number of clusters.
 
-    python scripts/measure_coverage.py [--runs 2000]
+    python scripts/measure/measure_coverage.py [--runs 2000]
 
 Each run draws a synthetic task (four classes; clusters of five samples that share a skill), computes the interval with
 the project's functions, and checks whether the true figure, known from a draw of 400,000 samples, lies inside. The

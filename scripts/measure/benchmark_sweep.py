@@ -1,7 +1,7 @@
 """Measure a sweep of nine ratios (one process) against nine separate runs (nine processes).
 
-  python scripts/benchmark_sweep.py --samples 10                     # the embedded model
-  python scripts/benchmark_sweep.py --samples 3 --config scaled      # random weights (benchmark_efficiency.py)
+  python scripts/measure/benchmark_sweep.py --samples 10                     # the embedded model
+  python scripts/measure/benchmark_sweep.py --samples 3 --config scaled      # random weights (benchmark_efficiency.py)
 
 Both sides are `audiomarathon` commands on the mini benchmark (90 to 120 s of audio), measured whole: starting Python,
 loading the model, warming up every setting, and the samples. The records show where the time went: the sweep decodes

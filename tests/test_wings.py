@@ -1,0 +1,157 @@
+"""Wings: the core finds them, and knows none; a third party's wing has commands, tables and sections like ours."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from builders import a_run, finished
+from typer.testing import CliRunner
+
+from audiomarathon import wing
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.audiomarathon.tau import Tau
+from audiomarathon.benchmarks.benchmark import Benchmark
+from audiomarathon.report.page_data import PageData
+from audiomarathon.report.paper import write_paper
+from audiomarathon.report.render import Table
+from audiomarathon.report.sections import Section, sections
+from audiomarathon.results.systems import read_systems
+from audiomarathon.runs.read import Run
+from audiomarathon.wing import Commands, Wing
+
+SOURCE = Path(wing.__file__).parent
+CORE = [file for file in SOURCE.rglob("*.py") if not {"wings", "encoders", "new_templates"} & {*file.parts}]
+#: The only modules that import modules of this package by name, each from a table.
+REGISTRIES = ("__init__", "wing", "models/registry", "segment/registry", "wings/encoders/registry")
+#: These import modules that users name, or libraries of an extra.
+FOREIGN = ("object_reference", "report/charts")
+
+
+class Bird(Tau):
+    key = "birds/song"
+    aliases = ()
+
+
+class Birds(Wing):
+    """A third party's wing."""
+
+    key = "birds"
+
+    def benchmarks(self) -> Sequence[Benchmark]:
+        return (Benchmark("birds", "Which bird sings?", (Bird(),)),)
+
+    def commands(self) -> Mapping[str, Commands]:
+        return {"Birds": {"whistle": whistle}}
+
+    def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
+        return [Table(pd.DataFrame({"run": [run.key for run in runs]}), title="Songs")]
+
+    def sections(self, data: PageData) -> Sequence[Section]:
+        return [Section("birds", "What the birds sing", self.tables(data.runs))]
+
+
+class Deaf(Birds):
+    """A wing that fails."""
+
+    key = "deaf"
+
+    def commands(self) -> Mapping[str, Commands]:
+        raise RuntimeError("no ears")
+
+
+def whistle() -> None:
+    """Whistle a tune."""
+    print("tweet")  # noqa: T201
+
+
+@pytest.fixture
+def plug_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Install a wing of this file; the app, which is made on import, is made again."""
+
+    def plug(name: str) -> None:
+        entry = EntryPoint("birds", f"{__name__}:{name}", wing.GROUP)
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if group == wing.GROUP else [])
+        import_module("audiomarathon.cli.app")
+        monkeypatch.delitem(sys.modules, "audiomarathon.cli.app")
+
+    return plug
+
+
+def of_app(*arguments: str) -> Any:
+    return CliRunner().invoke(import_module("audiomarathon.cli.app").app, arguments)
+
+
+class TestThirdParty:
+    def test_its_command_stands_under_its_heading(self, plug_in: Callable[[str], None]) -> None:
+        plug_in("Birds")
+        text = of_app("--help").output
+        assert "whistle" in text[text.index("Birds:") :]
+        assert "tweet" in of_app("whistle").output
+
+    def test_its_tasks_are_tasks_like_any_other(self, plug_in: Callable[[str], None]) -> None:
+        plug_in("Birds")
+        assert get_task("birds/song").title == Tau.title
+
+    def test_its_section_is_on_the_page(self, plug_in: Callable[[str], None], tmp_path: Path) -> None:
+        finished(a_run(tmp_path, "base-0", [True] * 3))
+        plug_in("Birds")
+        assert "What the birds sing" in [one.heading for one in sections(PageData(read_systems([tmp_path])))]
+
+    def test_its_tables_are_in_the_folder_of_figures(self, plug_in: Callable[[str], None], tmp_path: Path) -> None:
+        pytest.importorskip("vl_convert")
+        finished(a_run(tmp_path / "runs", "base-0", [True] * 3), score=1.0)
+        plug_in("Birds")
+        write_paper(PageData(read_systems([tmp_path / "runs"])), tmp_path / "out")
+        assert "tau" in (tmp_path / "out" / "birds-1.md").read_text()
+
+    def test_one_that_fails_is_left_out_with_a_warning(self, plug_in: Callable[[str], None]) -> None:
+        plug_in("Deaf")
+        with pytest.warns(UserWarning, match="deaf.*no ears"):
+            text = of_app("--help").output
+        assert "whistle" not in text
+        assert "compare" in text
+
+
+def names_in(file: Path) -> Iterator[ast.AST]:
+    yield from ast.walk(ast.parse(file.read_text("utf-8")))
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(SOURCE).with_suffix("").as_posix()
+
+
+def test_only_registries_import_our_modules_by_name() -> None:
+    found = {
+        name_of(file)
+        for file in SOURCE.rglob("*.py")
+        for node in names_in(file)
+        if getattr(node, "id", getattr(node, "attr", "")) in ("import_module", "__import__")
+    }
+    assert found == {*REGISTRIES, *FOREIGN}
+
+
+@pytest.mark.parametrize("file", CORE, ids=name_of)
+def test_the_core_asks_no_kind(file: Path) -> None:
+    """A core that asked whether a task is of some kind would know its wing."""
+    kinds = [
+        name.id
+        for node in names_in(file)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"
+        for name in ast.walk(node.args[1])
+        if isinstance(name, ast.Name) and name.id.endswith(("Task", "Scorer", "Judged", "Choice", "Problem", "Encoded"))
+    ]
+    assert {*kinds} <= {"Task", "Scorer"}
+
+
+@pytest.mark.parametrize("file", [file for file in CORE if name_of(file) != "__init__"], ids=name_of)
+def test_the_core_names_no_wing(file: Path) -> None:
+    texts = [node.value for node in names_in(file) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert not [text for text in texts if "audiomarathon.wings." in text]
