@@ -143,7 +143,7 @@ class TestRows:
             a_run(tmp_path, label, [True] * 4)
         rows_of(tmp_path)
         read_status([tmp_path])
-        assert searched == ["audiomarathon.benchmarks", "audiomarathon.tasks", "audiomarathon.methods"]
+        assert searched == [f"audiomarathon.{kind}" for kind in ("wings", "benchmarks", "tasks", "methods")]
 
     def test_of_a_task_are_the_same_whatever_stands_beside_it(self, tmp_path: Path) -> None:
         for task in ("desed", "tau"):

@@ -815,7 +815,7 @@ def test_two_tasks_ship_and_are_found_by_their_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no MMAR-meta\.jsonl under .*github\.com/ddlBoJack/MMAR, .*BoJack/MMAR"):
         get_task("mmar").find(tmp_path)
     assert "not tried on the real one" in task.source
-    shipped = files("audiomarathon.benchmarks.lalm_bench") / "texts"
+    shipped = files("audiomarathon.wings.lalm") / "texts"
     assert {"mmar.toml", "mmau_mini.toml"} <= {one.name for one in shipped.iterdir()}
 
 

@@ -14,9 +14,9 @@ import torch
 import transformers
 from conftest import call
 
-from audiomarathon import encoders
 from audiomarathon.encoders import check_audio_encoder, check_encoder, from_module, load_encoder
 from audiomarathon.errors import AudioMarathonError, EncoderError
+from audiomarathon.wings.encoders.check import Checked
 from audiomarathon.wings.encoders.registry import EncoderSpec
 
 CONTROLS = ("logmel", "random", "length-loudness", "noise")
@@ -288,7 +288,7 @@ def test_each_finding(name: str) -> None:
 
 
 def test_a_sound_encoder_has_no_findings_and_long_is_heard() -> None:
-    assert check_encoder(FrameEncoder()) == encoders.check.Checked()
+    assert check_encoder(FrameEncoder()) == Checked()
     assert check_audio_encoder(FrameEncoder())
     tired = variant(lambda features, audio: features / (audio.shape[-1] < 100 * 16000))
     assert check_encoder(tired).findings == ()
@@ -346,10 +346,12 @@ def test_identity_changes_with_all_that_changes_embeddings(some: Path) -> None:
     seen = [plain, load_encoder(str(some), {"layer": "1"}).identity]
     some.write_text(SOURCE.replace("ones_", "zeros_"))
     seen.append(load_encoder(str(some)).identity)
-    some.write_text(SOURCE + "#")
+    some.write_text(SOURCE + "MORE = 1")
     seen.append(load_encoder(str(some)).identity)
-    (some.parent / "helper.py").write_text(HELPER + "#")
+    (some.parent / "helper.py").write_text(HELPER + "MORE = 1")
     seen.append(load_encoder(str(some)).identity)
+    (some.parent / "helper.py").write_text(f'"""Helps."""\n{HELPER}MORE = 1  # more')
+    assert load_encoder(str(some)).identity == seen[-1]  # only a docstring and a comment are new
     assert len({str(identity) for identity in seen}) == len(seen)
     one, other = FrameEncoder(), FrameEncoder()
     assert from_module(one).identity == from_module(other).identity
@@ -500,5 +502,5 @@ def test_weights_in_plain_attributes_are_part_of_the_identity() -> None:
         lambda value: [linear(value)],
         lambda value: {"a": (torch.tensor([value]),)},
     ):
-        first, same, other = (encoders.from_module(HoldingEncoder(hold(value))).identity for value in (1.0, 1.0, 2.0))
+        first, same, other = (from_module(HoldingEncoder(hold(value))).identity for value in (1.0, 1.0, 2.0))
         assert first == same != other

@@ -40,7 +40,7 @@ def test_each_applies_once_changes_code_and_names_tests() -> None:
         assert fault.tests, fault.name
         assert all((ROOT / test).is_file() for test in fault.tests), fault.name
     rooms = {fault.file.partition("/")[0] for fault in faults}
-    assert {"models", "compression", "engine", "runs", "scoring", "metrics", "judges", "probing", "results"} <= rooms
+    assert {"models", "compression", "engine", "runs", "scoring", "metrics", "judges", "wings", "results"} <= rooms
 
 
 def test_a_fault_that_no_longer_applies_is_named(tmp_path: Path) -> None:

@@ -197,8 +197,8 @@ def test_the_wheel_ships_the_embedded_checkpoint(wheel: zipfile.ZipFile) -> None
 
 
 def test_the_wheel_ships_the_texts_that_judges_are_asked(wheel: zipfile.ZipFile) -> None:
-    names = {f"audiomarathon/benchmarks/jasco/texts/{name}.txt" for name in ("judge_v1", "judge_v2", "second_question")}
-    names.add("audiomarathon/benchmarks/lalm_bench/texts/open_ended.txt")
+    names = {f"audiomarathon/wings/jasco/texts/{name}.txt" for name in ("judge_v1", "judge_v2", "second_question")}
+    names.add("audiomarathon/benchmarks/questions/texts/open_ended.txt")
     assert names <= set(wheel.namelist())
 
 

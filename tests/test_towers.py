@@ -424,7 +424,7 @@ def test_compare_sets_a_models_runs_beside_each_other_and_no_probe(
     done = CliRunner().invoke(app, ["compare", str(tmp_path), "-o", str(tmp_path / "out.json")])
     found = json.loads((tmp_path / "out.json").read_text())
     assert (done.exit_code, found["reference"], found["left_out"]) == (0, "base-0", [])
-    assert "left out 1 probes of encoders; compare by: audiomarathon encoder compare" in found["notes"]
+    assert "left out 1 run of tasks with commands of their own; see audiomarathon encoder --help" in found["notes"]
 
 
 def test_a_curve_names_the_layers_and_the_score_of_guessing() -> None:

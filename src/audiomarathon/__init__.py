@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _LAZY = dict.fromkeys(("compare_runs", "load_runs", "write_report"), "report.notebook") | {
-    "check_audio_encoder": "encoders.check",
+    "check_audio_encoder": "encoders",
     "run_task": "cli.app",
 }
 """For each function that is imported only at its first use, the module that defines it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 import unicodedata
@@ -95,3 +96,8 @@ def nearly(name: str, known: Sequence[str]) -> list[str]:
     """Return the known names that are one typo away from `name`, or begin with it (`TAU_DATA_PATH` for `TAU_DATA`)."""
     close = difflib.get_close_matches(name, known, n=len(known), cutoff=1 - 1.01 / max(6, len(name)))
     return [*close, *(one for one in known if "_" in name and one.startswith(f"{name}_"))]
+
+
+def utc_name() -> str:
+    """Return the current time in UTC as a name: 20260131_235959."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d_%H%M%S}"

@@ -6,7 +6,6 @@ are stored, the "reduced" attention; it takes 1 MB.
 
 from __future__ import annotations
 
-import datetime
 import io
 import json
 from collections.abc import Mapping
@@ -223,8 +222,3 @@ def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings)
         if layers and row["full"] >= bool(settings.attn_full) and same(row.get("clips"), clips.get(id_)):
             found.add(id_)
     return found
-
-
-def utc_name() -> str:
-    """Return the current time in UTC, by which LALM Bench names captured attention by default."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d_%H%M%S}"

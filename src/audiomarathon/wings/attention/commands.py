@@ -16,8 +16,8 @@ from audiomarathon.cli.run import evaluate
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import file_name
 from audiomarathon.models.registry import all_models
-from audiomarathon.runs.attention import utc_name
 from audiomarathon.settings import RunSettings, own_settings
+from audiomarathon.text import utc_name
 
 
 @with_settings(but=("save_attn",), read=partial(RunSettings.read, save_attn=True))

@@ -253,6 +253,7 @@ def compare(
     from audiomarathon.runs.read import read_runs
     from audiomarathon.wings.encoders.report.tower_sections import standing_chart, standing_table
     from audiomarathon.wings.encoders.results.towers import standings
+    from audiomarathon.wings.encoders.xares.task import EncoderTask
 
     found = read_runs(runs)
     if standing := standings(found):

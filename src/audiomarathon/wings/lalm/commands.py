@@ -38,8 +38,8 @@ from audiomarathon.cli.output import say, show
 from audiomarathon.errors import ANY_ERROR, AudioMarathonError, DataError, RecordError, SettingsError
 from audiomarathon.files import file_name, link, read_plain, write_bytes, write_json, write_text, writing
 from audiomarathon.models.registry import get_model
-from audiomarathon.runs.attention import utc_name
 from audiomarathon.settings import RunSettings
+from audiomarathon.text import utc_name
 from audiomarathon.version import __version__
 from audiomarathon.wing import all_wings
 
