@@ -97,7 +97,7 @@ def test_the_table_of_tasks_agrees_with_the_release() -> None:
 
 
 def test_no_model_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="asvspoof2015 has a command of its own; .* encoder run"):
+    with pytest.raises(SettingsError, match=r"asvspoof2015 has a command of its own; .* encoder run"):
         load_task(TASKS[0], RunSettings.read({}, data=str(tmp_path)), print)
     assert get_task("xares/asvspoof2015") is TASKS[0]
     assert TASKS[0] not in all_tasks()
