@@ -23,17 +23,24 @@ DOMAINS = ("speech", "environment", "music")
 
 
 #: The classes of tasks, by their name in tasks.toml.
-KINDS = {
+KINDS: Mapping[str, type[EncoderTask]] = {
     "labels": EncoderTask,
     "captioned": CaptionedTask,
     "framed": FramedTask,
     "graded": GradedTask,
     "spoken": SpokenTask,
 }
-_RULES: Mapping[str, LabelRule] = {
-    "gender()": lambda meta: "M" if meta["gender"] == "M" else "F",
-    "broadcast()": lambda meta: str(int(meta["broadcasting"])),
-}
+
+
+def _gender(meta: Any) -> str:
+    return "M" if meta["gender"] == "M" else "F"
+
+
+def _broadcast(meta: Any) -> str:
+    return str(int(meta["broadcasting"]))
+
+
+_RULES: Mapping[str, LabelRule] = {"gender()": _gender, "broadcast()": _broadcast}
 
 
 def _task(name: str, facts: dict[str, Any]) -> EncoderTask:
@@ -42,7 +49,7 @@ def _task(name: str, facts: dict[str, Any]) -> EncoderTask:
     splits, folds, tars = facts.pop("splits", ""), facts.pop("folds", []), facts.pop("tars", "")
     by_split = dict(zip(("train", "valid", "test"), (f"{one}*.tar" for one in splits.split()), strict=False))
     recipe = {one.name: facts.pop(one.name) for one in fields(Recipe) if one.name in facts}
-    own = {fact: tuple(value) if isinstance(value, list) else value for fact, value in facts.items()}
+    own: dict[str, Any] = {fact: tuple(value) if isinstance(value, list) else value for fact, value in facts.items()}
     own |= {"unreleased": frozenset(own["unreleased"])} if "unreleased" in own else {}
     return KINDS[own.pop("kind", "labels")](
         key=f"xares/{name}",
