@@ -179,10 +179,9 @@ def batched_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) ->
         return [], OTHER_AUDIO
     if _sharing(run) != _sharing(base):
         return [], SHARED
-    if together := [pair for pair in measured if pair[0].session == pair[1].session]:
-        return together, ""
-    why = other_session(run, base)
-    return [] if why else measured, why
+    together = [pair for pair in measured if pair[0].session == pair[1].session]
+    why = "" if together else other_session(run, base)
+    return (together or measured) if not why else [], why
 
 
 def other_session(run: Run, base: Run) -> str:
