@@ -21,6 +21,7 @@ from builders import (
     as_control,
     changed,
     changed_records,
+    finished,
 )
 from rich.console import Console
 from rich.padding import Padding
@@ -30,15 +31,16 @@ from audiomarathon.cli.app import app
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import Pair, PairedResult
 from audiomarathon.report.comparison_text import answer, notes, ranked
+from audiomarathon.report.curves import read_panels
 from audiomarathon.report.render import for_width, rich_table
 from audiomarathon.report.tables import comparison, comparison_row
-from audiomarathon.results.beside import ACROSS
+from audiomarathon.results.beside import ACROSS, base_among
 from audiomarathon.results.best import Ranking, ranking_of
 from audiomarathon.results.compare import Compared, Comparison, compare, is_clear, lines_by_reason
-from audiomarathon.results.pairs import Pairs, speed_up
+from audiomarathon.results.pairs import ONE_GRAPH, Pairs, speed_up
 from audiomarathon.results.savings import savings
 from audiomarathon.results.status import read_status
-from audiomarathon.results.systems import control_of, find_reference, missing_controls, read_systems
+from audiomarathon.results.systems import base_of, control_of, find_reference, missing_controls, read_systems
 from audiomarathon.runs.read import Run
 
 
@@ -300,6 +302,8 @@ class TestTimes:
         assert (row.throughput is not None) == shown
         cell = "2 a second against 1, batches of 8, base's of 4"
         assert (comparison_row(row).get("throughput_speedup_said") == cell) == shown
+        why = f"no samples a second for dart-0.5-layer2 in tau: {ONE_GRAPH}"
+        assert (why in notes(compared(tmp_path), {})) != shown
 
     def test_decode_as_a_graph_is_not_compared_with_eager_decode(self, tmp_path: Path) -> None:
         """Such as that of a press of another library, or after a graph was given up."""
@@ -537,10 +541,38 @@ class TestNames:
         row = rows_of(tmp_path)["tau", "base-0 [silence]"]
         assert (row.samples, row.mcnemar, row.untimed) == (4, 0.5, "times of different audio")
 
+    def test_decode_as_a_graph_stands_beside_eager_decode(self, tmp_path: Path) -> None:
+        """Each setting of a folder is compared with base, and has a name of its own."""
+        for how, more in (("graph", {"decode": "graph"}), ("eager", {})):
+            for label in ("base-0", "dart-0.5-layer2"):
+                setup = {"decode_setup": 0.04} if more else {}
+                folder = a_run(tmp_path / how, label, [True] * 4, **more)
+                changed_records(finished(folder), forced_decode={"per_token": 0.1, **setup})
+        systems = read_systems([tmp_path])
+        names = {one.name(with_checkpoint=False): one for one in systems}
+        assert {*names} == {"base-0", "dart-0.5-layer2", "base-0 as a graph", "dart-0.5-layer2 as a graph"}
+        assert base_of(names["dart-0.5-layer2 as a graph"], systems) is names["base-0 as a graph"]
+        run, base = (names[f"{label} as a graph"].runs["tau"] for label in ("dart-0.5-layer2", "base-0"))
+        assert base_among(run, [names["base-0"].runs["tau"], base]) is base
+        rows = rows_of(tmp_path)
+        assert rows["tau", "dart-0.5-layer2 as a graph"].score == 1
+        timed = {name: bool(row.speed_ups["decode_per_token"]) for (scope, name), row in rows.items() if scope == "tau"}
+        assert timed == {"dart-0.5-layer2": True, "base-0 as a graph": False, "dart-0.5-layer2 as a graph": False}
+        (panel,) = read_panels([tmp_path])
+        assert {(one.method, one.conditions) for one in panel.settings} == {
+            (method, conditions) for method in ("base", "dart") for conditions in ("", "as a graph")
+        }
+
+    def test_a_method_that_stays_eager_has_the_base_of_its_sweep(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 4, decode="graph")
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
+        one, other = read_systems([tmp_path])
+        assert (base_of(other, [one, other]), one.marks) == (one, ())
+
     def test_twice_the_same_says_in_what_they_differ_all_the_same(self, tmp_path: Path) -> None:
         a_run(tmp_path / "one", "base-0", [True] * 4)
         a_run(tmp_path / "two", "base-0", [True] * 4, device="other")
-        with pytest.raises(RecordError, match="their device differ"):
+        with pytest.raises(RecordError, match="the two differ in device"):
             read_systems([tmp_path])
 
 

@@ -19,7 +19,6 @@ from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.certificate import usual_seconds
 from audiomarathon.certify.method_checks import dropping
 from audiomarathon.certify.oracles import Hidden
-from audiomarathon.compression.layers import cached, source_of, window_of
 from audiomarathon.compression.method import Base, kept_count
 from audiomarathon.compression.pruners.dart import Dart
 from audiomarathon.compression.pruners.fast_v import FastV
@@ -31,6 +30,7 @@ from audiomarathon.costs.config_facts import model_facts
 from audiomarathon.costs.flops import count_cost
 from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.models.gemma3n import Gemma3n
+from audiomarathon.models.layers import cached, source_of, window_of
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 

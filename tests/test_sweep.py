@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 from pathlib import Path
@@ -21,6 +22,7 @@ from audiomarathon.engine import sweep as sweep_module
 from audiomarathon.engine.sweep import grid, parse_ratios
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+from audiomarathon.results.pairs import ONE_GRAPH
 
 CONFIGS = Path(__file__).parent.parent / "docs" / "configs"
 
@@ -202,6 +204,12 @@ class TestSweep:
         _code, out, _err = command("gtzan", "--methods", "frame:0.5", "--no-timing")
         for text in (out, Path("results/summary.txt").read_text()):
             assert "no speed-ups for frame-0.5-layer2 in gtzan: untimed runs" in " ".join(text.split())
+
+    def test_says_why_samples_a_second_are_missing(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+        ways = itertools.cycle([True, False])
+        monkeypatch.setattr("audiomarathon.results.pairs._as_graph", lambda _record: next(ways))
+        _code, out, _err = command("gtzan", "--methods", "frame:0.5", "--no-timing", "--batch-size", 2)
+        assert f"no samples a second for frame-0.5-layer2 in gtzan: {ONE_GRAPH}" in " ".join(out.split())
 
     def test_goes_on_where_it_stopped(self, command) -> None:
         arguments = ("gtzan", "--methods", "frame", "--ratios", "0.5")

@@ -16,7 +16,6 @@ from transformers.utils import logging as transformers_logging
 from audiomarathon.certify import method_checks, model_checks, timing_checks
 from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.check_result import Finding
-from audiomarathon.compression.layers import attention_windows
 from audiomarathon.compression.method import Method
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.registry import all_methods
@@ -26,6 +25,7 @@ from audiomarathon.engine.environment import environment
 from audiomarathon.engine.stamp import FAIL, PASS, about, place
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.files import write_json
+from audiomarathon.models.layers import attention_windows
 from audiomarathon.version import __version__
 
 _SECONDS = 30.0

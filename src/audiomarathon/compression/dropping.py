@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from audiomarathon.compression.layers import source_of, window_of
+from audiomarathon.models.layers import source_of, window_of
 from audiomarathon.models.merge import Merge
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from audiomarathon.compression.layers import has_windows
 from audiomarathon.compression.method import STATES_DROPPED_BY, Method, kept_count
 from audiomarathon.errors import MethodError
+from audiomarathon.models.layers import has_windows
 from audiomarathon.models.trace import Trace
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from audiomarathon.compression.layers import cached, has_windows, source_of, window_of
 from audiomarathon.compression.method import STATES_DROPPED_BY, Method, kept_count, plain
 from audiomarathon.errors import MethodError
+from audiomarathon.models.layers import cached, has_windows, source_of, window_of
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.trace import Trace
 

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from audiomarathon import models
-from audiomarathon.compression.layers import attention_windows, source_of
 from audiomarathon.costs.cost import Cost
 from audiomarathon.errors import ModelError, WeightsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.checkpoint import header_of, is_ignored
+from audiomarathon.models.layers import attention_windows, source_of
 from audiomarathon.models.loading import loading
 from audiomarathon.models.registry import all_models
 

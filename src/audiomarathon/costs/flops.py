@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from audiomarathon.compression.composed import Composed
-from audiomarathon.compression.layers import attention_windows
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.costs.cost import Cost, Drops
+from audiomarathon.models.layers import attention_windows
 from audiomarathon.models.prompt import Prompt
 
 if TYPE_CHECKING:

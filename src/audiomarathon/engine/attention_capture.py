@@ -23,7 +23,6 @@ import torch
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.attention import Attention as Given
 from audiomarathon.compression.attention import attention_watched
-from audiomarathon.compression.layers import window_of
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.encoder_cache import encoder_shared
@@ -32,6 +31,7 @@ from audiomarathon.files import append_line, file_name, writing
 from audiomarathon.fingerprint import same
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
+from audiomarathon.models.layers import window_of
 from audiomarathon.models.prompt import Inputs, Prompt, by_clip
 from audiomarathon.models.trace import Trace
 from audiomarathon.runs.attention import BLOCKS, FOLDER, INDEX, ROWS, TOP, WHOLE, Attention, captured, index_of

@@ -306,15 +306,33 @@ class AudioLM:
             return self.eager_because
         if type(self).call is not AudioLM.call:
             return "its family generates in its own way"
-        config: Any = self.decoder.config
-        kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * bool(
-            getattr(config, "sliding_window", 0)
-        )
-        if "sliding_attention" in kinds:
-            return "it has layers with sliding windows"
-        if (kind := getattr(self.decoder.rotary_emb, "rope_type", "default")) not in self.rotations:
-            return f"its rotary embedding ({kind}) depends on the length of the whole sequence"
+        kind = getattr(self.decoder.rotary_emb, "rope_type", "default")
+        if unfit := {*(kind.values() if isinstance(kind, dict) else [kind])} - {*self.rotations}:
+            return f"its rotary embedding ({', '.join(sorted(unfit))}) depends on the length of the whole sequence"
         return "" if one_device(self) else "it is not on one CPU or one CUDA GPU"
+
+    @property
+    def rotary_kinds(self) -> Sequence[tuple[Any, ...]]:
+        """The rotary embedding's arguments after the positions, one item for each of the decoder's calls in a step."""
+        return [()]
+
+    def step(self, token: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
+        """Return the raw logits after one more token of each sample, shape (B, 1, vocabulary), for a static step.
+
+        Parameters
+        ----------
+        token
+            Shape (B, 1).
+        given
+            The decoder's other arguments.
+        """
+        states = self.decoder(inputs_embeds=self.decoder.embed_tokens(token), **given)  # type: ignore[operator]
+        logits: torch.Tensor = self.lm_head(states.last_hidden_state)
+        return logits
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Return a context manager for static steps: what a family must change, so that no Python runs in a replay."""
+        return nullcontext()
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return a context manager to wrap a `generate` call, for what a family must change; by default, none."""

@@ -6,8 +6,10 @@ vision tower needs timm and torchvision; we leave it out, since no task has pict
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +27,7 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import audio_only, windows
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _WINDOW = 480000  # samples: 30 s
@@ -47,13 +50,29 @@ class _NoVision(PreTrainedModel):  # type: ignore[misc]
 AutoModel.register(_NoVisionConfig, _NoVision)
 
 
+@cache
+def _factor(sparsity: float, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Return how many standard deviations above the mean the cutoff is below which lies the share `sparsity`.
+
+    Computed on the device, as the model does: another device may round the last bit in another way.
+    """
+    factor: torch.Tensor = torch.distributions.Normal(0, 1).icdf(torch.tensor(sparsity, device=device))  # type: ignore[no-untyped-call]
+    return factor.to(dtype)
+
+
+def _sparse(factor: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """Do what the model's `_gaussian_topk` does, with a factor that exists already."""
+    spread = inputs.std(dim=-1, keepdim=True, unbiased=False)
+    return torch.relu(inputs - (inputs.mean(dim=-1, keepdim=True) + spread * factor))
+
+
 class Gemma3n(AudioLM):
     """Gemma 3n E2B and E4B on whole clips, window by window."""
 
     title: ClassVar[str] = "Gemma 3n"
     architecture: ClassVar[Any] = Gemma3nForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("gemma3n",)
-    eager_because = "its layers make tensors from Python numbers, and its windows count positions"
+    eager_because = ""
     feature_extractor_class: ClassVar[Any] = Gemma3nAudioFeatureExtractor
     encoder_window_seconds: ClassVar[float] = 30.0
     tower_list = "conformer"
@@ -85,6 +104,27 @@ class Gemma3n(AudioLM):
         The rotation differs between sliding-window and full layers. Use that of the first layer.
         """
         return positions, self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
+
+    @property
+    def rotary_kinds(self) -> Sequence[tuple[Any, ...]]:
+        """Sliding-window and full layers; see :attr:`AudioLM.rotary_kinds`."""
+        return [(kind,) for kind in self.decoder.rotary_emb.layer_types]  # type: ignore[union-attr]
+
+    def step(self, token: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
+        """Call the whole model: it makes the per-layer inputs, and bounds the logits; see :meth:`AudioLM.step`."""
+        logits: torch.Tensor = self.model(input_ids=token, **given).logits
+        return logits
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Make the cutoffs of the sparse layers once: a graph cannot copy numbers of Python to the GPU."""
+        with ExitStack() as stack:
+            for layer in self.decoder_layers:
+                mlp: Any = layer.mlp
+                if mlp.activation_sparsity:
+                    factor = _factor(mlp.activation_sparsity, self.device, self.model.dtype)
+                    stack.enter_context(patched_attribute(mlp, "_gaussian_topk", partial(_sparse, factor)))
+            yield
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """Turn prompts into a batch, and count each sample's window padding; see :meth:`AudioLM.prepare`."""

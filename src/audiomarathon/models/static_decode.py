@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from audiomarathon.errors import warn
 from audiomarathon.models.kernels import products
+from audiomarathon.models.layers import source_of, window_of
 from audiomarathon.models.loading import patched_attribute
 from audiomarathon.settings import EAGER, GRAPH
 
@@ -69,13 +70,30 @@ class PositionProbe:
 
 @dataclass
 class _Layer:
-    """A layer's entries: the prompt's, shape (B, Hkv, S, d), which of them are hidden (None: none), and new ones."""
+    """A layer's entries: the prompt's, shape (B, Hkv, S, d), which of them are hidden (None: none), and new ones.
+
+    `window` is how many positions a sliding window spans; 0 without one.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
     hidden: torch.Tensor | None
+    window: int
     new_keys: torch.Tensor
     new_values: torch.Tensor
+
+
+@dataclass
+class _Sliding:
+    """What a sliding window hides of the prompt, for all layers that are equal in this.
+
+    `places` (B, 1, 1, S) says where each entry was in the prompt, from −1 at its end down, whatever was dropped between
+    them; fillers are further back than any window. `hidden` is of the same shape, and each step writes it.
+    """
+
+    window: int
+    places: torch.Tensor
+    hidden: torch.Tensor
 
 
 class _PassedOn:
@@ -101,14 +119,14 @@ class _Step:
     def __init__(
         self,
         lm: Any,
-        cache: Any,
-        entries: Sequence[Sequence[int]],
+        layers: Sequence[_Layer],
+        sliding: Sequence[_Sliding],
         last: torch.Tensor,
         first: torch.Tensor,
         ends: Sequence[int],
     ) -> None:
-        self.lm, self.last, device = lm, last, first.device
-        self.layers = _layers(cache, entries)
+        self.lm, self.last, self.layers, self.sliding, device = lm, last, layers, sliding, first.device
+        self._sources = [source_of(lm.decoder.config, index) for index in range(len(lm.decoder_layers))]
         self._rotate = lm.decoder.rotary_emb.forward  # called directly, so that hooks do not run
         self.token, self.at = first[:, None].clone(), torch.zeros(1, dtype=torch.long, device=device)
         self.ends = torch.tensor(ends, dtype=torch.long, device=device)
@@ -136,17 +154,23 @@ class _Step:
         self.highest = torch.cat([self.highest, self.highest.new_zeros(BLOCK, len(self.token))])
         self.room += BLOCK
         self.places = torch.arange(self.room, device=self.at.device)
-        self.later = torch.zeros(self.room, dtype=torch.bool, device=self.at.device)
+        hidden = torch.zeros(self.room, dtype=torch.bool, device=self.at.device)
+        self.unseen = {layer.window: hidden.clone() for layer in self.layers}
         like = torch.empty(0, dtype=self.lm.model.dtype, device=self.at.device)
         positions = self._given["position_ids"] + 1 + self.places
-        self.table: tuple[torch.Tensor, ...] = self._rotate(like, positions)
+        self.tables: dict[Any, tuple[torch.Tensor, ...]] = {
+            kind: self._rotate(like, positions, *kind) for kind in self.lm.rotary_kinds
+        }
 
     def __call__(self) -> None:
         """Run the step once."""
-        torch.gt(self.places, self.at, out=self.later)
-        states = self.lm.decoder.embed_tokens(self.token)
-        output = self.lm.decoder(inputs_embeds=states, **self._given)
-        logits = self.lm.lm_head(output.last_hidden_state)[:, -1].float()
+        for window, unseen in self.unseen.items():
+            torch.gt(self.places, self.at, out=unseen)
+            if window:
+                unseen.logical_or_(self.places <= self.at - window)
+        for one in self.sliding:
+            torch.le(one.places, self.at - one.window, out=one.hidden)
+        logits = self.lm.step(self.token, self._given)[:, -1].float()
         token = torch.where(self.done, self.pad, logits.argmax(-1))
         self.done.logical_or_(self._ended(token))
         self.all_done.copy_(self.done.all())
@@ -166,6 +190,7 @@ class _Step:
         with ExitStack() as stack:
             stack.callback(lambda: _ATTEND.pop(name, None) if before is None else _ATTEND.update({name: before}))
             stack.enter_context(patched_attribute(self.lm.decoder.rotary_emb, "forward", self._rotation))
+            stack.enter_context(self.lm.stepping())
             _ATTEND[name] = self.attend
             yield
 
@@ -181,24 +206,28 @@ class _Step:
     ) -> tuple[torch.Tensor, None]:
         """Store the new entries of a layer; then attend to the visible ones, whose scores share one softmax.
 
-        `query` has shape (B, H, 1, d), `key` and `value` (B, Hkv, 1, d); the result (B, 1, H, d).
+        `query` has shape (B, H, 1, d), `key` and `value` (B, Hkv, 1, d); the result (B, 1, H, d). A layer that uses an
+        earlier layer's keys and values has no entries of its own.
         """
-        layer = self.layers[module.layer_idx]  # type: ignore[index]
-        layer.new_keys.index_copy_(2, self.at, key)
-        layer.new_values.index_copy_(2, self.at, value)
+        index: int = module.layer_idx  # type: ignore[assignment]
+        layer = self.layers[source := self._sources[index]]
+        if source == index:
+            layer.new_keys.index_copy_(2, self.at, key)
+            layer.new_values.index_copy_(2, self.at, value)
         batch, heads, _one, size = query.shape
         rows = query.reshape(batch, key.shape[1], -1, size)  # queries that share a key head
         scale = size**-0.5 if scaling is None else scaling
         old, new = (products(rows, part, scale) for part in (layer.keys, layer.new_keys))
         if layer.hidden is not None:
             old = old.masked_fill(layer.hidden, -torch.inf)
-        weights = torch.cat([old, new.masked_fill(self.later, -torch.inf)], dim=-1).softmax(-1).to(value.dtype)
+        new = new.masked_fill(self.unseen[layer.window], -torch.inf)
+        weights = torch.cat([old, new], dim=-1).softmax(-1).to(value.dtype)
         of_old, of_new = torch.split(weights, [old.shape[-1], new.shape[-1]], dim=-1)
         summed = products(of_old, layer.values.mT) + products(of_new, layer.new_values.mT)
         return summed.to(query.dtype).reshape(batch, 1, heads, size), None
 
-    def _rotation(self, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor, ...]:
-        return tuple(part.index_select(-2, self.at) for part in self.table)
+    def _rotation(self, _like: Any, position_ids: Any, *kind: Any) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+        return tuple(part.index_select(-2, self.at) for part in self.tables[kind])
 
     def _ended(self, token: torch.Tensor) -> torch.Tensor:
         return (token[:, None] == self.ends).any(-1)
@@ -213,27 +242,48 @@ class _Step:
             part.copy_(before)
 
 
-def _layers(cache: Any, entries: Sequence[Sequence[int]]) -> list[_Layer]:
-    """Return the layers' entries after prefill; `entries` has each sample's number of them by layer, without fillers.
+def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> tuple[list[_Layer], list[_Sliding]]:
+    """Return the layers' entries after prefill, and what their sliding windows hide.
 
-    Fillers and padding are on the left. A layer whose heads hold different numbers pads them itself (`by_head`).
+    Fillers and padding are on the left. A layer whose heads hold different numbers pads them itself (`by_head`). A
+    layer with a window caches only what the first step sees.
     """
+    entries = (
+        trace.entries or trace.row_lengths or [(count,) * len(lm.decoder_layers) for count in inputs.prompt_tokens]
+    )
     layers = []
     hiding: dict[tuple[int, ...], torch.Tensor | None] = {}  # equal layers share one mask
-    for own, stored in zip(zip(*entries, strict=True), cache.layers, strict=True):
+    sliding: list[_Sliding] = []
+    config = lm.decoder.config
+    for index, stored in enumerate(cache.layers):
+        if source_of(config, index) != index:
+            continue  # the last layers, which have no entries of their own
+        own, window = [row[index] for row in entries], window_of(config, index) or 0
         if hasattr(stored, "by_head"):
             keys, values, real = stored.by_head()
             hidden = ~real[:, :, None]
         else:
             keys, values, width = stored.keys, stored.values, stored.keys.shape[2]
-            if (fact := (width, *own)) not in hiding:
+            if (fact := (window, width, *own)) not in hiding:
                 begins = torch.tensor([width - count for count in own], device=keys.device)[:, None, None, None]
-                places = torch.arange(width, device=keys.device)
-                hiding[fact] = places < begins if min(own) < width else None
+                filler = torch.arange(width, device=keys.device) < begins
+                hiding[fact] = filler if window or min(own) < width else None
+                if window:
+                    sliding.append(_Sliding(window, _places(inputs, trace, index, filler), filler))
             hidden = hiding[fact]
         none = keys[:, :, :0]
-        layers.append(_Layer(keys, values, hidden, none, none))
-    return layers
+        layers.append(_Layer(keys, values, hidden, window, none, none))
+    return layers, sliding
+
+
+def _places(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
+    """Return where a layer's entries were in the prompt, as :class:`_Sliding` holds it."""
+    width, prompt = filler.shape[-1], inputs.audio_mask.shape[1]
+    places = torch.arange(-width, 0, device=filler.device).expand(filler.shape)
+    if trace.positions is not None:
+        rows = [(trace.positions(index, row)[-width:] - prompt).to(filler.device) for row in range(len(filler))]
+        places = torch.stack([nn.functional.pad(row, (width - len(row), 0)) for row in rows])[:, None, None]
+    return places.masked_fill(filler, torch.iinfo(torch.long).min)
 
 
 @dataclass
@@ -282,8 +332,7 @@ def decode(
     for handle in trace.decode_hooks:
         handle.remove()
     begin = lm.clock.mark()
-    entries = trace.entries or trace.row_lengths or [(count,) * len(cache.layers) for count in inputs.prompt_tokens]
-    step = _Step(lm, cache, entries, last, first, ends)
+    step = _Step(lm, *_layers(lm, inputs, trace, cache), last, first, ends)
     done = Decoded(step.tokens, step.highest, [], begin)
     watch, taken, wanted = _EndWatch(first.device), 0, steps if not ends or not bool(step.all_done) else 0
     with step.in_place():

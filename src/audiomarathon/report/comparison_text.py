@@ -39,6 +39,10 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
             f"{what} for {line}"
             for line in lines_by_reason(LeftOut(row.side, row.scope, row.untimed) for row in without)
         ]
+    lines += [
+        f"no samples a second for {line}"
+        for line in lines_by_reason(LeftOut(row.side, row.scope, row.unbatched) for row in of_tasks if row.unbatched)
+    ]
     partly = [row for row in of_tasks if 0 < row.timed < row.samples]
     lines += [f"{row.side} in {row.scope}: speed-ups use {row.timed} of the {row.samples} samples" for row in partly]
     lines += lines_by_reason(

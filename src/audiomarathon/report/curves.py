@@ -12,7 +12,7 @@ from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
 from audiomarathon.report.styles import line_of, method_and_ratio
-from audiomarathon.results.beside import ACROSS, apart, base_among, is_base, timed_sessions
+from audiomarathon.results.beside import ACROSS, apart, as_graph, base_among, is_base, timed_sessions
 from audiomarathon.results.pairs import Pairs, ideal_of, speed_up
 from audiomarathon.results.savings import kv_bytes
 from audiomarathon.results.scopes import OVERALL, scopes_of
@@ -136,7 +136,8 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     first = max(bases or runs, key=lambda one: sum(not apart(run, one) for run in runs))
     seen: dict[tuple[str, str], Run] = {}
     for run in runs:
-        if (known := seen.setdefault((run.method, apart(run, first)), run)) is not run:
+        under = ", ".join(filter(None, [apart(run, first), as_graph(run, runs)]))
+        if (known := seen.setdefault((run.method, under), run)) is not run:
             raise twice(run, known)
     identities = [run.identity for run in runs]
     sessions = timed_sessions([first] if bases else runs)

@@ -290,7 +290,8 @@ class PageData:
         if row.samples != n:
             kept["difference_said"] = ", ".join(filter(None, [kept["difference_said"], f"n {row.samples}"]))
         busy = {"busy": True} if row.busy else {}
-        return {**kept, **busy, "shared": row.samples, "timed": timed, "untimed": row.untimed, "across": row.across}
+        whys = {"untimed": row.untimed, "unbatched": row.unbatched}
+        return {**kept, **busy, **whys, "shared": row.samples, "timed": timed, "across": row.across}
 
     def _n(self, scope: str, place: int) -> int:
         """Return the number of samples that a system answered on a task, or on all tasks of a mean."""

@@ -237,6 +237,8 @@ def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
         row = data.figures.get((scope, place))
         if row and not _comparable(row) and (why := row.get("why") or row.get("untimed")):
             yield setting.name, f"no speed-up: {why}"
+        if row and (why := row.get("unbatched")):
+            yield setting.name, f"no samples a second: {why}"
         if row and row.get("across"):
             yield setting.name, ACROSS
         for figures in (data.figures[task, place] for task in data.tasks if (task, place) in data.figures):

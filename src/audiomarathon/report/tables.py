@@ -257,9 +257,12 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
     scores = _scores(rows, [one.result for one in settings], title, "score_difference", "accuracy")
     always = ("task", "setting", "kept_ratio", "_kv_length_a_layer", "kv_bytes", "scoring_s")
     notes = [f"* {ACROSS}"] if any(one.savings.get("across_sessions") for one in settings) else []
-    whys = ((one.result, one.why or one.savings.get("untimed")) for one in settings)
-    without = [LeftOut(one.method, one.summary["task"], why) for one, why in whys if why and one.method != Base().label]
-    notes += [f"no speed-ups for {line}" for line in lines_by_reason(without)]
+    kinds = {"untimed": "no speed-ups", "undecoded": "no decode speed-up", "unbatched": "no samples a second"}
+    for name, what in kinds.items():
+        whys = [(one.result, one.savings.get(name) or one.why * (name == "untimed")) for one in settings]
+        without = [LeftOut(one.method, one.summary["task"], why) for one, why in whys if why]
+        lines = lines_by_reason(one for one in without if one.side != Base().label)
+        notes += [f"{what} for {line}" for line in lines]
     *speed_ups, decode = (f"{stage}_speedup" for stage in _SPEED_UPS)
     columns = (*always, *speed_ups, decode, "throughput_speedup")
     saved = Table.of(
@@ -341,6 +344,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
         **speeds,
         **_throughput(row.throughput),
         "untimed": row.untimed or None,
+        "unbatched": row.unbatched or None,
         "across_sessions": row.across,
         "busy_machine": row.busy,
     }

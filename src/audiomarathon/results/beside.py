@@ -4,6 +4,7 @@ Every view asks here, so that a table, a picture and a summary of one folder agr
 
 * the question (prompts, data, …): if they differ, the runs' scores may not be compared;
 * the conditions (checkpoint, precision, seed, …): scores may be compared, but neither run is the other's base;
+* decode, as a graph or eagerly: scores may be compared, and a run may be the other's base, but times of decode may not;
 * the machine: scores may be compared, and a run on another machine may be a run's base, but times may not be compared;
 * the method, which all other fields describe.
 """
@@ -24,6 +25,8 @@ from audiomarathon.runs.summary import foreign_count
 ACROSS = "times come from different sessions on the same machine, which was quiet in both"
 
 LATENCIES = "latencies of an endpoint are not compared: they include the network and the server's queue"
+
+OTHER_AUDIO, SHARED = "times of different audio", "times of workers that shared a GPU or cores in one run only"
 
 NO_BASE = "base was not run under the same conditions"
 
@@ -78,6 +81,18 @@ def other_conditions(run: Run, other: Run) -> list[str]:
     return found + [f"[{run.control}]"] * (run.control != other.control and bool(run.control))
 
 
+def as_graph(run: Run, runs: Iterable[Run]) -> str:
+    """Return the mark of a run whose decode ran as a graph, if a setting of its checkpoint was run both ways; else "".
+
+    Without such a setting there is nothing to tell apart: in one sweep, some methods may decode as a graph, others not.
+    """
+    ways: dict[tuple[str, str, str], set[object]] = {}
+    for one in runs:
+        if one.checkpoint == run.checkpoint:
+            ways.setdefault((one.key, one.method, one.control), set()).add(one.identity.get("decode"))
+    return "as a graph" if run.identity.get("decode") and any(len(each) > 1 for each in ways.values()) else ""
+
+
 def apart(run: Run, other: Run) -> str:
     """Name the question and the conditions in which a run differs from another, for a line of a picture; "" if none."""
     named = [
@@ -95,20 +110,24 @@ def is_base(run: Run) -> bool:
 def base_among(run: Run, runs: Sequence[Run]) -> Run | None:
     """Return a run's base: the run of base of the same task, under the same conditions; None if there is none.
 
-    Of several, prefer one that was asked the same question, then one whose times may be compared.
+    Of several, prefer one that was asked the same question, then one whose times may be compared, also those of decode.
     """
     fitting = [
         one
         for one in runs
         if is_base(one) and (one.key, one.control) == (run.key, run.control) and not other_conditions(run, one)
     ]
-    return min(fitting, key=lambda one: (bool(other_question(run, one)), bool(other_machine(run, one))), default=None)
+
+    def unlike(one: Run) -> tuple[bool, ...]:
+        return bool(other_question(run, one)), bool(other_machine(run, one)), bool(_differing(run, one, ["decode"]))
+
+    return min(fitting, key=unlike, default=None)
 
 
 def other_machine(run: Run, base: Run) -> str:
     """Return why the times of two runs may not be compared, even within one session; "" if they may."""
     if run.control != base.control:
-        return "times of different audio"
+        return OTHER_AUDIO
     if any(record.latency for one in (run, base) for record in one.records.values()):
         return LATENCIES
     own, other = (one.identity.get("device") for one in (run, base))
@@ -120,7 +139,7 @@ def other_machine(run: Run, base: Run) -> str:
         values = [one.identity.get(name, "unknown") for one in (run, base)]
         if values[0] != values[1]:
             return f"times {what} ({' and '.join(values)})"
-    return "" if _sharing(run) == _sharing(base) else "times of workers that shared a GPU or cores in one run only"
+    return "" if _sharing(run) == _sharing(base) else SHARED
 
 
 def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, bool, str]:
@@ -148,15 +167,21 @@ def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> t
     return measured, True, ""
 
 
-def batched_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> Timed:
-    """Return the pairs of records (base's, run's) that ran in batches and whose seconds may be compared.
+def batched_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, str]:
+    """Return the pairs of records (base's, run's) that ran in batches and whose seconds may be compared, and why not.
 
-    The rule is that of :func:`timed_pairs`, without a device, which untimed runs do not name.
+    The rule is that of :func:`timed_pairs`, without a device, which untimed runs do not name. The reason is "" if there
+    are pairs, or if a run did not run in batches.
     """
-    measured = [pair for pair in both if pair[0].batch and pair[1].batch and run.control == base.control]
+    if not (measured := [pair for pair in both if pair[0].batch and pair[1].batch]):
+        return [], ""
+    if run.control != base.control:
+        return [], OTHER_AUDIO
+    if _sharing(run) != _sharing(base):
+        return [], SHARED
     together = [pair for pair in measured if pair[0].session == pair[1].session]
-    fits = _sharing(run) == _sharing(base)
-    return (together or ([] if not measured or other_session(run, base) else measured)) if fits else []
+    why = "" if together else other_session(run, base)
+    return (together or measured) if not why else [], why
 
 
 def other_session(run: Run, base: Run) -> str:

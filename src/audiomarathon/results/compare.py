@@ -61,6 +61,8 @@ class Comparison:
     throughput
         Samples a second of both sides, as :func:`~audiomarathon.results.pairs.throughput` returns them; None without
         comparable batches.
+    unbatched
+        Why samples a second are missing, though both sides ran in batches; "" if they are not.
     across, busy
         Whether times come from different sessions, and whether the machine was busy when they were taken.
     """
@@ -85,6 +87,7 @@ class Comparison:
     across: bool = False
     busy: bool = False
     throughput: Mapping[str, float] | None = None
+    unbatched: str = ""
 
 
 def is_clear(row: Comparison) -> bool:
@@ -298,6 +301,7 @@ def row_of(
         across=any(one.across for one in members),
         busy=any(one.timed and one.busy for one in members),
         throughput=throughput(members),
+        unbatched="; ".join(dict.fromkeys(one.unbatched for one in members if one.unbatched)),
     )
 
 

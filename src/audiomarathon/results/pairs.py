@@ -44,6 +44,7 @@ _OF_CALL: Mapping[str, Callable[[Mapping[str, float], float], float | None]] = {
     "decode_per_token": lambda seconds, steps: seconds["decode"] / steps if steps > 0 else None,
 }
 AS_BASE = "= base"
+ONE_GRAPH = "decode ran as a graph in one run, and eagerly in the other"
 
 
 def time_of(record: Record, stage: str) -> float | None:
@@ -119,7 +120,7 @@ class Pairs:
         tokens = run.identity.get("decode_tokens"), base.identity.get("decode_tokens")
         undecoded = "" if tokens[0] == tokens[1] else f"forced decode made {tokens[0]} and {tokens[1]} tokens"
         if any(_as_graph(a) != _as_graph(b) for a, b in timed):
-            undecoded = undecoded or "decode ran as a graph in one run, and eagerly in the other"
+            undecoded = undecoded or ONE_GRAPH
         pairs = cls(get_task(run.key), run, base, both, timed, untimed, undecoded, across, lost)
         _ = pairs.pair  # raises if the two cannot be compared
         if not all(0 <= float(of(one) or 0) < 1e9 for of in STAGES.values() for pair in timed for one in pair):
@@ -167,13 +168,19 @@ class Pairs:
         return base / own if base and own else None
 
     @cached_property
-    def batched(self) -> Timed:
-        """The records (reference's, run's) of samples that ran in batches whose seconds may be compared.
+    def _in_batches(self) -> tuple[Timed, str]:
+        pairs, why = batched_pairs(self.run, self.base, self.records)
+        return ([], ONE_GRAPH) if any(_as_graph(a) != _as_graph(b) for a, b in pairs) else (pairs, why)
 
-        There are none if decode ran as a graph in one run, and eagerly in the other.
-        """
-        pairs = batched_pairs(self.run, self.base, self.records)
-        return [] if any(_as_graph(a) != _as_graph(b) for a, b in pairs) else pairs
+    @property
+    def batched(self) -> Timed:
+        """The records (reference's, run's) of samples that ran in batches whose seconds may be compared."""
+        return self._in_batches[0]
+
+    @property
+    def unbatched(self) -> str:
+        """Why the seconds of batches may not be compared; "" if they may, or if a run did not run in batches."""
+        return self._in_batches[1]
 
     @property
     def alike(self) -> str:

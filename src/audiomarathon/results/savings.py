@@ -45,7 +45,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
         "kv_bytes_interval": list(cache.interval) if cache and cache.interval else None,
         "scoring_s": float(np.median(scoring)) if scoring else None,
         "compared_samples": len(timed),
-        "untimed": pairs.untimed if pairs else None,
+        **{name: getattr(pairs, name) if pairs else None for name in ("untimed", "undecoded", "unbatched")},
         "across_sessions": bool(pairs and pairs.across),
         **found,
         "kv_bytes_ratio": ratio.value if ratio else None,

@@ -11,7 +11,7 @@ from typing import Any
 from audiomarathon.compression.method import Base
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.fingerprint import same, short, stronger
-from audiomarathon.results.beside import conditions_of
+from audiomarathon.results.beside import as_graph, conditions_of
 from audiomarathon.runs.read import Run, read_runs
 from audiomarathon.text import did_you_mean
 
@@ -30,7 +30,7 @@ class System:
         Kind of audio control ("silence", "noise"), or "" for the real audio.
     marks
         Precision, attention implementation, seed and third-party model code, each only if it differs from the most
-        frequent value of all runs.
+        frequent value of all runs; "as a graph" if that alone tells two systems apart.
     """
 
     checkpoint: str
@@ -90,8 +90,9 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
     for one, marks in marked:
         content = contents[one.checkpoint][one.identity.get("checkpoint")]
         content = f" {short(content)}" if one.checkpoint in ambiguous else ""
-        unusual = tuple(text for name, text in marks.items() if text != usual[name])
-        tasks = found.setdefault((one.checkpoint + content, one.method, one.control, unusual), {})
+        unusual = [text for name, text in marks.items() if text != usual[name]]
+        told = (*unusual, *filter(None, [as_graph(one, runs)]))
+        tasks = found.setdefault((one.checkpoint + content, one.method, one.control, told), {})
         if one.key in tasks:
             raise twice(one, tasks[one.key])
         tasks[one.key] = one
@@ -110,7 +111,7 @@ def twice(one: Run, other: Run) -> RecordError:
     """Return the error to raise when two runs have the same task, checkpoint and setting."""
     names = {*one.identity, *other.identity}
     differing = sorted(name for name in names if not same(one.identity.get(name), other.identity.get(name)))
-    but = f", though their {', '.join(differing)} differ" if differing else ""
+    but = f", though the two differ in {', '.join(differing)}" if differing else ""
     return RecordError(
         f"{one.folder}: the same task, checkpoint and setting as {other.folder}{but}; name only one of them"
     )
