@@ -14,6 +14,7 @@ from audiomarathon.benchmarks.lalm_bench import declared
 from audiomarathon.benchmarks.lalm_bench.benchmark import LALM_BENCH
 from audiomarathon.benchmarks.long import LONG
 from audiomarathon.benchmarks.task import Task
+from audiomarathon.benchmarks.transcripts import PREFIX, Transcripts
 from audiomarathon.benchmarks.xares import foreign
 from audiomarathon.benchmarks.xares.benchmark import XARES
 from audiomarathon.errors import SettingsError
@@ -82,13 +83,16 @@ def _flaw_of_benchmark(benchmark: Benchmark) -> str:
 def get_task(name: str) -> Task:
     """Return a task by its key or an alias (in upper or lower case), a TOML file that describes it, or a Python class.
 
-    A class is named by its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`.
+    A class is named by its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`. `transcripts/` before any of these
+    is the task to transcribe its clips.
 
     Raises
     ------
     SettingsError
         The task does not exist (the message lists the tasks and the nearest name), or the file is wrong.
     """
+    if name.lower().startswith(PREFIX):
+        return Transcripts(get_task(name[len(PREFIX) :]))
     if name.lower().endswith(".toml"):
         return declared.read_task(named_folder(name))
     if is_reference(name) and is_reference(name, {task.key.lower() for task in all_tasks()}):

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from audiomarathon.cli.attention import attention_app
+from audiomarathon.cli.cascade import cascade, transcribe
 from audiomarathon.cli.certify import certify
 from audiomarathon.cli.command import Command, Grouped, group, run_app
 from audiomarathon.cli.compare import compare
@@ -137,7 +138,10 @@ export_app = group("Write runs as result files of other programs.", {"lalm": exp
 #: Every command by name, under its heading in the help.
 COMMANDS: Mapping[str, Mapping[str, Command | typer.Typer]] = {
     "First": {"demo": demo, "doctor": doctor, "list": list_command, "models": models_app, "data": data_app},
-    "Measure a model": {"run": run, "sweep": sweep, "judge": judge, "score": score, "certify": certify},
+    "Measure a model": {
+        "run": run, "sweep": sweep, "transcribe": transcribe, "cascade": cascade, "judge": judge, "score": score,
+        "certify": certify,
+    },
     "Look at results": {
         "status": status, "compare": compare, "report": report, "plot": plot, "explain": explain,
         "attention": attention_app, "reproduce": reproduce,

@@ -345,6 +345,7 @@ def asked(plan: Plan, sample: Sample) -> Record:
         reference=plan.task.reference(sample),
         groups=plan.task.groups(sample),
         control=plan.control,
+        transcripts_read=reading.texts if (reading := plan.readings.get(sample.id)) and reading.records else None,
     )
 
 
