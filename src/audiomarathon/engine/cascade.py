@@ -12,6 +12,7 @@ from pathlib import Path
 
 from audiomarathon.benchmarks import Loaded, Sample, Task, get_task, selected
 from audiomarathon.benchmarks.fingerprint import clip_hashes
+from audiomarathon.compression.method import Base
 from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.transcripts import Reading, Transcriber, made_by
@@ -93,7 +94,7 @@ def find_transcribers(
         A task only asks for a transcript.
     """
     made = _made(paths)
-    found: dict[tuple[str, str], Transcriber] = {}
+    found: dict[int, Transcriber] = {}
     for word, (task, data) in tasks.items():
         if task.transcribes:
             able = "audiomarathon score reads its runs"
@@ -107,15 +108,13 @@ def find_transcribers(
         if without := [one.name for one in made if one not in with_any]:
             say(f"{task.key}: left out {', '.join(without)}: no transcripts of its clips")
         for one in with_any:
-            run = one.runs[0]
-            key = run.checkpoint, run.method
-            usual = Transcriber(system=run.checkpoint, setting=run.method, made_by=made_by(run))
-            own = found.setdefault(key, usual)
-            if task.key in own.readings or own.parameters() != usual.parameters():
-                other = f"two runs of {one.name} differ, and both are needed or have transcripts of {task.key}"
-                raise RecordError(f"{named(one.runs)}: {other}; name only one of them")
-            readings = {id_: Reading(tuple(one.records[clip] for clip in own)) for id_, own in clips.items()}
-            found[key] = replace(own, readings={**own.readings, task.key: readings})
+            name = one.runs[0].checkpoint, one.runs[0].method
+            if any(task.key in own.readings and (own.system, own.setting) == name for own in found.values()):
+                differ = f"two runs of {one.name} that differ have transcripts of {task.key}; name only one of them"
+                raise RecordError(f"{named(one.runs)}: {differ}")
+            own = found.get(id(one)) or Transcriber(system=name[0], setting=name[1], made_by=made_by(one.runs[0]))
+            readings = {id_: Reading(tuple(one.records[clip] for clip in hashes)) for id_, hashes in clips.items()}
+            found[id(one)] = replace(own, readings={**own.readings, task.key: readings})
     return list(found.values())
 
 
@@ -129,7 +128,7 @@ def _made(paths: Sequence[Path]) -> list[_Made]:
         what = "no run of transcripts there; make them: audiomarathon transcribe TASK --model whisper-base"
         raise RecordError(f"{', '.join(map(str, paths))}: {what}")
     groups: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.method != Transcriber().key + "-0"):
+    for run in sorted(runs, key=lambda run: run.method != Base().label):
         groups.setdefault(repr((run.checkpoint, run.method, sorted(made_by(run).items()))), []).append(run)
     found = []
     for own in groups.values():
@@ -154,7 +153,7 @@ def _check(one: _Made, word: str, task: Task, clips: set[str], settings: RunSett
     failed = [one.failed[clip] for clip in missing if clip in one.failed]
     why = f"; {len(failed)} failed, the first: {failed[0].id}: {failed[0].error}" if failed else ""
     lacking = f"{len(missing):,} of {counted(len(clips), 'clip')} have no transcript by {one.name}{why}"
-    raise RecordError(f"{task.key}: {lacking}; make them: {one.command(word, settings)}")
+    raise RecordError(f"{task.key}: {lacking}; make them: {one.command(word, settings)}; or name only the runs to use")
 
 
 def cascade(
