@@ -87,9 +87,6 @@ def check_able(spec: ModelSpec, folder: Path | None, task: Task, settings: RunSe
     if spec.remote:
         return
     family = spec.load_family()
-    if task.transcribes and not family.hears:
-        able = "every other task; `audiomarathon transcribe` makes transcripts"
-        raise SettingsError(f"{task.key}: only asks for a transcript, and {spec.key} hears nothing; allowed: {able}")
     if family.transcribes_only and not task.transcribes:
         able = "tasks that ask for a transcript only (librispeech; of your own, with transcript and without question)"
         raise SettingsError(f"{task.key}: {spec.key} can only transcribe; allowed: {able}")

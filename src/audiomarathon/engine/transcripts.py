@@ -25,6 +25,7 @@ NUMBERED, NO_WORDS = "Audio {number}: {transcript}", "(no words were heard)"
 _OF_DATA = ("data", "prompts", "control", "version", "decode_tokens")
 _OF_MACHINE = ("device", "sdpa_backends", "timing", "decode")
 _CONDITIONS = ("checkpoint", "dtype", "attention", "seed", "language", "max_new_tokens")
+_ADDED = ("load", "preprocess", "scoring")
 _AFTER_LOADING = ("encoder", "llm_prefill", "decode", "decode_setup")
 
 
@@ -55,11 +56,10 @@ class Reading:
         """
         if not (parts := self.records):
             return record
-        seconds = _total(map(_transcription, parts))
+        seconds, timed = _total(map(_transcription, parts)), [one.time for one in (record, *parts) if one.time]
         time = latency = None
-        if record.time and seconds is not None and all(one.time for one in parts):
-            both = {name: _total((one.time or {}).get(name, 0.0) for one in parts) or 0.0 for name in _ADDED}
-            time = {**record.time, **{name: record.time.get(name, 0.0) + more for name, more in both.items()}}
+        if record.time and len(timed) > len(parts):
+            time = {**record.time, **{name: sum(one.get(name, 0.0) for one in timed) for name in _ADDED}}
             time |= {"encoder": seconds, "prefill": seconds + record.time["llm_prefill"]}
         if record.latency and seconds is not None:
             latency = {name: seconds + own for name, own in record.latency.items()}
@@ -77,14 +77,11 @@ class Reading:
             latency=latency,
             busy=None,  # the GPU's busy seconds, and a batch's, are the LLM's alone
             batch=None,
-            peak_memory_bytes=None if None in peaks else max(filter(None, peaks), default=0),
+            peak_memory_bytes=None if None in peaks else max(filter(None, peaks)),
             encoder_shared=any(one.encoder_shared for one in parts) if time else None,
             session=record.session and " + ".join([record.session, *sessions]),
             cost=_total(charged) if charged else None,
         )
-
-
-_ADDED = ("load", "preprocess", "scoring")
 
 
 def _transcription(record: Record) -> float | None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.scorer import Scorer, means
-from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Sums
@@ -21,7 +20,6 @@ class Heard(Scorer):
 
     key = "heard"
     figure = Figure("heard", "clips with words")
-    modules = ("audiomarathon.text",)
 
     def judge(self, record: Record) -> dict[str, Any]:
         """Count the words of one transcript."""
@@ -39,10 +37,6 @@ class Heard(Scorer):
     def own_score(self, verdict: Verdict) -> float:
         """Return 1 if words were heard, else 0."""
         return float(verdict.values["words"] > 0)
-
-    def shown(self, verdict: Verdict) -> str:
-        """Return the number of words as text."""
-        return counted(verdict.values["words"], "word")
 
     def sound(self, verdict: Verdict) -> bool:
         """Tell whether a stored verdict holds a number of words."""
