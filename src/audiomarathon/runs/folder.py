@@ -130,15 +130,12 @@ class RunFolder:
             hashes nor transcripts are compared.
         """
         finished = {id_: record for id_, record in self.records.items() if record.answered}
-        return {
-            id_
-            for id_, record in finished.items()
-            if clips is None
-            or (
-                same(record.clips, clips.get(id_))
-                and list(record.transcripts_read or ()) == list(self._texts.get(id_, ()))
-            )
-        }
+        return {id_ for id_, record in finished.items() if clips is None or self._is_current(record, clips)}
+
+    def _is_current(self, record: Record, clips: Mapping[str, str]) -> bool:
+        """Tell whether a record's clips, and the transcripts that it read, are still the same."""
+        same_texts = list(record.transcripts_read or ()) == list(self._texts.get(record.id, ()))
+        return same(record.clips, clips.get(record.id)) and same_texts
 
     def append(self, record: Record) -> None:
         """Add one record and flush it.
