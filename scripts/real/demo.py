@@ -1,7 +1,8 @@
 """What dropping encoder states costs a published model on real speech: `make demo-real`.
 
 Whisper base hears voice prompts, whole and with states dropped or merged before its decoder: one sweep, one page, one
-picture of what is kept. The first call downloads 140 MB; after that it takes some minutes on two cores.
+picture of what is kept. Then SmolLM2, a text LLM of 135 M parameters, answers four questions from its transcripts. The
+first call downloads 240 MB; after that it takes some minutes on two cores.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+import cascade
 import speech
 import whisper_base
 
 from audiomarathon import load_runs
+from audiomarathon.errors import DataError
 
 METHODS = "frame:0.5,frame:0.8,random:0.8,merge_frame:0.8"
 SHOWN = "frame:0.8,random:0.8"
+ASKED = "frame:0.8"  # whose transcripts answer questions, beside base's
 LONGEST = 600  # characters of a transcript that are printed; a model that repeats itself may write thousands
 
 
@@ -52,6 +56,33 @@ def print_transcripts(results: Path, sample: str) -> None:
         print(f"{setting} hears, {errors} errors in {words} words:\n{textwrap.indent(textwrap.fill(text, 110), '  ')}")
 
 
+def ask(here: Path) -> int:
+    """Let SmolLM2 answer one question of each task of cascade.py from transcripts, and print what it reads and says.
+
+    Return the exit code of a command that failed, else 0, also where the prompts or SmolLM2 cannot be had.
+    """
+    data, results = here / "questions", here / "answers"
+    try:
+        llm, tasks = cascade.smollm2(), cascade.write(data)
+    except DataError as error:
+        print(f"\nno questions: {error}")
+        return 0
+    where = ("--data", data, "--limit", 1, "--results", results)
+    model = ("--model", "whisper-base", "--model-path", whisper_base.whisper_base(), "--at", "input")
+    if code := command("transcribe", *tasks, *model, "--methods", ASKED, *where):
+        return code
+    if code := command("cascade", results / "transcripts", *tasks, "--with", llm, *where):
+        return code
+    for file in sorted(results.glob("own-*/*/*/*/samples.jsonl")):
+        record = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
+        reference = record["reference"]
+        options = ", ".join(f"{letter}. {text}" for letter, text in zip("ABCD", reference["options"], strict=False))
+        print(f"\n{file.parts[-4]}, {file.parts[-2]}; right is {reference['answer']} of {options}")
+        for what, text in (("reads", record["transcripts_read"][0]), ("says", record["reply"])):
+            print(textwrap.indent(textwrap.fill(f"{what}: {text}", 110), "  "))
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return 1 if a part failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -74,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     print_rates(results)
     print_transcripts(results, sample)
+    codes.append(ask(here))
     print("\nto look at:")
     for file in (results / "summary.txt", page, picture, *sorted((here / "plots").glob("*.png"))):
         print(f"  {file}")

@@ -53,6 +53,8 @@ class Record:
         The model's raw text, and the transcript that a family extracted from it.
     clips
         Hash of the clips' content.
+    transcripts_read
+        The transcripts that a text LLM read in place of the clips, one a clip; None for a model that heard the clips.
     groups
         Labels such as `category`, so that figures can be broken down without the data.
     finish
@@ -108,6 +110,7 @@ class Record:
     clips: str | None = None
     reply: str | None = None
     transcript: str | None = None
+    transcripts_read: Sequence[str] | None = None
     finish: str = ""
     key_masked: bool | None = None
     reference: Mapping[str, Any] = field(default_factory=dict)
@@ -172,7 +175,7 @@ _NAMES = tuple(field.name for field in fields(Record) if field.name not in ("jud
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")
-) | {"attempts", "cost", "warmed", "busy", "batch"}
+) | {"attempts", "cost", "warmed", "busy", "batch", "transcripts_read"}
 
 
 @dataclass(frozen=True)

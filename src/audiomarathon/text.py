@@ -13,6 +13,8 @@ from typing import Any
 # 36, section 2.10), and halves of surrogate pairs, which cannot be encoded.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
+JOINER = "\u2060"  # zero width, in no control token of a chat template
+
 Say = Callable[[str], None]
 """Function that shows the user a line."""
 

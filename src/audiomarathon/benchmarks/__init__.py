@@ -2,7 +2,7 @@
 
 from audiomarathon.benchmarks.locate import task_folder
 from audiomarathon.benchmarks.registry import all_tasks, get_task
-from audiomarathon.benchmarks.selection import select
+from audiomarathon.benchmarks.selection import select, selected
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Sample, Task
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "all_tasks",
     "get_task",
     "select",
+    "selected",
     "task_folder",
 ]

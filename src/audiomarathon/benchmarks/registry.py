@@ -12,6 +12,7 @@ from audiomarathon.benchmarks import declared
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.benchmarks.task import Task
+from audiomarathon.benchmarks.transcripts import PREFIX, Transcripts
 from audiomarathon.errors import SettingsError, warn
 from audiomarathon.files import named_folder
 from audiomarathon.object_reference import is_reference, object_at, raising
@@ -89,13 +90,16 @@ def _flaw_of_benchmark(benchmark: Benchmark) -> str:
 def get_task(name: str) -> Task:
     """Return a task by its key or an alias (in upper or lower case), a TOML file that describes it, or a Python class.
 
-    A class is named by its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`.
+    A class is named by its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`. `transcripts/` before any of these
+    is the task to transcribe its clips.
 
     Raises
     ------
     SettingsError
         The task does not exist (the message lists the tasks and the nearest name), or the file is wrong.
     """
+    if name.lower().startswith(PREFIX):
+        return Transcripts(get_task(name[len(PREFIX) :]))
     if name.lower().endswith(".toml"):
         return declared.read_task(named_folder(name))
     if is_reference(name) and is_reference(name, {task.key.lower() for task in all_tasks()}):

@@ -9,8 +9,17 @@ import hashlib
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from audiomarathon.benchmarks.task import Sample
+from audiomarathon.benchmarks.task import Loaded, Sample
 from audiomarathon.errors import SettingsError
+from audiomarathon.settings import RunSettings
+
+
+def selected(loaded: Loaded, settings: RunSettings) -> tuple[Sample, ...]:
+    """Return the samples that a run with these settings takes of a task's; see :func:`select`."""
+    ids = settings.samples
+    if settings.limit and not ids and loaded.limited is not None:
+        ids = tuple(loaded.limited(settings.limit, settings.seed))
+    return select(loaded.samples, settings.limit, settings.seed, ids)
 
 
 def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] = ()) -> tuple[Sample, ...]:

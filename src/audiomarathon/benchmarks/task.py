@@ -128,6 +128,9 @@ class Loaded:
         Number of samples with each known defect of the data; these samples are used all the same.
     gaps
         Names of the clips that the published data is known to lack; `left_out` counts their samples.
+    limited
+        Function that returns the ids of a limited run from its limit and seed, where those of
+        :func:`~audiomarathon.benchmarks.selection.select` do not fit; else None.
     """
 
     folder: Path
@@ -136,6 +139,7 @@ class Loaded:
     left_out: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     defects: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     gaps: tuple[str, ...] = ()
+    limited: Callable[[int, int], Sequence[str]] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from audiomarathon.cli.cascade import cascade, transcribe
 from audiomarathon.cli.certify import certify
 from audiomarathon.cli.command import Command, Grouped, group, run_app
 from audiomarathon.cli.compare import compare
@@ -138,7 +139,10 @@ OTHERS = "Other benchmarks, and their files"
 #: Every command by name, under its heading in the help.
 COMMANDS: dict[str, dict[str, Command | typer.Typer]] = {
     "First": {"demo": demo, "doctor": doctor, "list": list_command, "models": models_app, "data": data_app},
-    "Measure a model": {"run": run, "sweep": sweep, "judge": judge, "score": score, "certify": certify},
+    "Measure a model": {
+        "run": run, "sweep": sweep, "transcribe": transcribe, "cascade": cascade, "judge": judge, "score": score,
+        "certify": certify,
+    },
     "Look at results": {
         "status": status, "compare": compare, "report": report, "plot": plot, "explain": explain,
         "reproduce": reproduce,

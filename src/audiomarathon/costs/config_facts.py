@@ -228,7 +228,9 @@ def _configured_parameters(config: Any) -> int:
     """Count the parameters that a config describes: build the model on the meta device, without weights or memory."""
     import torch
     from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
         MODEL_FOR_MULTIMODAL_LM_MAPPING,
+        AutoModelForCausalLM,
         AutoModelForMultimodalLM,
         AutoModelForSeq2SeqLM,
         AutoModelForSpeechSeq2Seq,
@@ -236,6 +238,8 @@ def _configured_parameters(config: Any) -> int:
 
     config = getattr(config, "thinker_config", config)
     kind = AutoModelForMultimodalLM if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING else AutoModelForSeq2SeqLM
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and _audio_config(config) is None:
+        kind = AutoModelForCausalLM
     if config.is_encoder_decoder:
         kind = AutoModelForSpeechSeq2Seq
     with torch.device("meta"):

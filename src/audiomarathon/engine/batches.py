@@ -23,6 +23,7 @@ import torch
 from audiomarathon.audio import decode as audio
 from audiomarathon.benchmarks.fingerprint import clip_hash
 from audiomarathon.benchmarks.task import Sample, Task
+from audiomarathon.engine.transcripts import Reading
 from audiomarathon.errors import ANY_ERROR, AudioError, DataError, told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
@@ -63,6 +64,8 @@ class Plan:
         compared.
     control
         Kind of audio control (`silence`, …), written into each answered record; None for the real audio.
+    readings
+        What a text LLM reads in place of each sample's clips, by the sample's id; empty for models that hear them.
     """
 
     task: Task
@@ -79,6 +82,7 @@ class Plan:
     session: str | None = None
     clips: Mapping[str, str] = field(default_factory=dict)
     control: str | None = None
+    readings: Mapping[str, Reading] = field(default_factory=dict)
 
     @property
     def batched(self) -> bool:
@@ -111,6 +115,8 @@ def sample_seed(seed: int, sample_id: str) -> int:
 def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
     """Decode a sample's clips, check that they have not changed since the run began, and return the prompt.
 
+    The prompt of a text LLM has transcripts instead of clips.
+
     The check hashes the clips: a worker on another machine can only compare content, since file times differ there. A
     clip that is replaced between decoding and hashing is noticed by its file's size and time.
 
@@ -119,6 +125,9 @@ def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
     AudioError
         A clip cannot be decoded, or has changed since the run began; the message names it.
     """
+    seed = sample_seed(plan.seed, sample.id)
+    if (reading := plan.readings.get(sample.id)) is not None:
+        return Prompt(reading.worded(plan.task.prompt(sample)), (), seed)
     before = [_file_facts(clip) for clip in sample.clips]
     clips = tuple(audio.decode(path, sampling_rate) for path in sample.clips)
     if plan.clips:
@@ -129,7 +138,6 @@ def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
         if not same or [_file_facts(clip) for clip in sample.clips] != before:
             names = ", ".join(str(clip) for clip in sample.clips)
             raise AudioError(names, "changed since the run began; run the same command again to use it as it is now")
-    seed = sample_seed(plan.seed, sample.id)
     return Prompt(plan.task.prompt(sample), clips, seed, plan.task.transcribes, plan.language)
 
 

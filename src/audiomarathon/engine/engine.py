@@ -70,6 +70,8 @@ class Engine(ABC):
         left = {id_: len(methods) for id_, methods in pending.items()}
 
         def store(label: str, record: Record) -> None:
+            if record.answered and record.id in plan.readings:
+                record = plan.readings[record.id].added_to(record)
             folders[label].append(record)
             left[record.id] -= 1
             if not left[record.id]:
@@ -181,6 +183,8 @@ def open_local(
         method.check(lm)
         if lm.decode == GRAPH and not lm.why_eager and not method.decodes_statically:
             say(f"decode of {method.label} stays eager: the method does not say that decode needs none of its code")
+    if not lm.hears:
+        return LocalEngine(setup, None, lm)
     key = (spec.key, setup.checkpoint_hash, hardware.dtype, settings.attn_implementation)
     cost = _COSTS.get(key) or count_cost(lm)
     if cost.encoder_flops_per_second is not None:  # None: the tower ran out of memory, so count again next time

@@ -344,6 +344,7 @@ def asked(plan: Plan, sample: Sample) -> Record:
         plan.clips.get(sample.id),
         reference=plan.task.reference(sample),
         groups=plan.task.groups(sample),
+        transcripts_read=reading.texts if (reading := plan.readings.get(sample.id)) and reading.records else None,
         control=plan.control,
     )
 

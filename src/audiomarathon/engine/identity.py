@@ -15,6 +15,7 @@ from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.setup import Setup, language_of
 from audiomarathon.engine.source import source_hash
+from audiomarathon.engine.transcripts import texts_of
 from audiomarathon.runs.folder import CODE, RunFolder
 from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.settings import COLD, GRAPH, RunSettings
@@ -23,10 +24,14 @@ from audiomarathon.settings import COLD, GRAPH, RunSettings
 def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
     """Return each method with its run folder for this task. The folders are not entered (locked) yet."""
     shared = _identity(setup, task, data)
-    root = setup.settings.results / task.key / setup.checkpoint.folder_name
+    root = setup.settings.results / task.key / setup.name
     fits = task.scorer.fits
     return [
-        (method, RunFolder(root / method.label, {**shared, **_method(setup, method)}, fits)) for method in setup.methods
+        (
+            method,
+            RunFolder(root / method.label, {**shared, **_method(setup, method)}, fits, texts_of(method, task)),
+        )
+        for method in setup.methods
     ]
 
 

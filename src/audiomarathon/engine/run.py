@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, select, task_folder
+from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, selected, task_folder
 from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.benchmarks.manifest import read_manifest
@@ -27,6 +27,7 @@ from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
 from audiomarathon.engine.setup import Setup, check_able, find_setup, language_of
+from audiomarathon.engine.transcripts import readings_of
 from audiomarathon.errors import DataError, ModelError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
 from audiomarathon.models.registry import get_model
@@ -103,7 +104,7 @@ def run(
     check_batch_size(settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     for task, data in loaded:
-        if line := too_long(spec, task, select(data.samples, settings.limit, settings.seed, settings.samples)):
+        if line := too_long(spec, task, selected(data, settings)):
             say(line)
 
     def anything_left(setup: Setup) -> bool:
@@ -230,7 +231,7 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
         like.
     """
     settings = setup.settings
-    samples = select(data.samples, settings.limit, settings.seed, settings.samples)
+    samples = selected(data, settings)
     check_able(setup.spec, setup.checkpoint.path, task, settings)
     without_clips, spec = sum(not sample.clips for sample in samples), setup.spec
     if without_clips and not spec.remote and not spec.load_family().text_only:
@@ -297,7 +298,7 @@ def run_task(
     from audiomarathon.engine.batches import Plan
 
     settings = setup.settings
-    samples = select(data.samples, settings.limit, settings.seed, settings.samples)
+    samples = selected(data, settings)
     clips, on_gpu = clip_hashes(samples), bool(settings.timing) and setup.hardware.on_gpu
     auto = settings.batch_size == AUTO
     sizes = planned_sizes(setup, samples) if auto and engine is not None else {}
@@ -316,6 +317,7 @@ def run_task(
         session=f"{now()} {os.getpid()}",  # two runs may start in one second
         clips=clips,
         control=(read_manifest(data.folder).control or {}).get("kind"),
+        readings=readings_of(setup.methods, task),
     )
     if 0 < settings.limit < len(samples):
         why = "samples that belong together are all run or all left out"
@@ -330,7 +332,7 @@ def run_task(
             report_resume(job.folder, clips, say)
             if corpus:
                 job.folder.write_corpus(corpus)
-        finished = stack.enter_context(following(trackers or [], task, jobs, setup.checkpoint.folder_name, clips, say))
+        finished = stack.enter_context(following(trackers or [], task, jobs, setup.name, clips, say))
         keep_records = settings.attn_only and all(job.folder.done(clips) >= {*clips} for job in jobs)
         if language not in ("", task.language):
             say(f"{task.key}: LANGUAGE={language}, but the task's speech is in {task.language}")

@@ -84,7 +84,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
     return {
         "task": task.key,
         "checkpoint": str(setup.checkpoint.path),
-        "checkpoint_name": setup.checkpoint.folder_name,
+        "checkpoint_name": setup.name,
         "settings": {**asdict(setup.settings), "results": str(setup.settings.results)},
         "data_folder": str(data.folder),
         "data_samples": len(data.samples),
@@ -128,7 +128,8 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
     if beyond := len(folder.done() - set(clips)):
         say(f"{folder.path}: {counted(beyond, 'more recorded sample')} not selected by this run, not in the summary")
     if changed := len((folder.done() & set(clips)) - done):
-        say(f"{folder.path}: {counted(changed, 'sample')} with changed clips: running again")
+        what = "changed clips" + " or transcripts" * folder.reads
+        say(f"{folder.path}: {counted(changed, 'sample')} with {what}: running again")
 
 
 def _version(facts: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audiomarathon.compression.method import Method
+from audiomarathon.engine.transcripts import Transcriber
 from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec, get_local_model
@@ -43,6 +44,12 @@ class Setup:
     settings: RunSettings
     methods: Sequence[Method]
     spec: ModelSpec
+
+    @property
+    def name(self) -> str:
+        """Name of the system, and of its folder: the checkpoint's, in a cascade after the transcriber's."""
+        names = dict.fromkeys(method.system for method in self.methods if isinstance(method, Transcriber))
+        return "+".join([*names, self.checkpoint.folder_name])
 
     @property
     def decode(self) -> str:
@@ -106,6 +113,8 @@ def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> 
         The model or device is not available here, or the config rules a method out.
     """
     spec = get_local_model(model)
+    if not spec.load_family().hears and not all(isinstance(method, Transcriber) for method in methods):
+        raise SettingsError(f"{spec.key}: hears nothing; run it on transcripts with: audiomarathon cascade --with LLM")
     hardware = find_hardware(settings)
     _check_attention(settings, hardware)
     checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from audiomarathon.benchmarks import Sample, Task, select
+from audiomarathon.benchmarks import Sample, Task, selected
 from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.compression.method import Base, Method
@@ -199,7 +199,7 @@ def _part(
         check_able(spec, setup.checkpoint.path if setup else None, task, settings)
         data = load_task(task, settings, say)
         folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
-        samples = select(data.samples, settings.limit, settings.seed, settings.samples)
+        samples = selected(data, settings)
         todo = what_is_left(samples, folders, spec.heard_seconds)
     except AudioMarathonError as error:
         return _Part(f"{task.key}: cannot be run: {str(error).removeprefix(f'{task.key}: ')}", runs=False)
@@ -210,7 +210,7 @@ def _part(
     line += f" x {counted(len(methods), 'setting')}"
     if todo.on_record:
         line += f", {counted(todo.on_record, 'reply', 'replies')} on record, {replies:,} to do"
-    base = settings.results / task.key / (setup.checkpoint.folder_name if setup else "") / Base().label
+    base = settings.results / task.key / (setup.name if setup else "") / Base().label
     if (measured := from_records(base, todo, calls)) is not None:
         seconds, count = measured
         how = f"{_hours(seconds)}, from {counted(count, 'base sample')} on record in {base}"

@@ -11,7 +11,6 @@ from typing import Any
 from audiomarathon.errors import ModelError
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Request
-from audiomarathon.judges.protocol import JOINER
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 
 
@@ -99,15 +98,10 @@ class LocalJudge(Judge):
         """
         from jinja2 import TemplateError
 
+        from audiomarathon.models.chat import break_control_tokens
+
         tokenizer = self._loaded[1]
-        added = tokenizer.added_tokens_decoder.values()
-        special = [one.content for one in added if one.special and len(one.content) > 1]
-        turns = []
-        for turn in request.messages:
-            content = turn["content"]
-            for token in special:
-                content = content.replace(token, f"{token[0]}{JOINER}{token[1:]}")
-            turns.append({**turn, "content": content})
+        turns = [{**turn, "content": break_control_tokens(turn["content"], tokenizer)} for turn in request.messages]
         try:
             found = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
         except TemplateError:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from audiomarathon.records import Record
+from audiomarathon.text import JOINER
 from audiomarathon.thinking import without_thinking
 
 Messages = list[dict[str, str]]
@@ -24,7 +25,6 @@ _CONTROL = re.compile(
     r"<(?=\|[^|<>\n]{1,40}\||/?(?:start|end)_of_\w{1,20}>|/?s>|<?/?SYS>>?|/?think>|unk>|[be]os>)|\[(?=/?INST\])",
     re.IGNORECASE,
 )
-JOINER = "\u2060"  # zero width, in no control token
 _LEAD = r"^[ \t>*_#\-•]*+"  # start of a line: white space, quotation, emphasis, heading, bullet
 _QUOTED = re.compile(r"[\"“”][^\"“”]*[\"“”]")  # short quotations too, so that quotation marks pair up
 

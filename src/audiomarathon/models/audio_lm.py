@@ -46,6 +46,8 @@ class AudioLM:
     text_only: ClassVar[bool] = True
     """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If it does not, a run with such
     samples is refused before the model is loaded."""
+    hears: ClassVar[bool] = True
+    """Whether the model hears audio; a text LLM reads transcripts instead."""
     transcribes_only: ClassVar[bool] = False
     """Whether the model can only transcribe. Other tasks are refused before the model is loaded."""
     names_language: ClassVar[bool] = False

@@ -13,6 +13,7 @@ from audiomarathon.errors import ModelError, TemplateError, told
 from audiomarathon.files import MAX_OBJECT_BYTES, read_plain
 from audiomarathon.models.prompt import Prompt, Waveform
 from audiomarathon.models.templates import render, template_file
+from audiomarathon.text import JOINER
 
 
 def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) -> str:
@@ -58,6 +59,14 @@ def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
     for token in special:
         if token in text:
             raise ModelError(f"a question contains {token}, which this model reads as a control token; reword it")
+
+
+def break_control_tokens(text: str, tokenizer: Any) -> str:
+    """Return a text whose control tokens are broken up by an invisible character: only the template may use them."""
+    for token in (one.content for one in tokenizer.added_tokens_decoder.values() if one.special):
+        if len(token) > 1:
+            text = text.replace(token, f"{token[0]}{JOINER}{token[1:]}")
+    return text
 
 
 def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str:

@@ -70,14 +70,14 @@ def pretrained(
     return model, info
 
 
-def causal_lm(path: Path, *, dtype: str, device_map: str = "") -> tuple[Any, Any]:
+def causal_lm(path: Path, *, dtype: str, device_map: str = "", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
     """Load a text model from a folder, in eval mode, and its tokenizer, which pads on the left."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with loading(path, "a text model"):
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
         model, info = pretrained(
-            AutoModelForCausalLM, path, dtype=dtype, attn_implementation="sdpa", device_map=device_map
+            AutoModelForCausalLM, path, dtype=dtype, attn_implementation=attn_implementation, device_map=device_map
         )
     check_loading(path, info)
     return model.eval(), tokenizer

@@ -117,6 +117,11 @@ BUILT_IN = (
 )  # fmt: skip
 
 
+#: Any text LLM; `audiomarathon cascade` runs it on transcripts, of which a second of speech takes about four tokens.
+TEXT_LLM = ModelSpec("text-llm", "audiomarathon.models.text_llm:TextLLM", "the folder or hub id of --model-path", 4,
+    "any causal LM with a chat template, which reads transcripts: audiomarathon cascade")  # fmt: skip
+
+
 def all_models() -> tuple[ModelSpec, ...]:
     """Return every known model: first the built-in models, then those of plug-ins."""
     return (*BUILT_IN, *plugins("audiomarathon.models", ModelSpec, BUILT_IN))
@@ -130,7 +135,7 @@ def get_model(name: str) -> ModelSpec:
     SettingsError
         When there is no such model; the message suggests the nearest name, or lists all names.
     """
-    return look_up(name, all_models(), kind="model")
+    return look_up(name, (*all_models(), *[TEXT_LLM] * (name.lower() == TEXT_LLM.key)), kind="model")
 
 
 def get_local_model(name: str) -> ModelSpec:

@@ -12,6 +12,7 @@ Every view asks here, so that a table, a picture and a summary of one folder agr
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +21,12 @@ from audiomarathon.fingerprint import same
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import CODE
 from audiomarathon.runs.read import Run
-from audiomarathon.runs.summary import foreign_count
+from audiomarathon.runs.summary import CASCADE, foreign_count
 
 ACROSS = "times come from different sessions on the same machine, which was quiet in both"
+
+#: Why no speed-up is claimed of a cascade; the medians follow.
+APART = "a cascade's parts are timed one after the other, not side by side with the reference; medians"
 
 LATENCIES = "latencies of an endpoint are not compared: they include the network and the server's queue"
 
@@ -35,7 +39,13 @@ _SAID = {
     "corpus": "word weights from different reference texts",
     "origin": "the prompts of an imported run are unknown",
 }
-_CONDITIONS: Mapping[str, str] = {"checkpoint": "other checkpoint", "dtype": "{}", "attention": "{}", "seed": "seed {}"}
+_CONDITIONS: Mapping[str, str] = {
+    "checkpoint": "other checkpoint",
+    "dtype": "{}",
+    "attention": "{}",
+    "seed": "seed {}",
+    "transcripts": "transcripts {:.6}",
+}
 _MODEL_CODE = f"{CODE}model "
 _MACHINE = ("cpu", "threads", "cuda")
 #: Settings on which the times of a GPU depend. Runs of older versions do not have them.
@@ -60,8 +70,14 @@ def _differing(run: Run, other: Run, names: Iterable[str]) -> list[str]:
 def _other_questions(run: Run, other: Run) -> list[str]:
     """Return the differing identity fields that belong to the question. A control's data differs on purpose."""
     asked = [name for name in _QUESTION if name != "data" or run.control == other.control]
+    if CASCADE in (origins := _origins(run, other)) and origins <= {CASCADE, None}:
+        asked.remove("origin")  # a cascade is asked the same questions
     code = [name for name in run.identity if name.startswith(f"{CODE}task ") and name in other.identity]
     return _differing(run, other, [*asked, *code])
+
+
+def _origins(*runs: Run) -> set[object]:
+    return {run.identity.get("origin") for run in runs}
 
 
 def other_question(run: Run, other: Run) -> str:
@@ -128,8 +144,9 @@ def other_machine(run: Run, base: Run) -> str:
     """Return why the times of two runs may not be compared, even within one session; "" if they may."""
     if run.control != base.control:
         return OTHER_AUDIO
-    if any(record.latency for one in (run, base) for record in one.records.values()):
-        return LATENCIES
+    if CASCADE in _origins(run, base) or any(one.latency for own in (run, base) for one in own.records.values()):
+        medians = f"{_first_token(run)} to the first token, the reference {_first_token(base)}"
+        return f"{APART}: {medians}" if CASCADE in _origins(run, base) else LATENCIES
     own, other = (one.identity.get("device") for one in (run, base))
     if own is None or other is None:
         return "untimed runs"
@@ -140,6 +157,12 @@ def other_machine(run: Run, base: Run) -> str:
         if values[0] != values[1]:
             return f"times {what} ({' and '.join(values)})"
     return "" if _sharing(run) == _sharing(base) else SHARED
+
+
+def _first_token(run: Run) -> str:
+    """Return a run's median seconds to the first token as text."""
+    seconds = [record.time["prefill"] for record in run.records.values() if record.time]
+    return f"{statistics.median(seconds):.3g} s" if seconds else "an unknown time"
 
 
 def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, bool, str]:

@@ -63,6 +63,8 @@ class RunFolder:
         already in the folder.
     fits
         Tells whether a record fits this task; a record that does not fit counts as damaged.
+    texts
+        The present transcripts of each sample's clips, if a text LLM reads them; else empty.
 
     Attributes
     ----------
@@ -79,9 +81,13 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path, identity: Mapping[str, Any], fits: Callable[[Record], bool] = lambda _record: True
+        self,
+        path: Path,
+        identity: Mapping[str, Any],
+        fits: Callable[[Record], bool] = lambda _record: True,
+        texts: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.path, self.samples_file, self._fits = path, path / "samples.jsonl", fits
+        self.path, self.samples_file, self._fits, self._texts = path, path / "samples.jsonl", fits, texts or {}
         self.identity = json.loads(json.dumps(identity))  # as it will be read from run.json: tuples become lists
         self.run: dict[str, Any] = {}
         self.records: dict[str, Record] = {}
@@ -89,6 +95,11 @@ class RunFolder:
         self.appended: Callable[[Record], None] = lambda _record: None
         self._lock: IO[bytes] | None = None
         self._stream: IO[bytes] | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether a text LLM reads transcripts of the clips."""
+        return bool(self._texts)
 
     def __enter__(self) -> RunFolder:
         self._lock = hold_run(self.path)
@@ -110,16 +121,21 @@ class RunFolder:
             self._lock.close()
 
     def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
-        """Return the ids of samples that have a reply and whose clips have not changed since.
+        """Return the ids of samples that have a reply and whose clips, and transcripts read, have not changed since.
 
         Parameters
         ----------
         clips
-            Current hash of each sample's clips; a sample whose record has another hash is not done. With None, hashes
-            are not compared.
+            Current hash of each sample's clips; a sample whose record has another hash is not done. With None, neither
+            hashes nor transcripts are compared.
         """
         finished = {id_: record for id_, record in self.records.items() if record.answered}
-        return {id_ for id_, record in finished.items() if clips is None or same(record.clips, clips.get(id_))}
+        return {id_ for id_, record in finished.items() if clips is None or self._is_current(record, clips)}
+
+    def _is_current(self, record: Record, clips: Mapping[str, str]) -> bool:
+        """Tell whether a record's clips, and the transcripts that it read, are still the same."""
+        same_texts = list(record.transcripts_read or ()) == list(self._texts.get(record.id, ()))
+        return same(record.clips, clips.get(record.id)) and same_texts
 
     def append(self, record: Record) -> None:
         """Add one record and flush it.

@@ -16,6 +16,9 @@ from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import figures_of, fingerprint_of
 from audiomarathon.text import counted
 
+#: Origin of a run in which a text LLM read transcripts of another model.
+CASCADE = "cascade"
+
 
 def summarise(
     task: Task, facts: Mapping[str, Any], records: Sequence[Record], verdicts: Mapping[str, Verdict]
@@ -127,6 +130,8 @@ def _throughput(facts: Mapping[str, Any]) -> float | None:
 
     In other sessions, several settings shared the wall time, and each setting's part of it is unknown.
     """
+    if (facts.get("identity") or {}).get("origin") == CASCADE:
+        return None  # its sessions leave out the transcription
     sessions = facts.get("sessions") or ()
     alone = [one for one in sessions if one.get("wall_s") and one.get("settings_side_by_side") == 1]
     wall = sum(one["wall_s"] for one in alone)

@@ -1,0 +1,124 @@
+"""`audiomarathon transcribe` and `audiomarathon cascade`: transcripts, and a text LLM that answers from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from audiomarathon.cli.command import with_executor, with_settings
+from audiomarathon.cli.config import with_config
+from audiomarathon.cli.options import (
+    Model,
+    PlanRuns,
+    Tasks,
+    Track,
+    argument,
+    complete_methods,
+    listed,
+    option,
+    tasks_named,
+)
+from audiomarathon.cli.output import say, show
+from audiomarathon.engine.ray_options import Ray
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.settings import RunSettings
+from audiomarathon.tracking.registry import open_trackers
+
+
+@with_config
+@with_executor
+@with_settings(but=("method", "ratio"))
+def transcribe(
+    settings: RunSettings,
+    ray: Ray | None,
+    tasks: Tasks,
+    model: Model,
+    methods: Annotated[
+        str,
+        option("Methods beside base (audiomarathon list methods).", "--methods", "--method", complete=complete_methods),
+    ] = "",
+    ratios: Annotated[str, option("Fractions removed, such as 0.5,0.8.", "--ratios", "--ratio")] = "",
+    track: Track = "",
+) -> int:
+    """Transcribe the clips of tasks, each clip once per setting, for `audiomarathon cascade`.
+
+    Example: audiomarathon transcribe tau race --model whisper-base --methods frame --ratios 0.5,0.8 --at input
+
+    Runs go to RESULTS/transcripts/TASK. With --limit, the clips of the samples that a limited run of the task takes.
+    """
+    from audiomarathon.benchmarks.transcripts import Transcripts
+    from audiomarathon.engine.run import run as run_tasks
+    from audiomarathon.engine.sweep import grid, parse_ratios
+
+    if ratios and not methods:
+        raise SettingsError(f"--ratios {ratios}: name a method too, such as --methods frame")
+    chosen = [Transcripts(task) for task in tasks_named(tasks)]
+    settings_to_run = grid(listed(methods), parse_ratios(ratios) if ratios else [0.5], **settings.places)
+    trackers = open_trackers(track)
+    return show(list(run_tasks(chosen, model, settings, settings_to_run, ray=ray, say=say, trackers=trackers)))
+
+
+@with_config
+@with_settings(but=("method", "ratio", "layer", "at", "scope", "model_path", "language", "save_attn", "attn_layers"))
+def cascade(
+    settings: RunSettings,
+    given: Annotated[
+        list[str],
+        argument("Folders with runs of transcripts (audiomarathon transcribe), then tasks, as for `run`."),
+    ],
+    with_: Annotated[str, option("LLM: a folder, hub id, or openai:NAME.", "--with")],
+    plan: PlanRuns = False,
+    track: Track = "",
+) -> int:
+    """Let a text LLM answer tasks from transcripts, as a system to compare with audio LLMs.
+
+    Example: audiomarathon cascade results/transcripts tau race --with Qwen/Qwen2.5-7B-Instruct
+
+    The prompt is the task's own, with the transcript in the audio's place. Each system and setting that made
+    transcripts becomes a run: RESULTS/TASK/TRANSCRIBER+LLM/SETTING. No model that transcribes is loaded.
+    """
+    from audiomarathon.engine.cascade import cascade as run_cascade
+
+    folders = [Path(one) for one in given if _holds_runs(Path(one))]
+    names = [one for one in given if Path(one) not in folders]
+    if not folders or not names:
+        lacks = "task" if folders else "folder with runs of transcripts (audiomarathon transcribe makes them)"
+        raise SettingsError(f"cascade {' '.join(given)}: names no {lacks}; give folders, then tasks")
+    words = [task.key for task in tasks_named(names)] if names == ["all"] else names
+    if plan:
+        return _show_plan(folders, words, with_, settings)
+    trackers = open_trackers(track)
+    return show(list(run_cascade(folders, words, with_, settings, say=say, trackers=trackers)))
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Tell whether an argument is a folder with runs; a folder of data may have the name of a task."""
+    from audiomarathon.runs.read import run_folders
+
+    try:
+        return bool(run_folders([folder]))
+    except RecordError:
+        return False
+
+
+def _show_plan(folders: list[Path], words: list[str], llm: str, settings: RunSettings) -> int:
+    """Print how long the LLM's part takes, and how much memory; return 1 if a task cannot be run."""
+    from audiomarathon.engine.cascade import find_transcribers, llm_settings, load_tasks
+    from audiomarathon.engine.sweep_plan import plan_sweep
+    from audiomarathon.models.registry import TEXT_LLM, get_local_model
+
+    loaded = load_tasks(words, settings, say)
+    transcribers = find_transcribers(folders, loaded, settings, say)
+    model, settings = llm_settings(llm, settings)
+    complete = True
+    for system in dict.fromkeys(one.system for one in transcribers):
+        own = [one for one in transcribers if one.system == system]
+        lines, able = plan_sweep(
+            [task for task, _data in loaded.values()], get_local_model(model), settings, own, say=say
+        )
+        complete &= able
+        for line in (f"{system}+LLM, the LLM's part; {TEXT_LLM.tokens_per_second:g} tokens a second of speech", *lines):
+            typer.echo(line)
+    return 0 if complete else 1

@@ -1,0 +1,209 @@
+"""A transcriber and a text LLM as one system: the LLM answers a task's questions from transcripts of finished runs.
+
+The model that transcribes is never loaded here, so each part runs alone, in its one timed pass.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from audiomarathon.benchmarks import Loaded, Sample, Task, get_task, selected
+from audiomarathon.benchmarks.fingerprint import clip_hashes
+from audiomarathon.compression.method import Base
+from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
+from audiomarathon.engine.setup import Setup
+from audiomarathon.engine.transcripts import Reading, Transcriber, made_by
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.registry import TEXT_LLM
+from audiomarathon.records import Record
+from audiomarathon.runs.read import Run, named, read_runs
+from audiomarathon.settings import RunSettings
+from audiomarathon.text import Say, counted
+from audiomarathon.tracking.tracker import Tracker
+
+_REMOTE = ("openai", "endpoint")  # prefixes of the name of an LLM behind an endpoint
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The transcripts that one setting of one system has made, of any task; `records` and `failed` by clip hash."""
+
+    runs: Sequence[Run]
+    records: Mapping[str, Record]
+    failed: Mapping[str, Record]
+
+    @property
+    def name(self) -> str:
+        """The system and its setting, for messages."""
+        return f"{self.runs[0].checkpoint} {self.runs[0].method}"
+
+    def command(self, task: str, settings: RunSettings) -> str:
+        """Return the command that makes the transcripts of a task's clips."""
+        facts, identity = self.runs[0].facts, self.runs[0].identity
+        given = {"--model": facts.get("model"), "--model-path": (facts.get("settings") or {}).get("model_path")}
+        if identity.get("ratio"):
+            given |= {"--methods": f"{identity.get('method')}:{identity['ratio']:g}"}
+            given |= {"--at": "input"} if self.runs[0].method.endswith("-input") else {}
+        given |= {"--data": settings.data, "--limit": settings.limit}
+        words = [str(word) for flag, value in given.items() if value for word in (flag, value)]
+        return shlex.join(["audiomarathon", "transcribe", task, *words])
+
+
+def llm_settings(llm: str, settings: RunSettings) -> tuple[str, RunSettings]:
+    """Return the model's key and the settings to run an LLM: a folder, a hub id or `openai:NAME`.
+
+    Raises
+    ------
+    ModelError
+        The checkpoint is missing.
+    SettingsError
+        Attention would be saved.
+    """
+    kind, _, name = llm.partition(":")
+    if settings.save_attn:
+        raise SettingsError("SAVE_ATTN=1: a text LLM attends to no audio; leave it out")
+    if kind in _REMOTE:
+        return "openai", replace(settings, model_path=name)
+    find_checkpoint(llm, named="name a folder that holds it: --with FOLDER")
+    return TEXT_LLM.key, replace(settings, model_path=llm)
+
+
+def find_transcribers(
+    paths: Sequence[Path], tasks: Mapping[str, tuple[Task, Loaded]], settings: RunSettings, say: Say
+) -> list[Transcriber]:
+    """Return each setting of each system that transcribed the clips of the tasks' samples.
+
+    A system without any transcript of a task is left out there, if another has them.
+
+    Parameters
+    ----------
+    paths
+        Run folders of transcripts, or folders that contain them.
+    tasks
+        Tasks and their samples, by the user's word for the task.
+
+    Raises
+    ------
+    RecordError
+        There are no transcripts, some of a task's clips lack theirs, or two runs that differ hold them.
+    SettingsError
+        A task only asks for a transcript.
+    """
+    made = _made(paths)
+    found: dict[int, Transcriber] = {}
+    for word, (task, data) in tasks.items():
+        if task.transcribes:
+            able = "audiomarathon score reads its runs"
+            raise SettingsError(f"{task.key}: only asks for a transcript, which a text LLM cannot improve; {able}")
+        samples = selected(data, settings)
+        clips = _hashes(samples)
+        known = {hashed for own in clips.values() for hashed in own}
+        with_any = [one for one in made if known & {*one.records, *one.failed} or not known]
+        for one in with_any or made[:1]:
+            _check(one, word, task, known, settings)
+        if without := [one.name for one in made if one not in with_any]:
+            say(f"{task.key}: left out {', '.join(without)}: no transcripts of its clips")
+        for one in with_any:
+            name = one.runs[0].checkpoint, one.runs[0].method
+            if any(task.key in own.readings and (own.system, own.setting) == name for own in found.values()):
+                differ = f"two runs of {one.name} that differ have transcripts of {task.key}; name only one of them"
+                raise RecordError(f"{named(one.runs)}: {differ}")
+            own = found.get(id(one)) or Transcriber(system=name[0], setting=name[1], made_by=made_by(one.runs[0]))
+            readings = {id_: Reading(tuple(one.records[clip] for clip in hashes)) for id_, hashes in clips.items()}
+            found[id(one)] = replace(own, readings={**own.readings, task.key: readings})
+    return list(found.values())
+
+
+def _made(paths: Sequence[Path]) -> list[_Made]:
+    """Read all runs of transcripts, those of one system and setting together; base comes first.
+
+    A setting's runs are read together if everything but their data agrees.
+    """
+    runs = [run for run in read_runs(paths) if run.task is not None and run.task.transcribes]
+    if not runs:
+        what = "no run of transcripts there; make them: audiomarathon transcribe TASK --model whisper-base"
+        raise RecordError(f"{', '.join(map(str, paths))}: {what}")
+    groups: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.method != Base().label):
+        groups.setdefault(repr((run.checkpoint, run.method, sorted(made_by(run).items()))), []).append(run)
+    found = []
+    for own in groups.values():
+        records = {str(one.clips): one for run in own for one in run.whole.records.values()}
+        failed = {str(one.clips): one for run in own for one in run.failed.values()}
+        found.append(_Made(own, records, failed))
+    return found
+
+
+def _hashes(samples: Sequence[Sample]) -> dict[str, list[str]]:
+    """Return the hash of each clip of each sample, by the sample's id."""
+    every = {str(clip): replace(one, id=str(clip), clips=(clip,)) for one in samples for clip in one.clips}
+    alone = clip_hashes(every.values())
+    return {one.id: [alone[str(clip)] for clip in one.clips] for one in samples}
+
+
+def _check(one: _Made, word: str, task: Task, clips: set[str], settings: RunSettings) -> None:
+    """Refuse a system of which transcripts are missing, and say which command makes them."""
+    missing = sorted(clips - {*one.records})
+    if not missing:
+        return
+    failed = [one.failed[clip] for clip in missing if clip in one.failed]
+    why = f"; {len(failed)} failed, the first: {failed[0].id}: {failed[0].error}" if failed else ""
+    lacking = f"{len(missing):,} of {counted(len(clips), 'clip')} have no transcript by {one.name}{why}"
+    raise RecordError(f"{task.key}: {lacking}; make them: {one.command(word, settings)}; or name only the runs to use")
+
+
+def cascade(
+    paths: Sequence[Path],
+    tasks: Sequence[str | Task],
+    llm: str,
+    settings: RunSettings,
+    *,
+    say: Say = lambda _line: None,
+    progress: bool | None = None,
+    trackers: Sequence[Tracker] = (),
+) -> Iterator[Result]:
+    """Answer tasks by a text LLM from the transcripts in run folders. Yield the result of each task and setting.
+
+    Parameters
+    ----------
+    paths
+        Run folders of transcripts, or folders that contain them.
+    llm
+        A folder or hub id of a causal LM with a chat template, or `openai:NAME`.
+
+    Raises
+    ------
+    AudioMarathonError
+        For anything that the user must fix; missing transcripts are reported before the LLM is loaded.
+    """
+    loaded = load_tasks(tasks, settings, say)
+    transcribers = find_transcribers(paths, loaded, settings, say)
+    model, settings = llm_settings(llm, settings)
+    check_batch_size(settings, transcribers)
+    work = [(one, *loaded[word]) for word in loaded for one in transcribers if loaded[word][0].key in one.readings]
+
+    def anything_left(setup: Setup) -> bool:
+        # Check every task now: an error in the last task must be found before hours are spent on the first.
+        finished = [is_finished(replace(setup, methods=(one,)), task, data) for one, task, data in work]
+        return not all(finished)
+
+    remaining = list(trackers)
+    with opened(model, settings, transcribers, needed=anything_left, say=say) as (setup, engine):
+        for one, task, data in work:
+            own = replace(setup, methods=(one,))
+            answering = replace(engine, setup=own, cost=None) if engine else None  # whose FLOPs are a part of the sum
+            yield from run_task(own, answering, task, data, say, progress, remaining)
+
+
+def load_tasks(tasks: Sequence[str | Task], settings: RunSettings, say: Say) -> dict[str, tuple[Task, Loaded]]:
+    """Return tasks with their samples, each once, by the user's word for the task."""
+    found: dict[str, tuple[Task, Loaded]] = {}
+    for given in tasks:
+        task = given if isinstance(given, Task) else get_task(given)
+        if not any(task.key == other.key for other, _data in found.values()):
+            found[given if isinstance(given, str) else task.key] = (task, load_task(task, settings, say))
+    return found

@@ -1,0 +1,174 @@
+"""What a text LLM reads in place of clips: their transcripts from finished runs, the words around them, their costs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from audiomarathon.benchmarks.task import Task
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.judges.protocol import shielded
+from audiomarathon.records import Record
+from audiomarathon.runs.folder import CODE
+from audiomarathon.runs.read import Run
+from audiomarathon.runs.summary import CASCADE
+from audiomarathon.scoring.heard import words_of
+
+#: The prompt of every question about clips; it belongs to a run's identity.
+FRAME = "You cannot hear the audio. A speech recogniser wrote down what is said in it:\n\n{transcripts}\n\n{question}"
+#: A transcript in a prompt about several clips; and what stands for a transcript without words.
+NUMBERED, NO_WORDS = "Audio {number}: {transcript}", "(no words were heard)"
+
+_OF_DATA = ("data", "prompts", "control", "version", "decode_tokens")
+_OF_MACHINE = ("device", "sdpa_backends", "timing", "decode")
+_CONDITIONS = ("checkpoint", "dtype", "attention", "seed", "language", "max_new_tokens")
+_ADDED = ("load", "preprocess", "scoring")
+_AFTER_LOADING = ("encoder", "llm_prefill", "decode", "decode_setup")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a text LLM reads of one sample: the records of its clips' transcripts, in the clips' order."""
+
+    records: tuple[Record, ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """The transcripts; control tokens of chat templates in them are broken up."""
+        return [shielded(one, None).text.strip() for one in self.records]
+
+    def worded(self, question: str) -> str:
+        """Return the prompt: the task's own, below the transcripts; of a sample without clips, the task's own alone."""
+        if not (texts := [text if words_of(text) else NO_WORDS for text in self.texts]):
+            return question
+        if len(texts) > 1:
+            texts = [NUMBERED.format(number=number, transcript=text) for number, text in enumerate(texts, 1)]
+        return FRAME.format(transcripts="\n\n".join(texts), question=question)
+
+    def added_to(self, record: Record) -> Record:
+        """Return the LLM's record of a sample with what the transcripts cost.
+
+        The stage `encoder` is the transcription: tower, prefill and decode of the model that transcribes. `load` and
+        `preprocess` are sums. Times are left out if a part was not timed. Counts of audio tokens are the transcriber's.
+        """
+        if not (parts := self.records):
+            return record
+        seconds, timed = _total(map(_transcription, parts)), [one.time for one in (record, *parts) if one.time]
+        time = latency = None
+        if record.time and len(timed) > len(parts):
+            time = {**record.time, **{name: sum(one.get(name, 0.0) for one in timed) for name in _ADDED}}
+            time |= {"encoder": seconds, "prefill": seconds + record.time["llm_prefill"]}
+        if record.latency and seconds is not None:
+            latency = {name: seconds + own for name, own in record.latency.items()}
+        peaks = [one.peak_memory_bytes for one in (record, *parts)]
+        charged = [one.cost for one in (record, *parts) if one.attempts is not None]  # a local part costs nothing
+        sessions = sorted({str(one.session) for one in parts})
+        return replace(
+            record,
+            clip_seconds=round(sum(one.clip_seconds for one in parts), 6),
+            truncated=None if None in (cut := [one.truncated for one in parts]) else any(cut),
+            audio_tokens=_total(one.audio_tokens for one in parts),
+            kept_audio_tokens=_total(one.kept_audio_tokens for one in parts),
+            window_padding_tokens=sum(one.window_padding_tokens for one in parts),
+            time=time,
+            latency=latency,
+            busy=None,  # the GPU's busy seconds, and a batch's, are the LLM's alone
+            batch=None,
+            peak_memory_bytes=None if None in peaks else max(filter(None, peaks)),
+            encoder_shared=any(one.encoder_shared for one in parts) if time else None,
+            session=record.session and " + ".join([record.session, *sessions]),
+            cost=_total(charged) if charged else None,
+        )
+
+
+def _transcription(record: Record) -> float | None:
+    """Return the seconds of a transcript after its clip was decoded; None if it was not timed."""
+    if record.time:
+        return sum(record.time.get(stage, 0.0) for stage in _AFTER_LOADING)
+    return record.latency["total"] if record.latency else None
+
+
+def _total(values: Iterable[Any]) -> Any:
+    """Return the sum; None if a value is unknown."""
+    return None if None in (known := list(values)) else sum(known)
+
+
+@dataclass(frozen=True)
+class Transcriber(Base):
+    """Base of a text LLM that reads the transcripts of one setting of another model, and that setting's name.
+
+    Attributes
+    ----------
+    system
+        Name of the checkpoint that made the transcripts.
+    setting
+        Label of its setting, which becomes the label of the cascade's.
+    made_by
+        Everything that makes the transcripts: its run's identity without its data.
+    readings
+        By a task's key and a sample's id: what the LLM reads.
+    """
+
+    title: ClassVar[str] = "transcripts of another model's setting"
+
+    system: str = ""
+    setting: str = ""
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+    readings: Mapping[str, Mapping[str, Reading]] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Label of the transcriber's setting, such as `frame-0.5-input`."""
+        return self.setting
+
+    @property
+    def note(self) -> str:  # type: ignore[override]
+        """How to read the times; see :class:`Method`."""
+        device = self.made_by.get("device")
+        on = f"on {device}" if device else "which was not timed, so no times are shown"
+        return (
+            f"the encoder's time is the transcription by {self.system} ({on}); time to first token adds the LLM's "
+            "prefill, which ran in another process"
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parts of a cascade's identity that the LLM's own run lacks."""
+        of_method = {name: value for name, value in self.made_by.items() if _is_of_method(name)}
+        conditions = [self.made_by.get(name) for name in _CONDITIONS]
+        conditions += [value for name, value in sorted(self.made_by.items()) if name.startswith(f"{CODE}model ")]
+        return {
+            **of_method,
+            "origin": CASCADE,
+            "frame": " | ".join((FRAME, NUMBERED, NO_WORDS)),
+            "transcripts": hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:12],
+            "transcriber": self.system,
+            **{f"transcriber's {name}": value for name, value in self.made_by.items()},
+        }
+
+
+def _is_of_method(name: str) -> bool:
+    return name not in (*_CONDITIONS, *_OF_MACHINE, "model") and not name.startswith(CODE)
+
+
+def made_by(run: Run) -> dict[str, Any]:
+    """Return what makes a run's transcripts: the model's key, and the run's identity without its data."""
+    kept = {
+        name: value
+        for name, value in run.identity.items()
+        if name not in _OF_DATA and not name.startswith(f"{CODE}task ")
+    }
+    return {"model": run.facts.get("model"), **kept}
+
+
+def readings_of(methods: Sequence[Method], task: Task) -> Mapping[str, Reading]:
+    """Return what a text LLM reads of each sample of a task; empty for models that hear the clips."""
+    found = [method.readings.get(task.key, {}) for method in methods if isinstance(method, Transcriber)]
+    return found[0] if found else {}
+
+
+def texts_of(method: Method, task: Task) -> dict[str, list[str]]:
+    """Return the transcripts of each sample's clips that a text LLM reads; empty for models that hear the clips."""
+    return {id_: reading.texts for id_, reading in readings_of([method], task).items()}

@@ -1,0 +1,48 @@
+"""Score transcripts that have no reference: in how many clips were words heard?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.scorer import Scorer, means
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Sums
+
+
+class Heard(Scorer):
+    """Counts the words of each transcript; the figure is the share of clips in which words were heard.
+
+    It says nothing about errors: a model that makes words up hears them in every clip.
+    """
+
+    key = "heard"
+    figure = Figure("heard", "clips with words")
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Count the words of one transcript."""
+        return {"words": len(words_of(record.text))}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the share of clips in which words were heard."""
+        return means({self.figure.name: [self.own_score(one) for one in verdicts]}, verdicts, shares=True)
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the words a minute of all clips together."""
+        minutes = sum(one.record.clip_seconds for one in verdicts) / 60
+        return {"words_a_minute": sum(one.values["words"] for one in verdicts) / minutes if minutes else None}
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return 1 if words were heard, else 0."""
+        return float(verdict.values["words"] > 0)
+
+    def sound(self, verdict: Verdict) -> bool:
+        """Tell whether a stored verdict holds a number of words."""
+        return isinstance(words := verdict.values.get("words"), int) and words >= 0
+
+
+def words_of(transcript: str) -> list[str]:
+    """Return a transcript's words: parts between spaces that have a letter or a digit, unlike "♪" or "..."."""
+    return [part for part in transcript.split() if any(map(str.isalnum, part))]

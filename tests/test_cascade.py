@@ -1,0 +1,417 @@
+"""A transcriber and a text LLM as one system: `audiomarathon transcribe` and `audiomarathon cascade`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import caption_folders
+import jasco_folders
+import lalm_folders
+import pytest
+import task_folders
+import tiny_text_llm
+import tiny_whisper
+import torch
+from builders import STAGES, a_failed_record, a_record, lines_of, write_run
+from conftest import call
+from endpoint_server import KEY, Server
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from audiomarathon.benchmarks import Loaded, get_task, selected
+from audiomarathon.benchmarks.fingerprint import clip_hashes
+from audiomarathon.engine.cascade import find_transcribers
+from audiomarathon.engine.transcripts import NO_WORDS, Reading
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.text_llm import TextLLM
+from audiomarathon.records import Record
+from audiomarathon.results.compare import compare_with
+from audiomarathon.results.systems import read_systems
+from audiomarathon.runs.read import Run
+from audiomarathon.scoring.heard import words_of
+from audiomarathon.settings import RunSettings
+
+Texts = Mapping[str, str]
+FRAME = {"method": "frame", "ratio": 0.5, "at": "input"}
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_text_llm.checkpoint(tmp_path_factory.mktemp("llm") / "tiny-llm")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    task_folders.build_all(root, ("tau", "race", "librispeech"))
+    for name in ("jasco", "mmau", "clotho"):
+        (root / name).mkdir()
+    jasco_folders.build_jasco(root / "jasco", (1, 2))
+    lalm_folders.mmau_pro_folder(root / "mmau")
+    caption_folders.clotho_folder(root / "clotho")
+    return root
+
+
+def loaded(task: str, root: Path) -> Loaded:
+    found = get_task(task)
+    return found.load(found.find(root))
+
+
+def a_transcript(clips: str, text: str, **changes: Any) -> dict[str, Any]:
+    """The timed record of a transcript: 0.4 s for tower, prefill and decode together, 0.1 s to read the clip."""
+    times = STAGES | {"encoder": 0.1, "llm_prefill": 0.1, "prefill": 0.2, "decode": 0.2}
+    own = {"reply": text, "reference": {}, "clips": clips, "time": times, "session": "asr 1", "clip_seconds": 2.0}
+    return a_record(clips, **own | {"audio_tokens": 100, "kept_audio_tokens": 50} | changes)
+
+
+def transcribed(
+    folder: Path, task: str, root: Path, texts: Texts | str = "a bell rings", *, without: int = 0, **identity: Any
+) -> Path:
+    """Write a run as `transcribe` does, with made-up transcripts by clip; the last `without` clips are left out."""
+    samples = loaded(f"transcripts/{task}", root).samples
+    hashes = clip_hashes(samples)
+    said = {one.id: texts if isinstance(texts, str) else texts.get(one.id, "a bell rings") for one in samples}
+    records = [a_transcript(hashes[id_], text) for id_, text in said.items()][: len(samples) - without]
+    own = {"checkpoint": "asr", "dtype": "float32", "seed": 42, "device": "a cpu", "method": "base", "ratio": 0.0}
+    own |= {"data": task, "prompts": "p", **identity}
+    ratio = own["ratio"]
+    label = f"{own['method']}-{ratio:g}" + "-input" * ("at" in own)
+    facts = {"schema_version": 2, "task": f"transcripts/{task}", "method": label, "model": "whisper-base"}
+    facts |= {"checkpoint": "/m/asr", "checkpoint_name": "asr", "identity": own, "settings": {"seed": 42}}
+    return write_run(folder / "transcripts" / task / "asr" / label, facts, records)
+
+
+def answer(results: Path, data: Path, llm: object, *tasks: str, **more: object) -> Path:
+    """Run a cascade on the transcripts in a results folder; return the first task's run of base."""
+    flags = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
+    code, output = call(
+        "cascade", results / "transcripts", *tasks, "--with", llm, "--data", data, "--results", results, *flags
+    )
+    assert code == 0, output
+    return next(iter(sorted((results / tasks[0]).glob("asr+*/base-0"))))
+
+
+def records_of(run: Path) -> dict[str, dict[str, Any]]:
+    return {line["id"]: line for line in lines_of(run / "samples.jsonl")}
+
+
+class TestTranscripts:
+    def test_are_made_once_a_clip_and_read_by_every_question(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        whisper = tiny_whisper.checkpoint(tmp_path / "tiny-whisper")
+        flags = ("--model", "whisper-base", "--model-path", whisper, "--data", data, "--results", tmp_path)
+        pruned = ("--methods", "frame", "--ratios", "0.5", "--at", "input", "--max-new-tokens", "4", "--limit", "2")
+        code, output = call("transcribe", "race", "tau", *flags, *pruned)
+        assert code == 0, output
+        runs = {label: tmp_path / "transcripts/race/tiny-whisper" / label for label in ("base-0", "frame-0.5-input")}
+        assert [len(records_of(run)) for run in runs.values()] == [2, 2]  # of three questions, two on one clip
+        code, output = call(
+            "cascade", tmp_path / "transcripts", "race", "tau", "--with", llm, "--data", data, "--limit", 2,
+            "--results", tmp_path,
+        )  # fmt: skip
+        assert code == 0, output
+        for label, transcripts in runs.items():
+            own = records_of(tmp_path / "race/tiny-whisper+tiny-llm" / label)
+            by_clip = {one["clips"]: one["reply"] for one in records_of(transcripts).values()}
+            assert {tuple(one["transcripts_read"]) for one in own.values()} == {
+                (by_clip[one["clips"]].strip(),) for one in own.values()
+            }
+        assert call("score", tmp_path / "transcripts")[0] == 0
+
+    def test_of_a_limited_run_are_those_of_the_tasks_own_limited_run(self, data: Path) -> None:
+        task, settings = get_task("tau"), RunSettings(limit=3)
+        samples = selected(task.load(task.find(data)), settings)
+        clips = selected(loaded("transcripts/tau", data), settings)
+        assert {one.clips for one in clips} == {one.clips for one in samples}
+
+    def test_have_a_figure_without_a_reference(self, data: Path, tmp_path: Path) -> None:
+        first = loaded("transcripts/tau", data).samples[0].id
+        run = transcribed(tmp_path, "tau", data, {first: " ♪ ... "})
+        assert call("score", run)[0] == 0
+        summary = json.loads((run / "summary.json").read_text())
+        assert (summary["headline"], summary["score"]) == ("heard", 0.9)
+        assert summary["words_a_minute"] == pytest.approx(9 * 3 / (10 * 2 / 60))
+        assert words_of("♪ so, … 3 -") == ["so,", "3"]
+
+    @pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
+    def test_are_not_made_of_what_asks_nothing_about_clips(self, name: str) -> None:
+        with pytest.raises(SettingsError):
+            get_task(name)
+
+
+class TestPrompts:
+    @pytest.mark.parametrize(
+        ("texts", "said"),
+        [
+            ((), []),
+            (("a bell",), ["\na bell\n"]),
+            (("a bell", "a dog"), ["Audio 1: a bell\n", "Audio 2: a dog\n"]),
+            (("", "a dog"), [f"Audio 1: {NO_WORDS}\n", "Audio 2: a dog\n"]),
+            ((" ♪",), [f"\n{NO_WORDS}\n"]),
+            (("{question} <|im_end|>",), ["\n{question} <"]),
+        ],
+    )
+    def test_hold_the_tasks_question_below_the_transcripts_in_order(
+        self, texts: Sequence[str], said: Sequence[str]
+    ) -> None:
+        found = Reading(tuple(Record(str(n), reply=text) for n, text in enumerate(texts))).worded("Who rings?")
+        assert found.endswith("Who rings?")
+        assert (found == "Who rings?") == (not texts)
+        assert [found.index(part) for part in said] == sorted(found.index(part) for part in said)
+        assert "<|im_end|>" not in found
+
+    def test_keep_control_tokens_of_a_transcript_out_of_the_template(self, llm: Path) -> None:
+        lm = TextLLM.load(llm, device="cpu", dtype="float32", attn_implementation="sdpa")
+        special = lm.tokenizer.convert_tokens_to_ids("<|im_end|>")
+        counts = [
+            lm.prepare([Prompt(text, ())]).tensors["input_ids"][0].tolist().count(special)
+            for text in ("a bell", "a <|im_end|> bell")
+        ]
+        assert counts == [1, 1]
+
+    def test_longer_than_the_llm_are_failed_samples(self, data: Path, tmp_path: Path) -> None:
+        short = tiny_text_llm.checkpoint(tmp_path / "short", positions=64)
+        transcribed(tmp_path, "race", data)
+        code, output = call(
+            "cascade", tmp_path / "transcripts", "race", "--with", short, "--data", data, "--results", tmp_path
+        )
+        assert code == 1
+        assert "takes fewer than 64" in output
+
+    def test_are_answered_as_by_transformers_itself(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        clips = [one.id for one in loaded("transcripts/race", data).samples]
+        transcribed(tmp_path, "race", data, dict(zip(clips, ("a bell rings", ""), strict=True)))
+        records = records_of(answer(tmp_path, data, llm, "race", max_new_tokens=12))
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(llm).eval(), AutoTokenizer.from_pretrained(llm)
+        task = get_task("race")
+        for sample in loaded("race", data).samples:
+            heard = records[sample.id]["transcripts_read"][0] or NO_WORDS
+            told = "You cannot hear the audio. A speech recogniser wrote down what is said in it:"
+            turn = {"role": "user", "content": f"{told}\n\n{heard}\n\n{task.prompt(sample)}"}
+            ids = tokenizer.apply_chat_template(
+                [turn], add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+            with torch.inference_mode():
+                done = model.generate(**ids, max_new_tokens=12, do_sample=False)
+            new = done[0, ids["input_ids"].shape[1] :]
+            assert records[sample.id]["reply"] == tokenizer.decode(new, skip_special_tokens=True)
+            assert records[sample.id]["prompt_tokens"] == ids["input_ids"].shape[1]
+
+
+class TestRuns:
+    def test_of_every_kind_of_task_are_complete(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        tasks = ("jasco", "lalm/mmau_pro", "lalm/clotho", "tau")
+        for task in tasks:
+            transcribed(tmp_path, task, data, {one.id: one.id for one in loaded(f"transcripts/{task}", data).samples})
+        answer(tmp_path, data, llm, *tasks, max_new_tokens=4)
+        for task in tasks:
+            run = Run.read(tmp_path / task / "asr+tiny-llm/base-0")
+            assert run.expected == len(run.records) == len(loaded(task, data).samples)
+        of_mmau = records_of(tmp_path / "lalm/mmau_pro/asr+tiny-llm/base-0")
+        assert of_mmau["m3"]["transcripts_read"] == [f"data/m3_{number}.wav" for number in range(3)]
+
+    def test_carry_the_transcribers_setting_and_identity(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        transcribed(tmp_path, "race", data, language="de")
+        transcribed(tmp_path, "race", data, language="de", **FRAME)
+        base = answer(tmp_path, data, llm, "race")
+        pruned = Run.read(base.parent / "frame-0.5-input")
+        assert (pruned.method, pruned.checkpoint) == ("frame-0.5-input", "asr+tiny-llm")
+        own = pruned.identity
+        assert (own["origin"], own["method"], own["ratio"]) == ("cascade", "frame", 0.5)
+        assert (own["transcriber's checkpoint"], own["transcriber's language"]) == ("asr", "de")
+        assert "{transcripts}" in own["frame"]
+        assert own["checkpoint"] == Run.read(base).identity["checkpoint"]
+        assert [system.method for system in read_systems([tmp_path / "race"])] == ["base-0", "frame-0.5-input"]
+
+    def test_answer_again_only_where_a_transcript_has_changed(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        clips = [one.id for one in loaded("transcripts/tau", data).samples]
+        transcribed(tmp_path, "tau", data)
+        before = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
+        assert len(lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")) == len(before)
+        transcribed(tmp_path, "tau", data, {clips[3]: "a dog barks"})
+        after = lines_of(answer(tmp_path, data, llm, "tau") / "samples.jsonl")
+        assert [one["transcripts_read"] for one in after[len(before) :]] == [["a dog barks"]]
+
+    def test_read_transcripts_of_any_task_with_these_clips(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        toml = 'key = "q"\nrows = "q.jsonl"\nclips = "audio"\nquestion = "q"\nanswer = "a"\nanswer_is = "open"\n'
+        clip = loaded("librispeech", data).samples[0].clips[0]
+        shutil.copy(clip, tmp_path / f"copy{clip.suffix}")
+        (tmp_path / "q.jsonl").write_text(json.dumps({"audio": f"copy{clip.suffix}", "q": "Who?", "a": "I"}) + "\n")
+        (tmp_path / "q.toml").write_text(toml)
+        folder = transcribed(tmp_path, "librispeech", data)
+        facts = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(facts | {"task": "librispeech"}))
+        code, output = call(
+            "cascade", folder, tmp_path / "q.toml", "--with", llm, "--data", tmp_path, "--results", tmp_path,
+            "--max-new-tokens", 2,
+        )  # fmt: skip
+        assert code == 0, output
+        assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
+
+    def test_of_control_audio_are_marked(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        assert call("data", "controls", "tau", "--control", "silence", "--data", data, "-o", tmp_path)[0] == 0
+        transcribed(tmp_path, "tau", tmp_path / "silence", "", control={"kind": "silence"})
+        run = Run.read(answer(tmp_path, tmp_path / "silence", llm, "tau"))
+        assert run.control == "silence"
+        assert {one.control for one in run.records.values()} == {"silence"}
+        assert all(list(one.transcripts_read or ()) == [""] for one in run.records.values())
+
+    def test_ask_an_endpoint_too(self, data: Path, tmp_path: Path, no_env: Any) -> None:
+        server = Server()
+        server.set("keyless=1")  # it says what it is asked
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        no_env("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        no_env("OPENAI_API_KEY", KEY)
+        transcribed(tmp_path, "race", data)
+        run = answer(tmp_path, data, "openai:tiny", "race")
+        server.shutdown()
+        assert run.parent.name == "asr+tiny-endpoint"
+        for record in records_of(run).values():
+            assert "\n\na bell rings\n\n" in record["reply"]
+            assert record["latency"]["first_token"] > 0.4  # with the transcription
+            assert record["time"] is None
+
+
+class TestCosts:
+    LLM = Record("q", time={"load": 0.0, "preprocess": 0.1, "encoder": 0.0, "llm_prefill": 1.0, "prefill": 1.0,
+                            "decode": 2.0, "scoring": 0.0}, session="llm 2", prompt_tokens=9, new_tokens=3)  # fmt: skip
+
+    def test_of_both_parts_add_up(self) -> None:
+        parts = tuple(Record.from_json(a_transcript(clip, "a bell")) for clip in "ab")
+        both = Reading(parts).added_to(self.LLM)
+        assert both.time == pytest.approx(
+            {"load": 0.2, "preprocess": 0.3, "encoder": 0.8, "llm_prefill": 1.0, "prefill": 1.8, "decode": 2.0,
+             "scoring": 0.2}
+        )  # fmt: skip
+        assert (both.audio_tokens, both.kept_audio_tokens, both.clip_seconds) == (200, 100, 4.0)
+        assert both.session == "llm 2 + asr 1"
+
+    def test_are_absent_where_a_part_was_not_timed(self) -> None:
+        untimed = Record.from_json(a_transcript("a", "a bell", time=None))
+        assert Reading((untimed,)).added_to(self.LLM).time is None
+
+    def test_count_calls_of_endpoints_and_nothing_for_a_local_part(self) -> None:
+        local, billed = (Record.from_json(a_transcript("a", "a bell", **more)) for more in ({}, {"cost": 0.5}))
+        llm = replace(self.LLM, cost=1.0, attempts=1)
+        assert Reading((local,)).added_to(llm).cost == 1.0
+        assert Reading((replace(billed, attempts=1),)).added_to(llm).cost == 1.5
+        assert Reading((replace(billed, attempts=1, cost=None),)).added_to(llm).cost is None
+
+    def test_stand_beside_an_audio_llms_without_a_speed_up(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        for setting in ({}, FRAME):
+            transcribed(tmp_path, "race", data, **setting)
+        answer(tmp_path, data, llm, "race")
+        assert call("run", "race", "--model", "embedded", "--data", data, "--results", tmp_path)[0] == 0
+        rows = compare_with(read_systems([tmp_path / "race"]), "embedded base-0").rows
+        assert {row.side: row.samples for row in rows} == {
+            "asr+tiny-llm base-0": 3, "asr+tiny-llm frame-0.5-input": 3
+        }  # fmt: skip
+        assert {row.timed for row in rows} == {0}
+        assert all("s to the first token, the reference" in row.untimed for row in rows)
+        summary = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())
+        assert summary["timing"]["encoder_s"]["p50"] == pytest.approx(0.4)
+        assert any("transcription by asr (on a cpu)" in note for note in summary["notes"])
+        assert call("report", tmp_path / "race", "-o", tmp_path / "page.html")[0] == 0
+
+    def test_of_a_batched_llm_claim_no_rate(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        transcribed(tmp_path, "race", data)
+        code, output = call(
+            "cascade", tmp_path / "transcripts", "race", "--with", llm, "--data", data, "--results", tmp_path,
+            "--no-timing", "--batch-size", 2,
+        )  # fmt: skip
+        assert code == 0, output
+        run = tmp_path / "race/asr+tiny-llm/base-0"
+        summary = json.loads((run / "summary.json").read_text())
+        assert summary["timing"] == {"audio_seconds_per_second": None}
+
+    def test_are_planned_from_the_llms_config(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        transcribed(tmp_path, "tau", data)
+        small = tmp_path / "config-only"
+        small.mkdir()
+        shutil.copy(llm / "config.json", small)
+        code, output = call(
+            "cascade", tmp_path / "transcripts", "tau", "--with", small, "--data", data, "--results", tmp_path, "--plan"
+        )
+        assert code == 0, output
+        assert "memory: about" in output
+        assert "10 samples" in output
+        assert call("doctor", "--model", "text-llm", "--model-path", small)[0] == 0
+
+
+class TestRefusals:
+    """Each before the LLM is looked for: it does not exist."""
+
+    @staticmethod
+    def refused(*arguments: object, data: Path) -> str:
+        code, output = call("cascade", *arguments, "--with", "no/such", "--data", data)
+        assert code == 2
+        (line,) = (line for line in output.splitlines() if line.startswith("error: "))
+        return line
+
+    def test_missing_transcripts_are_counted_and_the_command_is_told(self, data: Path, tmp_path: Path) -> None:
+        transcribed(tmp_path, "tau", data, without=3, **FRAME)
+        line = self.refused(tmp_path / "transcripts", "tau", data=data)
+        assert "3 of 10 clips have no transcript by asr frame-0.5-input" in line
+        assert "audiomarathon transcribe tau --model whisper-base --methods frame:0.5 --at input" in line
+
+    def test_a_failed_transcript_is_named(self, data: Path, tmp_path: Path) -> None:
+        run = transcribed(tmp_path, "race", data)
+        clips = [line["clips"] for line in lines_of(run / "samples.jsonl")]
+        failed = a_failed_record(clips[0], "AudioError: no sound", clips=clips[0])
+        (run / "samples.jsonl").write_text(
+            "".join(json.dumps(one) + "\n" for one in (failed, a_transcript(clips[1], "a")))
+        )
+        line = self.refused(run, "race", data=data)
+        assert "1 of 2 clips" in line
+        assert "AudioError: no sound" in line
+
+    def test_a_changed_clip_needs_a_new_transcript(self, data: Path, tmp_path: Path) -> None:
+        root = shutil.copytree(data / "RACE", tmp_path / "data" / "RACE").parent
+        transcribed(tmp_path, "race", root)
+        task_folders.write_clip(loaded("race", root).samples[0].clips[0], hertz=999)
+        assert "1 of 2 clips" in self.refused(tmp_path / "transcripts", "race", data=root)
+
+    def test_a_task_of_transcripts_is_none_for_an_llm(self, data: Path, tmp_path: Path) -> None:
+        transcribed(tmp_path, "librispeech", data)
+        assert "only asks for a transcript" in self.refused(tmp_path / "transcripts", "librispeech", data=data)
+
+    def test_folders_and_tasks_are_both_needed(self, data: Path, tmp_path: Path) -> None:
+        transcribed(tmp_path, "race", data)
+        assert "names no folder with runs of transcripts" in self.refused("race", data=data)
+        assert "names no task" in self.refused(tmp_path / "transcripts", data=data)
+
+    def test_two_ways_to_one_transcript_are_told_apart(self, data: Path, tmp_path: Path) -> None:
+        for place, dtype in (("a", "float32"), ("b", "bfloat16")):
+            transcribed(tmp_path / place, "race", data, dtype=dtype)
+        task = get_task("race")
+        with pytest.raises(RecordError, match="name only one of them"):
+            find_transcribers([tmp_path], {"race": (task, loaded("race", data))}, RunSettings(), lambda _line: None)
+
+    def test_a_system_without_any_transcript_of_a_task_is_left_out(self, data: Path, tmp_path: Path) -> None:
+        transcribed(tmp_path, "tau", data)
+        transcribed(tmp_path, "race", data, **FRAME)
+        said: list[str] = []
+        tasks = {"race": (get_task("race"), loaded("race", data))}
+        (found,) = find_transcribers([tmp_path], tasks, RunSettings(), said.append)
+        assert found.label == "frame-0.5-input"
+        assert "left out asr base-0" in said[0]
+
+    def test_a_text_llm_hears_nothing(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        flags = ("--model", "text-llm", "--model-path", llm, "--data", data, "--results", tmp_path)
+        code, output = call("run", "tau", *flags)
+        assert code == 2
+        assert "hears nothing" in output
+
+    def test_an_llm_needs_a_chat_template(self, data: Path, tmp_path: Path) -> None:
+        plain = tiny_text_llm.checkpoint(tmp_path / "plain", template=None)
+        transcribed(tmp_path, "race", data)
+        code, output = call(
+            "cascade", tmp_path / "transcripts", "race", "--with", plain, "--data", data, "--results", tmp_path
+        )
+        assert code == 2
+        assert "has no chat template" in output

@@ -1,0 +1,49 @@
+"""Whisper base and SmolLM2-135M as one system, on questions about real speech and on JASCO-shaped clips."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cascade
+import pytest
+import real_recordings
+import speech
+from builders import lines_of
+from conftest import call
+from real_weights import real_weights
+
+pytestmark = pytest.mark.real
+
+
+def cascaded(data: Path, results: Path, *tasks: object) -> list[Path]:
+    """Transcribe two samples' clips of each task whole and at a fifth of the states, and answer; return the runs."""
+    where = ("--data", data, "--results", results, "--limit", 2, "--max-new-tokens", 16)
+    whisper = ("--model", "whisper-base", "--model-path", real_weights("whisper-base"), "--at", "input")
+    assert call("transcribe", *tasks, *whisper, "--methods", "frame:0.8", *where[:-2])[0] == 0
+    code, output = call(
+        "cascade", results / "transcripts", *tasks, "--with", real_weights("smollm2-135m-instruct"), *where
+    )
+    assert code == 0, output
+    return sorted(results.glob("**/whisper-base+smollm2-135m-instruct/*"))
+
+
+@pytest.mark.skipif(not speech.prompts(), reason=f"apt-get install {speech.packages('en')}")
+def test_questions_about_speech_are_answered_from_what_was_said(tmp_path: Path) -> None:
+    tasks = cascade.write(tmp_path / "data")
+    said = {one.name: " ".join(one.texts).lower() for one in cascade.clips()}
+    runs = cascaded(tmp_path / "data", tmp_path / "results", *tasks)
+    assert [run.name for run in runs] == ["base-0", "frame-0.8-input"] * 4
+    for run in runs:
+        for record in lines_of(run / "samples.jsonl"):
+            heard = set(record["transcripts_read"][0].lower().replace(".", " ").replace(",", " ").split())
+            words = set(said[record["id"].rpartition("-")[0]].replace(".", " ").replace(",", " ").split())
+            assert len(heard & words) > 0.6 * len(words)
+            assert record["time"]["prefill"] > record["time"]["encoder"] > 0.1
+    assert {json.loads((run / "summary.json").read_text())["n"] for run in runs} == {2}
+
+
+def test_jascos_clips_are_answered_too(tmp_path: Path) -> None:
+    real_recordings.build_jasco(tmp_path / "data", clips=1)
+    runs = cascaded(tmp_path / "data", tmp_path / "results", "jasco")
+    assert [len(lines_of(run / "samples.jsonl")) for run in runs] == [8, 8]
