@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from audiomarathon.code_hash import code_hash
+from audiomarathon.code_hash import FORMER, code_hash
 from audiomarathon.records import Figure, Record, Verdict
 
 if TYPE_CHECKING:
@@ -247,4 +247,5 @@ def _hash_of(scorer: type[Scorer], modules: tuple[str, ...], packages: tuple[str
     found.update(code_hash(files).encode())
     for name in packages:
         found.update(f"{name} {metadata.version(name)}".encode())
-    return found.hexdigest()[:12]
+    made = found.hexdigest()[:12]
+    return FORMER.get(made, made)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audiomarathon.code_hash import code_hash
+from audiomarathon.code_hash import FORMER, code_hash
 from audiomarathon.errors import EncoderError, blaming
 from audiomarathon.settings import own_settings
 
@@ -182,7 +182,8 @@ def source_hash_of(kind: type, files: Iterable[Path]) -> str:
             except (TypeError, OSError):
                 if not files:  # a class typed into a session may be edited unseen: never reuse its embeddings
                     return f"unknown-{uuid.uuid4().hex}"
-    return code_hash(found)
+    made = code_hash(found)
+    return FORMER.get(made, made)
 
 
 def _state_hash(module: torch.nn.Module) -> str:

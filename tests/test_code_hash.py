@@ -1,0 +1,81 @@
+"""Hashes of code: what changes them, and that moved code keeps what older versions made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from audiomarathon.code_hash import code_hash, code_of
+from audiomarathon.encoders import load_encoder
+from audiomarathon.wings.encoders.probing.store import Store
+
+CODE = '''"""Doc."""
+from a import (  # why
+    b,
+    c as d,
+)
+
+
+def f(x: int) -> str:
+    """Doc."""
+    return "# ä" + b(x)  # ö
+'''
+IMPORTS = CODE[CODE.index("from") : CODE.index("\n\n")]
+SAME = {
+    "no docstrings": CODE.replace('    """Doc."""\n', "").replace('"""Doc."""\n', ""),
+    "no comments": CODE.replace("  # ö", "").replace("  # why", ""),
+    "imported from elsewhere": CODE.replace("from a", "from z.y"),
+    "two imports": CODE.replace(IMPORTS, "from k import b\nfrom l import e as d"),
+    "empty lines": CODE.replace("\n\n\n", "\n"),
+    "a comment alone": f"# first\n{CODE}",
+}
+OTHER = {
+    "a text": CODE.replace("# ä", "# a"),
+    "a name": CODE.replace("b(x)", "d(x)"),
+    "an imported name": CODE.replace("    b,\n", "    b,\n    g,\n"),
+    "an indent": CODE.replace("    return", "        return"),
+}
+
+
+@pytest.mark.parametrize("text", SAME.values(), ids=SAME)
+def test_it_stays(text: str) -> None:
+    assert code_of(text.encode()) == code_of(CODE.encode())
+
+
+@pytest.mark.parametrize("text", OTHER.values(), ids=OTHER)
+def test_it_changes(text: str) -> None:
+    assert code_of(text.encode()) != code_of(CODE.encode())
+
+
+def test_what_is_no_python_counts_as_it_is() -> None:
+    assert code_of(b"def (") == b"def ("
+    assert code_of(b"\xff") == b"\xff"
+
+
+def test_names_and_order_of_files_do_not_count(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in "abc"]
+    for file, text in zip(files, ("x = 1", "y = 2", "x = 1"), strict=True):
+        file.write_text(text)
+    assert code_hash(files[:2]) == code_hash([files[1], files[2]]) != code_hash(files[:1])
+    assert code_hash(files).startswith("2:")
+
+
+#: Folders in the cache and pooled embeddings (first dimensions) of a chirp, as commit 28b0e18 made them by rule 1.
+MADE = {
+    "logmel": ("10b0c81206dd", [-12.4433, -11.8125, -10.8985]),
+    "random": ("0abdc9527030", [0.0549, 0.1162, 0.0757]),
+    "length-loudness": ("50a30dbd7e90", [0.0, 0.0, 0.0]),
+    "noise": ("df3ae1beabe3", [-0.1, -0.1073, 0.3472]),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_embeddings_of_older_versions_are_found_and_are_what_would_be_made(name: str) -> None:
+    folder, embedding = MADE[name]
+    encoder = load_encoder(f"control:{name}")
+    assert Store(Path("cache"), encoder.identity).folder.name == folder
+    chirp = torch.sin(torch.arange(16000) / 7.0)[None] * torch.linspace(0, 1, 16000)
+    found = encoder.encode(chirp)[0].mean(0)[:3]
+    assert found.tolist() == pytest.approx(embedding, abs=1e-3)
