@@ -135,8 +135,8 @@ class TestDefects:
         assert loaded.defects == DEFECTS
         lines = [f"{TASK.key}: 1 sample: {name}" for name in DEFECTS]
         assert [line for line in told if line in lines] == lines
-        checkpoint = SimpleNamespace(path="", folder_name="")
-        facts = facts_of(SimpleNamespace(settings=RunSettings(), checkpoint=checkpoint), TASK, loaded, loaded.samples)  # type: ignore[arg-type]
+        setup = SimpleNamespace(settings=RunSettings(), checkpoint=SimpleNamespace(path=""), name="")
+        facts = facts_of(setup, TASK, loaded, loaded.samples)  # type: ignore[arg-type]
         assert facts["defects"] == DEFECTS
         report = verify(TASK, folder.parent, {})
         assert report.notes == tuple(f"1 sample: {name}" for name in DEFECTS)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
-import cascade
 import pytest
 import real_recordings
-import speech
 from builders import lines_of
 from conftest import call
 from real_weights import real_weights
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
+
+import cascade
+import speech
 
 pytestmark = pytest.mark.real
 

@@ -73,11 +73,13 @@ def ask(here: Path) -> int:
         return code
     if code := command("cascade", results / "transcripts", *tasks, "--with", llm, *where):
         return code
+    rows = {task.stem: map(json.loads, task.with_suffix(".jsonl").read_text("utf-8").splitlines()) for task in tasks}
+    asked = {(task, row["id"]): row["question"] for task, own in rows.items() for row in own}
     for file in sorted(results.glob("own-*/*/*/*/samples.jsonl")):
         record = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
         reference = record["reference"]
         options = ", ".join(f"{letter}. {text}" for letter, text in zip("ABCD", reference["options"], strict=False))
-        print(f"\n{file.parts[-4]}, {file.parts[-2]}; right is {reference['answer']} of {options}")
+        print(f"\n{file.parts[-2]}: {asked[file.parts[-4], record['id']]} Right is {reference['answer']} of {options}")
         for what, text in (("reads", record["transcripts_read"][0]), ("says", record["reply"])):
             print(textwrap.indent(textwrap.fill(f"{what}: {text}", 110), "  "))
     return 0

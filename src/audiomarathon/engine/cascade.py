@@ -17,7 +17,7 @@ from audiomarathon.engine.run import Result, check_batch_size, is_finished, load
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.transcripts import Reading, Transcriber, made_by
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import TEXT_LLM
 from audiomarathon.records import Record
 from audiomarathon.runs.read import Run, named, read_runs
@@ -108,7 +108,7 @@ def find_transcribers(
         if without := [one.name for one in made if one not in with_any]:
             say(f"{task.key}: left out {', '.join(without)}: no transcripts of its clips")
         for one in with_any:
-            name = one.runs[0].checkpoint, one.runs[0].method
+            name = Checkpoint(one.runs[0].checkpoint, Path()).folder_name, one.runs[0].method
             if any(task.key in own.readings and (own.system, own.setting) == name for own in found.values()):
                 differ = f"two runs of {one.name} that differ have transcripts of {task.key}; name only one of them"
                 raise RecordError(f"{named(one.runs)}: {differ}")
