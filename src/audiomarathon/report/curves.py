@@ -12,7 +12,7 @@ from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
 from audiomarathon.report.styles import line_of, method_and_ratio
-from audiomarathon.results.beside import ACROSS, apart, as_graph, base_among, is_base, timed_sessions
+from audiomarathon.results.beside import ACROSS, apart, base_among, is_base, marks_of_graphs, timed_sessions
 from audiomarathon.results.pairs import Pairs, ideal_of, speed_up
 from audiomarathon.results.savings import kv_bytes
 from audiomarathon.results.scopes import OVERALL, scopes_of
@@ -134,9 +134,9 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     # The conditions of most runs are the usual ones; runs with other conditions are marked.
     bases = [run for run in runs if is_base(run)]
     first = max(bases or runs, key=lambda one: sum(not apart(run, one) for run in runs))
-    seen: dict[tuple[str, str], Run] = {}
+    as_graph, seen = marks_of_graphs(runs), dict[tuple[str, str], Run]()
     for run in runs:
-        under = ", ".join(filter(None, [apart(run, first), as_graph(run, runs)]))
+        under = ", ".join(filter(None, [apart(run, first), as_graph(run)]))
         if (known := seen.setdefault((run.method, under), run)) is not run:
             raise twice(run, known)
     identities = [run.identity for run in runs]

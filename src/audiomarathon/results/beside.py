@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from audiomarathon.compression.method import Base
@@ -97,16 +97,16 @@ def other_conditions(run: Run, other: Run) -> list[str]:
     return found + [f"[{run.control}]"] * (run.control != other.control and bool(run.control))
 
 
-def as_graph(run: Run, runs: Iterable[Run]) -> str:
-    """Return the mark of a run whose decode ran as a graph, if a setting of its checkpoint was run both ways; else "".
+def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
+    """Return a function that marks a run whose decode ran as a graph, if a setting of its checkpoint was run both ways.
 
     Without such a setting there is nothing to tell apart: in one sweep, some methods may decode as a graph, others not.
     """
-    ways: dict[tuple[str, str, str], set[object]] = {}
+    ways: dict[tuple[str, str, str, str], set[object]] = {}
     for one in runs:
-        if one.checkpoint == run.checkpoint:
-            ways.setdefault((one.key, one.method, one.control), set()).add(one.identity.get("decode"))
-    return "as a graph" if run.identity.get("decode") and any(len(each) > 1 for each in ways.values()) else ""
+        ways.setdefault((one.checkpoint, one.key, one.method, one.control), set()).add(one.identity.get("decode"))
+    both = {checkpoint for (checkpoint, *_), each in ways.items() if len(each) > 1}
+    return lambda run: "as a graph" if run.identity.get("decode") and run.checkpoint in both else ""
 
 
 def apart(run: Run, other: Run) -> str:

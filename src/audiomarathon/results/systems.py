@@ -11,7 +11,7 @@ from typing import Any
 from audiomarathon.compression.method import Base
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.fingerprint import same, short, stronger
-from audiomarathon.results.beside import as_graph, conditions_of
+from audiomarathon.results.beside import conditions_of, marks_of_graphs
 from audiomarathon.runs.read import Run, read_runs
 from audiomarathon.text import did_you_mean
 
@@ -87,11 +87,12 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
     contents = {name: {each: stronger(each, prints) for each in prints} for name, prints in written.items()}
     ambiguous = {name for name, known in contents.items() if len({*known.values()}) > 1}
     found: dict[tuple[str, str, str, tuple[str, ...]], dict[str, Run]] = {}
+    as_graph = marks_of_graphs(runs)
     for one, marks in marked:
         content = contents[one.checkpoint][one.identity.get("checkpoint")]
         content = f" {short(content)}" if one.checkpoint in ambiguous else ""
         unusual = [text for name, text in marks.items() if text != usual[name]]
-        told = (*unusual, *filter(None, [as_graph(one, runs)]))
+        told = (*unusual, *filter(None, [as_graph(one)]))
         tasks = found.setdefault((one.checkpoint + content, one.method, one.control, told), {})
         if one.key in tasks:
             raise twice(one, tasks[one.key])
