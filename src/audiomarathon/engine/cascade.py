@@ -48,7 +48,8 @@ class _Made:
         if identity.get("ratio"):
             given |= {"--methods": f"{identity.get('method')}:{identity['ratio']:g}"}
             given |= {"--at": "input"} if self.runs[0].method.endswith("-input") else {}
-        given |= {"--data": settings.data, "--limit": settings.limit}
+        other = str(settings.results) if settings.results != RunSettings.results else ""
+        given |= {"--data": settings.data, "--limit": settings.limit, "--results": other}
         words = [str(word) for flag, value in given.items() if value for word in (flag, value)]
         return shlex.join(["audiomarathon", "transcribe", task, *words])
 
