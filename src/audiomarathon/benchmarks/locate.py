@@ -130,7 +130,7 @@ def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> P
     DataError
         No root is set, a folder does not exist, or the data is missing or found twice; the message says how to get it.
     """
-    task = getattr(task, "asked", task)  # transcripts are made of the clips of another task
+    task = task.owner
     variable = path_variable(task)
     if own := env.get(variable, "").strip():
         folder = named_folder(own)

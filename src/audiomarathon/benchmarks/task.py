@@ -271,6 +271,11 @@ class Task(ABC):
     version: str = ""
     source: str = ""
 
+    @property
+    def owner(self) -> Task:
+        """The task to whom the data belong: this one, unless it asks something else about another task's clips."""
+        return self
+
     @abstractmethod
     def find(self, root: Path) -> Path:
         """Return the task's folder under a data root, or raise :class:`~audiomarathon.errors.DataError`."""

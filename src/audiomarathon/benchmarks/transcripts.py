@@ -57,6 +57,11 @@ class Transcripts(Task):
         """Language of the speech."""
         return self.asked.language
 
+    @property
+    def owner(self) -> Task:
+        """The task that asks about the clips."""
+        return self.asked
+
     def find(self, root: Any) -> Any:
         """Return the folder of the task that asks about the clips."""
         return self.asked.find(root)
