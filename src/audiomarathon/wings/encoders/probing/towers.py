@@ -32,10 +32,9 @@ from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.home_tasks import LongTask
 from audiomarathon.wings.encoders.probing.clips import Clips, Predictions, Split
 from audiomarathon.wings.encoders.probing.encode import Batch, Outcome, SharedEncoder, encode_batch, hear, singly
-from audiomarathon.wings.encoders.probing.labels import predict_labels
 from audiomarathon.wings.encoders.probing.linear_and_knn import linear_probe, standardised
 from audiomarathon.wings.encoders.probing.probe_input import Encoded, Material
-from audiomarathon.wings.encoders.probing.run import KINDS, embed, fit
+from audiomarathon.wings.encoders.probing.run import embed, fit
 from audiomarathon.wings.encoders.probing.scores import figure
 from audiomarathon.wings.encoders.probing.store import FrameStore, Rows, Store
 from audiomarathon.wings.encoders.tower import Tower, TowerEncoder, at_point
@@ -185,7 +184,7 @@ def check_labels(tasks: Iterable[EncoderTask]) -> None:
         A task has no labels.
     """
     for task in tasks:
-        if next(KINDS[kind] for kind in type(task).__mro__ if kind in KINDS) is not predict_labels:
+        if task.kind != "labels":
             raise SettingsError(f"{task.name}: its clips have no labels; towers are probed on tasks with labels only")
 
 

@@ -24,6 +24,7 @@ class CaptionedTask(EncoderTask):
     """
 
     tokenizer: str = "google-bert/bert-base-uncased"
+    kind: ClassVar[str] = "captioned"
     labelled: ClassVar[bool] = False
 
     @property

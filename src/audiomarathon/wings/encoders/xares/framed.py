@@ -46,6 +46,7 @@ class FramedTask(EncoderTask):
     onset: float = 0.0
     unreleased: frozenset[str] = frozenset()
     stated_hop: float = 0.0
+    kind: ClassVar[str] = "framed"
     framed: ClassVar[bool] = True
 
     @property

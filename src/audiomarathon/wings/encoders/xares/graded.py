@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.wings.encoders.scoring.grades import Graded
@@ -22,6 +22,7 @@ class GradedTask(EncoderTask):
     """
 
     grades: tuple[str, ...]
+    kind: ClassVar[str] = "graded"
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]

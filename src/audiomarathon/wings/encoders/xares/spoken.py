@@ -26,6 +26,7 @@ class SpokenTask(EncoderTask):
 
     transcript: str = "trans"
     llm: str = ""
+    kind: ClassVar[str] = "spoken"
     framed: ClassVar[bool] = True
     labelled: ClassVar[bool] = False
 

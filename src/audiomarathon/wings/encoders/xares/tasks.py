@@ -20,16 +20,8 @@ from audiomarathon.wings.encoders.xares.task import EncoderTask, LabelRule, Reci
 from audiomarathon.wings.encoders.xares.task_config import TaskConfig, load_task_file, task_of
 
 DOMAINS = ("speech", "environment", "music")
-
-
 #: The classes of tasks, by their name in tasks.toml.
-KINDS: Mapping[str, type[EncoderTask]] = {
-    "labels": EncoderTask,
-    "captioned": CaptionedTask,
-    "framed": FramedTask,
-    "graded": GradedTask,
-    "spoken": SpokenTask,
-}
+KINDS = {one.kind: one for one in (EncoderTask, CaptionedTask, FramedTask, GradedTask, SpokenTask)}
 
 
 def _gender(meta: Any) -> str:
