@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.wings.encoders.scoring.segments import Segmented
 from audiomarathon.wings.encoders.xares.task import EncoderTask
 
@@ -48,11 +47,7 @@ class FramedTask(EncoderTask):
     stated_hop: float = 0.0
     kind: ClassVar[str] = "framed"
     framed: ClassVar[bool] = True
-
-    @property
-    def scorer(self) -> Scorer:  # type: ignore[override]
-        """Scorer by F1 over segments."""
-        return Segmented()
+    scorer = Segmented()  # by F1 over segments
 
     @property
     def trained_as(self) -> tuple[str, str, str]:

@@ -135,13 +135,13 @@ def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
     SettingsError
         The file has no such function or several, or the function does not return a `TaskConfig`.
     """
-    with _stand_ins():
-        found = _told(path, lambda: runpy.run_path(str(path)))
+    with _stand_ins(), blaming(f"{path}: raised"):
+        found = runpy.run_path(str(path))
         functions = {name: one for name, one in found.items() if name.endswith("_config") and callable(one)}
         if len(functions) != 1:
             raise SettingsError(f"{path}: must have one *_config function, has {', '.join(functions) or 'none'}")
         ((name, function),) = functions.items()
-        config = _told(path, lambda: function(encoder))
+        config = function(encoder)
     if not isinstance(config, TaskConfig):
         raise SettingsError(f"{path}: {name}() returned {type(config).__name__}; must be a TaskConfig of xares.task")
     config.encoder = encoder if config.encoder is None else config.encoder
@@ -256,12 +256,6 @@ def _own(config: TaskConfig, kind: _Kind) -> EncoderTask:
         made=Processed(config.name, config.label_processor, config.merge_processor, read[kind.key]),
         **kind.facts,
     )
-
-
-def _told(path: Path, work: Callable[[], Any]) -> Any:
-    """Run a user's code; turn every exception into a :class:`PluginError` with a one-line message."""
-    with blaming(f"{path}: raised"):
-        return work()
 
 
 class _Logger:
