@@ -21,7 +21,7 @@ from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import AudioMarathonError, EncoderError, SettingsError
 from audiomarathon.files import file_name
 from audiomarathon.models.registry import all_models
-from audiomarathon.settings import cache_folder
+from audiomarathon.settings import SEED, cache_folder
 from audiomarathon.text import counted
 from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.registry import all_encoders, load_encoder
@@ -234,7 +234,7 @@ def compare(
     runs: Runs,
     probe: Annotated[str, option("Probe: linear, knn, knn-centred, or a probe of X-ARES.")] = "linear",
     against: Annotated[str | None, option("Encoder to compare all others with.")] = None,
-    seed: Seed = 42,
+    seed: Seed = SEED,
     picture: Annotated[
         Path | None, option("Draw each tower's score against the score of its model, to this .png or .svg file.")
     ] = None,

@@ -28,6 +28,7 @@ from audiomarathon.errors import DataError, EncoderError, RecordError
 from audiomarathon.files import file_name
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
+from audiomarathon.settings import SEED
 from audiomarathon.text import counted
 from audiomarathon.wings.encoders.check import hop_off
 from audiomarathon.wings.encoders.encoder import Encoder
@@ -274,7 +275,7 @@ def _facts(encoded: Encoded) -> dict[str, Any]:
         "model": encoded.name,
         "checkpoint": encoded.name,
         "checkpoint_name": encoded.name,
-        "settings": {"seed": 42},
+        "settings": {"seed": SEED},
         "data_folder": str(encoded.data.folder),
         "bad_rows": [str(row) for row in encoded.data.bad_rows],
         "environment": environment(),

@@ -26,7 +26,7 @@ from audiomarathon.engine.run import Result
 from audiomarathon.engine.source import source_hash
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.metrics.statistics import Floats
-from audiomarathon.settings import cache_folder
+from audiomarathon.settings import SEED, cache_folder
 from audiomarathon.terminal import progress_of
 from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.home_tasks import LongTask
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 BEST, TEXT = "best", "text"
 SHUFFLED = "shuffled_"
 """Prefix of the control that keeps, in a clip, the positions that a method kept in another clip."""
-_SEED = 42  # the default seed of runs
 _STEPS, _LOOK, _RATE = 200, 10, 0.02  # for layer weights: steps of Adam, steps between validations, learning rate
 
 
@@ -149,7 +148,7 @@ def read_points(
                 if like is not None and isinstance(method, TokenPruner):
                     own = _Given(method.ratio, method.layer, method.at, like[one.audio])
                 module.applied = own.applied_to if own else None
-                module.asked = (one.clip.facts[0], sample_seed(_SEED, one.clip.id)) if "prompts" in more else None
+                module.asked = (one.clip.facts[0], sample_seed(SEED, one.clip.id)) if "prompts" in more else None
                 rows, why = encode_batch(whole, part, framed)
                 if rows and method and module.last:
                     kept.add({one.audio: module.last.kept[:, None].float().numpy()})
