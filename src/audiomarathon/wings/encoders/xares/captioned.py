@@ -26,7 +26,6 @@ class CaptionedTask(EncoderTask):
     kind: ClassVar[str] = "captioned"
     labelled: ClassVar[bool] = False
     scorer = Retrieved()  # by recall in both directions: from clip to captions, and from caption to clip
-    trained_as = ("contrastive", "AudioTextContrastiveLoss", "recallatk_r1")
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
         """Return a hash of the tokenizer's vocabulary, on which a probe depends."""

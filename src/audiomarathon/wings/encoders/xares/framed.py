@@ -49,11 +49,6 @@ class FramedTask(EncoderTask):
     framed: ClassVar[bool] = True
     scorer = Segmented()  # by F1 over segments
 
-    @property
-    def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' `task_type`, `criterion` and `metric`: binary cross-entropy of every frame and label."""
-        return "frame", "BCEWithLogitsLoss", f"segmentf1_{self.average}"
-
     def made_with(self, *, released: bool) -> dict[str, str]:
         """Return the segment settings of a user's task; nothing for a task of X-ARES, whose settings are fixed."""
         weight = f", positive {self.pos_weight:g}" if released else ""

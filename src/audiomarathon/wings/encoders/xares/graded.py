@@ -23,7 +23,6 @@ class GradedTask(EncoderTask):
     grades: tuple[str, ...]
     kind: ClassVar[str] = "graded"
     scorer = Graded()  # by Pearson's r of the first grade
-    trained_as = ("clip", "MSELoss", "MSE")  # X-ARES had such tasks before version 0.1.3 only
 
     @property
     def lacking(self) -> str:

@@ -29,7 +29,6 @@ class SpokenTask(EncoderTask):
     framed: ClassVar[bool] = True
     labelled: ClassVar[bool] = False
     scorer = Recognised()  # by word error rate
-    trained_as = ("asr", "CrossEntropyLoss", "WER_inv")  # training of an adapter to a causal LM
 
     @property
     def lacking(self) -> str:

@@ -182,12 +182,6 @@ class EncoderTask(Task):
         return {}
 
     @property
-    def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' `task_type`, `criterion` and `metric`, which say how it trains and scores its probe."""
-        kind = ("BCEWithLogitsLoss", "mAP") if self.multi_label else ("CrossEntropyLoss", "accuracy")
-        return ("clip", *kind)
-
-    @property
     def parts(self) -> dict[str, str]:
         """The glob of each part; roles (train, valid, test, folds) with the same glob are one part (:meth:`part`)."""
         return {self.part(role): glob for role, glob in self.globs.items()}

@@ -78,6 +78,8 @@ class _Kind:
     ----------
     key
         Prefix of the keys of users' tasks of this kind.
+    criteria, metrics
+        Allowed names. X-ARES' own tasks have the first of each; frame tasks name their metric by their `average`.
     least
         The smallest allowed number of classes; 0 for a kind without classes.
     facts
@@ -112,6 +114,12 @@ CAPTIONS = _Kind("own-captions", CaptionedTask, "contrastive", ("AudioTextContra
                  ("recallatk_r1",))  # fmt: skip
 TRANSCRIPTS = _Kind("own-transcripts", SpokenTask, "asr", ("CrossEntropyLoss",), ("WER_inv",))
 KINDS = (CLASSES, TAGS, GRADES, FRAMES, CAPTIONS, TRANSCRIPTS)
+
+
+def kind_of(task: EncoderTask) -> _Kind:
+    """Return the kind of one of X-ARES' own tasks."""
+    same = (one for one in KINDS if one.make is type(task))
+    return next(one for one in same if one.facts.get("multi_label", False) == task.multi_label)
 
 
 def on_record(key: str) -> EncoderTask | None:
@@ -194,7 +202,7 @@ def task_of(config: TaskConfig) -> EncoderTask:
 def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
     loss = config.criterion
     criterion = loss if isinstance(loss, str) else type(loss).__name__
-    allowed = [one for one in KINDS if known is None or one.fits(*known.trained_as)]
+    allowed = [kind_of(known)] if known else KINDS
     kind = next((one for one in allowed if one.fits(config.task_type, criterion, config.metric)), None)
     weights = ["weight"] + ["pos_weight"] * (kind is not FRAMES)
     weighted = any(getattr(loss, one, None) is not None for one in weights) or bool(getattr(loss, "label_smoothing", 0))
