@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from audiomarathon.cli.command import group, run_script
+from audiomarathon.cli.command import group
 from audiomarathon.cli.judge import Asking
 from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
@@ -274,8 +274,3 @@ jasco_app = group(
     "JASCO: import replies, judge CSV files, print its tables.",
     {"example": example, "import": import_, "eval": evaluate, "speech": speech, "table": table, "survival": survival},
 )
-
-
-def door() -> None:
-    """Run :func:`evaluate` as JASCO's script `evaluation/eval.py`."""
-    run_script(evaluate)
