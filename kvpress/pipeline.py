@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from audiomarathon.cli.command import run_script, with_settings
 from audiomarathon.cli.options import Model, argument, complete_methods, option
 from audiomarathon.engine.answer import Answer, answers
+from audiomarathon.report.render import NONE, Kind, Table, show
 from audiomarathon.settings import own_settings
+from audiomarathon.terminal import console
+
+_TENTHS = Kind(form=".1f", scale=1e3)  # seconds, shown as milliseconds
+_KINDS = {
+    "audio tokens": Kind(),
+    "KV MB": Kind(form=".2f", scale=1e-6),
+    **dict.fromkeys(("encoder", "LLM prefill", "of it scoring", "decode"), _TENTHS),
+    "vs base": Kind(form=lambda times: f"{times:.2f}×"),
+    "a token": Kind(form=".2f", scale=1e3),
+}
 
 
 def timing_table(shown: Sequence[Answer]) -> Table:
     """Return a table with a row per method; `base` comes first, and LLM prefill is compared with it."""
-    first = shown[0]
-    table = Table(
-        title=f"{first.audio_seconds:.1f} s of audio; times in ms; the encoder runs once for all methods",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-    )
-    table.add_column("method")
-    for heading in ("audio tokens", "KV MB", "encoder", "LLM prefill", "vs base", "of it scoring", "decode", "a token"):
-        table.add_column(heading, justify="right")
+    rows, base = [], shown[0].generation.stages.llm_prefill
     for one in shown:
         call, stages = one.generation, one.generation.stages
         (kept,) = call.kept_audio_tokens
-        table.add_row(
-            one.method,
-            f"{'–' if kept is None else kept} of {one.audio_tokens}",
-            f"{call.kv_bytes / 1e6:.2f}",
-            f"{1000 * stages.encoder:.1f}",
-            f"{1000 * stages.llm_prefill:.1f}",
-            f"{first.generation.stages.llm_prefill / stages.llm_prefill:.2f}×",
-            f"{1000 * call.scoring:.1f}",
-            f"{1000 * stages.decode:.1f}",
-            "–" if one.decode_per_token is None else f"{1000 * one.decode_per_token:.2f}",
+        rows.append(
+            {
+                "method": one.method,
+                "audio tokens": f"{NONE if kept is None else kept} of {one.audio_tokens}",
+                "KV MB": call.kv_bytes,
+                "encoder": stages.encoder,
+                "LLM prefill": stages.llm_prefill,
+                "vs base": base / stages.llm_prefill,
+                "of it scoring": call.scoring,
+                "decode": stages.decode,
+                "a token": one.decode_per_token,
+            }
         )
-    return table
+    title = f"{shown[0].audio_seconds:.1f} s of audio; times in ms; the encoder runs once for all methods"
+    return Table.of(rows, title=title, kinds=_KINDS)
 
 
 _SETTINGS = (
@@ -75,15 +76,14 @@ def pipeline(
     """
     read = own_settings(ratio=ratio, **settings)
     methods = ["base:0", *(one for one in press if one != "base")]
-    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
-    shown: list[Answer] = []
+    out, shown = console(), list[Answer]()
     with warnings.catch_warnings():
         warnings.filterwarnings("once", category=UserWarning)
         for one in answers(audio, prompt, methods, model=model, settings=read):
             cut = " (cut by the token limit)" if one.generation.replies[0].finish == "length" else ""
-            console.print(f"{one.method}: {one.text.strip()}{cut}", markup=False, soft_wrap=True)
+            out.print(f"{one.method}: {one.text.strip()}{cut}", markup=False, soft_wrap=True)
             shown.append(one)
-    console.print(timing_table(shown))
+    show(timing_table(shown))
 
 
 if __name__ == "__main__":

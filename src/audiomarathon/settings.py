@@ -20,6 +20,7 @@ from audiomarathon.files import named_folder
 from audiomarathon.languages import LANGUAGES
 from audiomarathon.text import did_you_mean, nearly, plain
 
+SEED = 42  # default of the setting `seed`, and of every other seed that a caller may choose
 DEVICES = "auto, cpu, cuda, cuda:N"
 _SPLITS = "development, validation, evaluation (the default) or all"
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -215,7 +216,7 @@ class RunSettings:
         _TIMING, 0, "DECODE_TOKENS", _natural, "Also decode exactly N tokens, to time it", "a whole number; 0 = off"
     )
     seed: int = _setting(
-        _DATA, 42, "SEED", _integer(0, 2**32), "Seed of samples and intervals", "a whole number from 0 to 4294967295"
+        _DATA, SEED, "SEED", _integer(0, 2**32), "Seed of samples and intervals", "a whole number from 0 to 4294967295"
     )
     skip_persons: tuple[str, ...] = _setting(
         _TASKS, (), "SKIP_PERSONS", _persons, "Persons to skip (vesus)", "ids joined by commas"

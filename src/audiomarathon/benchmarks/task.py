@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from audiomarathon.errors import DataError
 from audiomarathon.records import LETTERS, Verdict
 from audiomarathon.scoring.scorer import Scorer, cells, sums_of
+from audiomarathon.settings import SEED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 #: Reason in :attr:`Loaded.left_out` for samples whose clip the published data is known to lack.
 KNOWN_GAPS = "known gaps of the published data"
-_SEED = 42  # for the intervals of groups
 
 
 def storable(text: str) -> str:
@@ -214,7 +214,7 @@ class Filters:
     skip_persons: tuple[str, ...] = ()
     skip_emotion: str = ""
     balance: bool = False
-    seed: int = 42
+    seed: int = SEED
     split: str = ""
     prompt: str = ""
 
@@ -355,7 +355,7 @@ def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: s
         for verdict in of_setting:
             groups.setdefault((verdict.record.groups or {}).get(name) or "none", []).append(verdict)
         for group, members in sorted(groups.items()):
-            figure = Resampler(_SEED).of_sums(sums_of(scorer, members))[scorer.figure.name]
+            figure = Resampler(SEED).of_sums(sums_of(scorer, members))[scorer.figure.name]
             row |= cells(group, figure) | {f"{group}_said": f"n {len(members)}"}
         rows.append(row)
     return pd.DataFrame(rows, dtype=object)

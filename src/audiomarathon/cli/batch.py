@@ -9,7 +9,7 @@ import functools
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from audiomarathon.cli.command import run_script, with_options
 from audiomarathon.cli.options import PlanRuns, argument, option
@@ -22,6 +22,7 @@ from audiomarathon.settings import RunSettings
 #: Folder whose `batch_test.sh` runs the KV presses. It has no model.
 PRESSES = "kvpress"
 _DEFAULT_MODEL = "qwen2.5-omni"
+_FLAGS = {"--limit": "--sample-limit", "--layer": "--pruned-layer", "--results": "--output-dir"}  # in `run`: here
 
 _EXAMPLES = """
 \b
@@ -80,21 +81,16 @@ def _batch(
     no_base: Annotated[bool, option("Do not run base. Without base, savings cannot be measured.", "--no-base")] = False,
     plan: PlanRuns = False,
 ) -> int:
-    flags: dict[str, Any] = {"--sample-limit": sample_limit, "--pruned-layer": pruned_layer, "--output-dir": output_dir}
-    given = {**flags, "--gpu-id": gpu_id, "--ratios": ratios, "--methods": methods, "--model": model}
-    if empty := [name for name, value in given.items() if value == ""]:
-        raise SettingsError(f"{empty[0]} is empty; leave it out for the default")
     gpus = _gpus(gpu_id)
     if gpus:  # set before CUDA is first used
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    names = dict(zip(("limit", "layer", "results"), flags, strict=True))
+    usual = {"results": f"{folder}_Results"}
     try:
-        usual = {"results": f"{folder}_Results"}
-        settings = RunSettings.read(file=usual, **{name: flags[option] for name, option in names.items()})
+        settings = RunSettings.read(file=usual, limit=sample_limit, layer=pruned_layer, results=output_dir)
     except SettingsError as error:
         flag, equals, rest = str(error).partition("=")
-        raise SettingsError(f"{names.get(flag[2:], flag)}{equals}{rest}") from None
+        raise SettingsError(f"{_FLAGS.get(flag, flag)}{equals}{rest}") from None
     if gpus and settings.device != "cpu" and not plan:  # --plan also works on a machine without GPUs
         _check_seen(gpus)
     methods = methods or os.environ.get("PRUNE_METHOD") or (_all_presses() if folder == PRESSES else DEFAULT_METHOD)

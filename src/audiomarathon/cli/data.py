@@ -24,6 +24,7 @@ from audiomarathon.cli.options import (
 from audiomarathon.cli.output import say
 from audiomarathon.errors import MissingDataError, SettingsError
 from audiomarathon.files import named_folder, write_json
+from audiomarathon.settings import SEED
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def download(
     tasks: Annotated[list[str] | None, argument("Tasks, or 'all' (59 GB).", complete=complete_tasks)] = None,
     data: Data = None,
     limit: Annotated[int, option("Download only the samples that a run with this limit uses; 0 = all.", min=0)] = 0,
-    seed: Annotated[int, option("Seed of that run.", min=0)] = 42,
+    seed: Annotated[int, option("Seed of that run.", min=0)] = SEED,
     source: Annotated[
         Path | None, option("Folder or archive (.zip, .tar, .tar.gz, .7z) to read instead of the hub.", "--from")
     ] = None,
@@ -188,7 +189,7 @@ def controls(
             "text-sound, text-speech, speech-first, speech-last."
         ),
     ] = "audio",
-    seed: Annotated[int, option("Seed of the noise, and of the choice of mismatched audio.", min=0)] = 42,
+    seed: Annotated[int, option("Seed of the noise, and of the choice of mismatched audio.", min=0)] = SEED,
     jobs: Jobs = 0,
 ) -> None:
     """Make control variants of tasks: clips cut or extended to one length, or clips with other audio or silence.
@@ -242,7 +243,7 @@ def review(
     task: Annotated[str, argument("Task.", complete=complete_tasks)],
     data: Data = None,
     share: Annotated[float, option("Share of the task's samples to review.", min=0, max=1)] = 0.1,
-    seed: Annotated[int, option("Seed that chooses the samples.", min=0)] = 42,
+    seed: Annotated[int, option("Seed that chooses the samples.", min=0)] = SEED,
     output: Annotated[Path | None, output_option("JSONL file of verdicts (default: review-TASK.jsonl).")] = None,
     play: Annotated[bool, option("Play clips with ffplay, aplay, paplay or afplay.")] = True,
 ) -> None:

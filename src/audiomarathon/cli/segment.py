@@ -16,6 +16,7 @@ from audiomarathon.cli.command import run_script, with_options
 from audiomarathon.cli.options import argument, option, output_option
 from audiomarathon.errors import DataError
 from audiomarathon.segment.registry import corpus_class
+from audiomarathon.settings import SEED
 
 if TYPE_CHECKING:
     pass
@@ -42,7 +43,7 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
         gap: Annotated[float | None, option("Silence between joined clips in seconds.", show_default=_GAP)] = None,
         crossfade: Annotated[float, option("Overlap of joined clips in seconds, instead of silence.")] = 0.0,
         rate: Annotated[int, _RATE] = corpus.rate,
-        seed: Annotated[int, option("Seed of lengths, order and options.")] = 42,
+        seed: Annotated[int, option("Seed of lengths, order and options.")] = SEED,
         limit: Annotated[int, option("Number of clips to make, spread over all groups; 0 = all.", min=0)] = 0,
         jobs: Annotated[int, option("Groups to build at the same time.", min=0)] = 1,
         **of_corpus: Any,

@@ -15,20 +15,19 @@ from audiomarathon.data.durations import durations
 from audiomarathon.errors import AudioError, SettingsError
 from audiomarathon.files import write_text
 from audiomarathon.records import LETTERS
+from audiomarathon.settings import SEED
 
 EXAMPLES = 10
 EXCERPT_S = 20.0
 
 
-def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int = 42, jobs: int = 0) -> list[Path]:
+def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int = 0) -> list[Path]:
     """Write `card.md`, `card.html` and `audio/` with ten excerpts to a folder; return the two pages.
 
     Parameters
     ----------
     tasks
         The tasks to describe; the examples come from each task in turn.
-    seed
-        Seed for choosing the examples.
 
     Raises
     ------
@@ -48,7 +47,7 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
         "licences": sorted({row["licence"] for row in rows}),
         "tasks": rows,
         "hours": sum(row["total_hours"] for row in rows),
-        "examples": _examples(tasks, folder, seed),
+        "examples": _examples(tasks, folder),
         "excerpt": EXCERPT_S,
     }
     loader = PackageLoader("audiomarathon.report", "card_template")
@@ -91,10 +90,10 @@ def markdown(text: object) -> str:
     return "".join(f"\\{character}" if character in "\\`*_[]|#!~" else character for character in line)
 
 
-def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path, seed: int) -> list[dict[str, Any]]:
+def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path) -> list[dict[str, Any]]:
     """Write excerpts of ten samples, taken from the tasks in turn; return their descriptions."""
     heard = [(task, [sample for sample in loaded.samples if sample.clips]) for task, loaded in tasks]
-    orders = [(task.key, iter(select(samples, EXAMPLES, seed))) for task, samples in heard]
+    orders = [(task.key, iter(select(samples, EXAMPLES, SEED))) for task, samples in heard]
     examples: list[dict[str, Any]] = []
     turns = [(key, sample) for _ in range(EXAMPLES) for key, order in orders if (sample := next(order, None))]
     for key, sample in turns:

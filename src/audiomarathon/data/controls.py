@@ -26,6 +26,7 @@ from audiomarathon.benchmarks.task import Part, Variation, relative
 from audiomarathon.errors import DataError
 from audiomarathon.files import json_line
 from audiomarathon.lock import holding
+from audiomarathon.settings import SEED
 from audiomarathon.terminal import progress_of
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -100,7 +101,7 @@ def build_controls(
     *,
     seconds: float | None,
     kind: str = "audio",
-    seed: int = 42,
+    seed: int = SEED,
     jobs: int = 0,
 ) -> tuple[Path, dict[str, int]]:
     """Write one variant of some tasks as a data root, from which each task loads as usual.

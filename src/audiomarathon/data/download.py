@@ -26,6 +26,7 @@ from audiomarathon.data.archive_rules import Entry
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.files import MAX_METADATA_BYTES, write_bytes, writing
 from audiomarathon.lock import holding
+from audiomarathon.settings import SEED
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
 
@@ -74,7 +75,7 @@ def download(
     root: Path,
     *,
     limit: int = 0,
-    seed: int = 42,
+    seed: int = SEED,
     split: str = "",
     licence: str = "",
     dry_run: bool = False,

@@ -16,6 +16,7 @@ from audiomarathon.benchmarks import Loaded, Sample, select
 from audiomarathon.errors import DataError
 from audiomarathon.files import append_line, read_plain
 from audiomarathon.records import LETTERS
+from audiomarathon.settings import SEED
 
 SHARE = 0.1
 PLAYERS: Mapping[str, tuple[str, ...]] = {
@@ -31,7 +32,7 @@ def review(
     loaded: Loaded,
     verdicts: Path,
     *,
-    seed: int = 42,
+    seed: int = SEED,
     share: float = SHARE,
     ask: Callable[[str], str] = input,
     show: Callable[[str], None] = print,

@@ -21,6 +21,7 @@ from audiomarathon.runs.folder import checkpoint_of, read_records, read_run, rea
 from audiomarathon.runs.scored import judged
 from audiomarathon.runs.summary import summarise
 from audiomarathon.scoring.scorer import fingerprint_of, sums_of
+from audiomarathon.settings import SEED
 from audiomarathon.text import counted
 
 _T = TypeVar("_T")
@@ -176,7 +177,7 @@ class Run:
     @property
     def seed(self) -> int:
         """The run's seed (setting SEED), also used for its intervals."""
-        return int((self.facts.get("settings") or {}).get("seed", 42))
+        return int((self.facts.get("settings") or {}).get("seed", SEED))
 
     @property
     def cost(self) -> Cost | None:

@@ -14,6 +14,7 @@ from audiomarathon.compression.registry import all_methods
 from audiomarathon.metrics.statistics import mean_of, means_of
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import figures_of, fingerprint_of
+from audiomarathon.settings import SEED
 from audiomarathon.text import counted
 
 #: Origin of a run in which a text LLM read transcripts of another model.
@@ -38,7 +39,7 @@ def summarise(
     answered = [record for record in records if record.answered]
     errors = len(records) - len(answered)
     scored = [verdicts[record.id] for record in answered if record.id in verdicts]
-    metrics = figures_of(task.scorer, scored, seed=(facts.get("settings") or {}).get("seed", 42))
+    metrics = figures_of(task.scorer, scored, seed=(facts.get("settings") or {}).get("seed", SEED))
     unscored = {"unscored": len(answered) - len(scored)} if len(scored) < len(answered) else {}
     return {
         "task": task.key,

@@ -16,7 +16,7 @@ from audiomarathon.cli.run import evaluate
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import file_name
 from audiomarathon.models.registry import all_models
-from audiomarathon.settings import RunSettings, own_settings
+from audiomarathon.settings import SEED, RunSettings, own_settings
 from audiomarathon.text import utc_name
 
 
@@ -89,7 +89,7 @@ def visualize(
     limit_samples: Annotated[int, option("Draw the first N prompts; 0 = all.", min=0)] = 0,
     output_dir: Annotated[Path, option("Output folder.")] = Path("outputs/attn"),
     run_name: Annotated[str, option("Name of the subfolder (default: the time in UTC).")] = "",
-    seed: Annotated[int, option("Seed of random methods.", min=0)] = 42,
+    seed: Annotated[int, option("Seed of random methods.", min=0)] = SEED,
     yes: Annotated[bool, option("Also draw prompts over 4,096 tokens.", "--yes", "-y")] = False,
     faithful: Annotated[
         bool, option("Average prompts of unequal length as LALM Bench: cut all to the shortest.", "--faithful")

@@ -21,7 +21,7 @@ from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import AudioMarathonError, EncoderError, SettingsError
 from audiomarathon.files import file_name
 from audiomarathon.models.registry import all_models
-from audiomarathon.settings import cache_folder
+from audiomarathon.settings import SEED, cache_folder
 from audiomarathon.text import counted
 from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.registry import all_encoders, load_encoder
@@ -86,12 +86,6 @@ class Probing:
         """The values of --encoder-arg, by name: arguments for the encoder's class."""
         return _by_name(self.encoder_arg)
 
-    def ready(self, name: str) -> Encoder:
-        """Load the encoder called `name`, check that it follows X-ARES' interface, and return it."""
-        from audiomarathon.wings.encoders.probing.evaluate import ready
-
-        return ready(name, self.arguments, self.device)
-
     def on_workers(self, loaded: Encoder, name: str, ray: Ray | None) -> AbstractContextManager[Encoder]:
         """Return a context in which the loaded encoder runs on Ray's workers; without `ray`, in this process."""
         if ray is None:
@@ -132,11 +126,11 @@ def run(
     tables. Embeddings are kept in $AUDIOMARATHON_CACHE, so the same command resumes and encodes nothing twice. With
     --executor ray, package, encoder and data must have the same paths on every machine.
     """
-    from audiomarathon.wings.encoders.probing.evaluate import check_protocol, probe_task, read_tasks
+    from audiomarathon.wings.encoders.probing.evaluate import check_protocol, probe_task, read_tasks, ready
     from audiomarathon.wings.encoders.probing.run import found_for
 
     check_protocol(protocol)
-    loaded = probing.ready(encoder)
+    loaded = ready(encoder, probing.arguments, probing.device)
     chosen = _named(tasks, loaded.module, llm=llm, tokenizer=tokenizer)
     found, missing = read_tasks(chosen, probing.root, limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say)
     if plan:
@@ -234,7 +228,7 @@ def compare(
     runs: Runs,
     probe: Annotated[str, option("Probe: linear, knn, knn-centred, or a probe of X-ARES.")] = "linear",
     against: Annotated[str | None, option("Encoder to compare all others with.")] = None,
-    seed: Seed = 42,
+    seed: Seed = SEED,
     picture: Annotated[
         Path | None, option("Draw each tower's score against the score of its model, to this .png or .svg file.")
     ] = None,
@@ -307,7 +301,7 @@ def reproduce(
     Example: audiomarathon encoder reproduce whisper --tasks esc50,gtzan_genre
     """
     from audiomarathon.runs.read import REPRODUCED
-    from audiomarathon.wings.encoders.probing.evaluate import probe_task, read_tasks
+    from audiomarathon.wings.encoders.probing.evaluate import probe_task, read_tasks, ready
     from audiomarathon.wings.encoders.report.encoder_tables import beside_published
     from audiomarathon.wings.encoders.xares.published import ENCODERS, TABLES, published
 
@@ -315,7 +309,7 @@ def reproduce(
         allowed = f"{', '.join(ENCODERS)}; --table {', '.join(TABLES)}"
         raise SettingsError(f"the table {table!r} has no encoder {encoder!r}; allowed: {allowed}")
     name, folder = f"baseline:{encoder}", probing.results / f"{REPRODUCED}{table}"
-    loaded = probing.ready(name)
+    loaded = ready(name, probing.arguments, probing.device)
     chosen = _named(tasks, loaded.module, llm=llm, tokenizer=tokenizer)
     if unknown := [task.name for task in chosen if published(table, encoder, task.name)[0] is None]:
         say(f"left out: {', '.join(unknown)}, since they are not in the table {table!r}")
@@ -436,17 +430,14 @@ def _probed(
     model: str, tasks: str, limit: int, probing: Probing, probe: Callable[..., Iterator[Result]]
 ) -> tuple[list[Run], int]:
     """Load a model, probe it on each task, and return the runs and the exit code."""
-    from audiomarathon.runs.read import Run
-    from audiomarathon.wings.encoders.probing.evaluate import checked_device, read_tasks, tried
+    from audiomarathon.wings.encoders.probing.evaluate import checked_device, read_tasks
     from audiomarathon.wings.encoders.probing.towers import check_labels
 
     say_once = cache(say)  # print a line once, though it comes again at every point
     check_labels(chosen := _named(tasks))
     found, _missing = read_tasks(chosen, probing.root, limit=limit, say=say_once)
     encoder = load_encoder(f"tower:{model}", probing.arguments, checked_device(probing.device))
-    works = [probe(encoder, task, data, results=probing.results, say=say_once) for task, data in found]
-    done, failed = tried(works, say)
-    return [Run.read(one.folder) for one in done], _code(done, failed)
+    return _done([probe(encoder, task, data, results=probing.results, say=say_once) for task, data in found])
 
 
 def _finish(
@@ -455,23 +446,27 @@ def _finish(
     """Run the probes, show their scores as a table made by `view` (default: all encoders); return the exit code."""
     from audiomarathon.report import render
     from audiomarathon.runs.folder import what_failed
-    from audiomarathon.runs.read import Run
-    from audiomarathon.wings.encoders.probing.evaluate import tried
     from audiomarathon.wings.encoders.report.encoder_tables import encoder_scores
     from audiomarathon.wings.encoders.results.scores import task_scores
 
-    done, failed = tried(works, say)
-    if done:
-        render.show((view or encoder_scores)(task_scores([Run.read(one.folder) for one in done])))
+    runs, code = _done(works)
+    if runs:
+        render.show((view or encoder_scores)(task_scores(runs)))
         say(f"records in {results}")
-    for one in done:
-        if errors := one.summary["errors"]:
-            say(f"error: {one.folder}: {what_failed(one.folder, errors)}")
-    return _code(done, failed)
+    for run in runs:
+        if run.folder and run.failed:
+            say(f"error: {run.folder}: {what_failed(run.folder, len(run.failed))}")
+    return code
 
 
-def _code(done: Sequence[Result], failed: bool) -> int:
-    return int(failed or not all(one.summary["complete"] for one in done))
+def _done(works: Sequence[Iterator[Result]]) -> tuple[list[Run], int]:
+    """Run the probes of all tasks; return their runs and the exit code."""
+    from audiomarathon.runs.read import Run
+    from audiomarathon.wings.encoders.probing.evaluate import tried
+
+    done, failed = tried(works, say)
+    code = int(failed or not all(one.summary["complete"] for one in done))
+    return [Run.read(one.folder) for one in done], code
 
 
 def _draw(charts: Mapping[str, Chart], results: Path, what: str) -> None:

@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 import typer
 
-from audiomarathon.cli.command import run_script
 from audiomarathon.cli.options import argument, option
 from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.errors import AudioMarathonError, MissingDataError, SettingsError
@@ -238,8 +237,3 @@ def _averages(group: str, pairs: Sequence[tuple[Scored, Scored]]) -> None:
         counted = [(score, weight) for score, weight in column if weight]
         average = sum(score * weight for score, weight in counted) / (sum(weight for _, weight in counted) or 1)
         typer.echo(f"Weighted Average {name} Score for {group} Datasets: {average}")
-
-
-def main() -> None:
-    """Run :func:`run` as the script `python -m xares.run`."""
-    run_script(run, name="python -m xares.run")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from audiomarathon.cli.command import group, run_script
+from audiomarathon.cli.command import group
 from audiomarathon.cli.judge import Asking
 from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
@@ -33,7 +33,6 @@ from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     from audiomarathon.results.systems import System
-    from audiomarathon.runs.read import Run
 
 Parser = Literal["original", "strict"]
 Prompt = Literal["v2", "v1"]
@@ -256,19 +255,14 @@ def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
     say(f"strict reading: best-mean {best}, {shares}; {judged} of {len(verdicts)} rows read")
 
 
-def _runs(paths: Sequence[Path]) -> list[Run]:
+def _systems(paths: Sequence[Path]) -> list[System]:
+    from audiomarathon.results.systems import systems_of
     from audiomarathon.runs.read import read_runs
 
     found = [run for run in read_runs(paths) if run.key == "jasco"]
     if not found:
         raise DataError(f"{', '.join(map(str, paths))}: found no run of jasco; name run folders")
-    return found
-
-
-def _systems(paths: Sequence[Path]) -> list[System]:
-    from audiomarathon.results.systems import systems_of
-
-    return systems_of(_runs(paths))
+    return systems_of(found)
 
 
 def _percent(value: float | None) -> str:
@@ -280,8 +274,3 @@ jasco_app = group(
     "JASCO: import replies, judge CSV files, print its tables.",
     {"example": example, "import": import_, "eval": evaluate, "speech": speech, "table": table, "survival": survival},
 )
-
-
-def door() -> None:
-    """Run :func:`evaluate` as JASCO's script `evaluation/eval.py`."""
-    run_script(evaluate)

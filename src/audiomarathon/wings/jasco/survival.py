@@ -18,6 +18,7 @@ from audiomarathon.metrics.normalise import normalise
 from audiomarathon.metrics.paired import sign_flip
 from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, Sums
 from audiomarathon.records import Record
+from audiomarathon.settings import SEED
 from audiomarathon.wings.jasco.speech import Spans
 
 MODALITIES = ("speech", "sound", "answer")
@@ -87,7 +88,7 @@ def reports(records: Iterable[Record]) -> Reports:
     return found
 
 
-def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tuple[dict[str, Estimate], float | None]:
+def retained(orders: Sequence[tuple[Reports, Reports]]) -> tuple[dict[str, Estimate], float | None]:
     """Return the share of base's reports that a setting keeps, and a test of speech against sound.
 
     Parameters
@@ -118,7 +119,7 @@ def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tu
     names = (*MODALITIES, *(f"{name}_kept" for name in MODALITIES), "difference")
     names += ("position_effect",) if len(orders) == 2 else ()
     sums = Sums(names, totals.reshape(len(clips), -1), partial(_figures, orders=len(orders)), tuple(clips))
-    return Resampler(seed).of_sums(sums), sign_flip(_pseudo_values(sums, "difference"), np.random.default_rng(seed))
+    return Resampler(SEED).of_sums(sums), sign_flip(_pseudo_values(sums, "difference"), np.random.default_rng(SEED))
 
 
 def _figures(sums: Floats, *, orders: int) -> Floats:
@@ -168,7 +169,7 @@ def sentence(setting: str, found: Mapping[str, Estimate]) -> str:
     return f"{setting} keeps {' and '.join(parts)}"
 
 
-def preference(kept: Iterable[tuple[str, npt.NDArray[np.bool_], float, Spans]], *, seed: int = 42) -> Estimate | None:
+def preference(kept: Iterable[tuple[str, npt.NDArray[np.bool_], float, Spans]]) -> Estimate | None:
     """Return the share of speech tokens kept ÷ the share of all tokens kept; above 1, the method prefers speech.
 
     Parameters
@@ -188,7 +189,7 @@ def preference(kept: Iterable[tuple[str, npt.NDArray[np.bool_], float, Spans]], 
     if not rows:
         return None
     sums = Sums(("preference",), np.array(rows, float), _preference, tuple(clips))
-    return Resampler(seed).of_sums(sums)["preference"]
+    return Resampler(SEED).of_sums(sums)["preference"]
 
 
 def _preference(sums: Floats) -> Floats:

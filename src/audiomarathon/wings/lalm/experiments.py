@@ -16,6 +16,7 @@ from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import check_writable, write_json, write_lines, write_text
 from audiomarathon.judges.judgements import reading_of
 from audiomarathon.records import Record, Verdict
+from audiomarathon.settings import SEED
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 _RUN = "Run folder, or LALM Bench's predictions.json or .parquet."
 _CLOTHO = "clotho_captions_"
 _BGE = "BAAI/bge-base-en-v1.5"
-_SEED = 42  # seed of the intervals
 _NEXT = "run the same command again to retry failed requests, or use --with another model for unreadable answers"
 Captions = Annotated[str, argument("clotho, audiocaps, or a CSV file with the columns caption_1, caption_2, ….")]
 Split = Annotated[str, option("Split of clotho or audiocaps, or all (default: the test split).")]
@@ -186,7 +186,7 @@ def judge(
     if (answers := _answers(place, records, scorer.protocol, asking)) is None:
         return 0 if asking.plan else 2
     verdicts = [Verdict(one, scorer.judge(one)) for one in answers[1]]
-    figures, summary = Resampler(_SEED).of_sums(scorer.sums(verdicts)), scorer.summary(verdicts)["judged"]
+    figures, summary = Resampler(SEED).of_sums(scorer.sums(verdicts)), scorer.summary(verdicts)["judged"]
     rows = [
         {"judge": name, "n": facts["n"], **_cells({"score": figures[name]}), "missing": sum(facts["missing"].values())}
         for name, facts in summary["judges"].items()

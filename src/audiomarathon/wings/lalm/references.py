@@ -22,11 +22,11 @@ from audiomarathon.metrics.captions.fense import TextEncoder, sbert_sim, unit_ve
 from audiomarathon.metrics.captions.lengths import Metric, human_ceiling
 from audiomarathon.metrics.captions.ptb import tokens
 from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, means_of_items
+from audiomarathon.settings import SEED
 
 OUTLIER = 2.0  # |z| from which a caption is an outlier
 NEAR = 0.95  # cosine from which two captions are near duplicates
 REPLY = "caption_predicted"  # column of replies, as in aac-metrics' examples
-_SEED = 42  # for the intervals
 _DIGITS = 4
 
 Clip = tuple[str, Sequence[str]]
@@ -143,5 +143,5 @@ def scores_without(
         for name, metric in metrics.items():
             every, rest = scorer(whole, metric), scorer(cleaned, metric)
             columns = {"all": every.tolist(), "cleaned": rest.tolist(), "difference": (rest - every).tolist()}
-            found[f"{who}: {name}"] = Resampler(_SEED).of_sums(means_of_items(columns, names))
+            found[f"{who}: {name}"] = Resampler(SEED).of_sums(means_of_items(columns, names))
     return found

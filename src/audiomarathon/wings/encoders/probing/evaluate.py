@@ -16,7 +16,7 @@ from audiomarathon.wings.encoders.check import verdict
 from audiomarathon.wings.encoders.encoder import Encoder, from_module
 from audiomarathon.wings.encoders.probing.probe_input import PROTOCOLS, Encoded
 from audiomarathon.wings.encoders.probing.published_probes import SEEDS
-from audiomarathon.wings.encoders.probing.run import check_data, embed, fit, found_for, left_out
+from audiomarathon.wings.encoders.probing.run import check_data, embed, fit, found_for
 from audiomarathon.wings.encoders.probing.store import Store
 from audiomarathon.wings.encoders.probing.towers import read_points
 from audiomarathon.wings.encoders.registry import load_encoder
@@ -100,16 +100,14 @@ def read_tasks(
     for task in tasks:
         try:
             found = task.read(root, limit=limit, mini=mini)
-            check_data(task, found, allow=bad)
+            check_data(task, found, say, allow=bad)
         except DataError as error:
             if len(tasks) == 1 and not plan:
                 raise
             missing += [task] if isinstance(error, MissingDataError) else []
             say(f"left out: {error}")
-            continue
-        there.append((task, found))
-        for line in left_out(task, found):
-            say(line)
+        else:
+            there.append((task, found))
     if not there and not plan:
         names = ", ".join(task.name for task in tasks)
         raise MissingDataError(f"{root.absolute()}: no data of {names}; get it with: audiomarathon encoder download")

@@ -19,7 +19,7 @@ from audiomarathon.metrics.statistics import Floats
 from audiomarathon.untrusted import array_of
 from audiomarathon.wings.encoders.probing.probe_input import Encoded, Material
 from audiomarathon.wings.encoders.probing.published_probes import SEEDS
-from audiomarathon.wings.encoders.probing.run import check_data, fit, found_for, left_out
+from audiomarathon.wings.encoders.probing.run import check_data, fit, found_for
 from audiomarathon.wings.encoders.xares.tars import members_of, parsed
 from audiomarathon.wings.encoders.xares.task import Clip, Dataset, EncoderTask
 
@@ -53,9 +53,7 @@ def probe_stored(
     def probed(task: EncoderTask, folder: Path) -> Iterator[Result]:
         if settings := found_for(task, "both", say):
             found = _stored(task, encoder, folder)
-            check_data(task, found.data, allow=bad)
-            for line in left_out(task, found.data):
-                say(line)
+            check_data(task, found.data, say, allow=bad)
             yield from fit(found, results, settings=settings, seeds=SEEDS, say=say)
 
     if Path(encoder).name != encoder or encoder.startswith("."):
@@ -119,12 +117,10 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
         f"{encoder} ({IMPORTED})",
         task,
         data,
-        {"checkpoint": f"{IMPORTED} {encoder}", "origin": IMPORTED, "data": digest.hexdigest()[:16]},
-        {"origin": IMPORTED, "note": "embeddings of X-ARES, read as they were stored"},
-        lambda: own,
-        lambda: (clips, whole),
-        {},
-        {},
+        identity={"checkpoint": f"{IMPORTED} {encoder}", "origin": IMPORTED, "data": digest.hexdigest()[:16]},
+        facts={"origin": IMPORTED, "note": "embeddings of X-ARES, read as they were stored"},
+        own=lambda: own,
+        released=lambda: (clips, whole),
     )
 
 

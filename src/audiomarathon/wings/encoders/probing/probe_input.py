@@ -61,8 +61,8 @@ class Encoded:
     facts: Mapping[str, Any]
     own: Callable[[], Material]
     released: Callable[[], Material]
-    failed: Mapping[str, str]
-    seconds: Mapping[str, float]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
     hop: float = 0.0
     device: str = "cpu"
     probes: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -27,6 +28,7 @@ from audiomarathon.errors import DataError, EncoderError, RecordError
 from audiomarathon.files import file_name
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
+from audiomarathon.settings import SEED
 from audiomarathon.text import counted
 from audiomarathon.wings.encoders.check import hop_off
 from audiomarathon.wings.encoders.encoder import Encoder
@@ -50,20 +52,16 @@ from audiomarathon.wings.encoders.probing.recognition import predict_transcripts
 from audiomarathon.wings.encoders.probing.retrieval import predict_places
 from audiomarathon.wings.encoders.probing.store import FRAMES, FrameStore, Store
 from audiomarathon.wings.encoders.scoring.probe import PART, PROTOCOL
-from audiomarathon.wings.encoders.xares.captioned import CaptionedTask
-from audiomarathon.wings.encoders.xares.framed import FramedTask
-from audiomarathon.wings.encoders.xares.graded import GradedTask
-from audiomarathon.wings.encoders.xares.spoken import SpokenTask
 from audiomarathon.wings.encoders.xares.tars import CUT
 from audiomarathon.wings.encoders.xares.task import Dataset, EncoderTask
 
-#: The function that predicts test clips, by kind of task.
-KINDS: Mapping[type[EncoderTask], Callable[[Problem], list[Predicted]]] = {
-    EncoderTask: predict_labels,
-    GradedTask: predict_grades,
-    FramedTask: predict_frames,
-    CaptionedTask: predict_places,
-    SpokenTask: predict_transcripts,
+#: The function that predicts test clips, by the kind of task.
+_PREDICT: Mapping[str, Callable[[Problem], list[Predicted]]] = {
+    "labels": predict_labels,
+    "graded": predict_grades,
+    "framed": predict_frames,
+    "captioned": predict_places,
+    "spoken": predict_transcripts,
 }
 _VERSION = 1  # version of the probes: raise it when their predictions change
 MOST_FAILED = 0.01  # a score allows at most this share of failed clips or bad rows
@@ -129,10 +127,8 @@ def embed(
         for one in heard
     ]
     good = [one for one in heard if one.clip.id not in failed]
-    lie_in: dict[str, set[str]] = {}
-    for one in good:
-        lie_in.setdefault(one.audio, set()).add(one.clip.part)
-    twice = sum(len(lie_in[one.audio]) > 1 for one in good)
+    parts_of = Counter(audio for audio, _part in {(one.audio, one.clip.part) for one in good})
+    twice = sum(parts_of[one.audio] > 1 for one in good)
     items_of: dict[str, dict[Member, list[Heard]]] = {}  # by part and audio file; a user's file can yield several clips
     for one in good:
         items_of.setdefault(one.clip.part, {}).setdefault(one.clip.audio, []).append(one)
@@ -144,7 +140,7 @@ def embed(
         return [clip for clip, _ in each], rows([row for _, row in each])
 
     def own() -> Material:
-        if isinstance(task, FramedTask) and (line := hop_off(encoder)):
+        if task.kind == "framed" and (line := hop_off(encoder)):
             raise EncoderError(f"{encoder.name}: {line}; {task.name} needs the true hop, or --protocol as_published")
         return [one.clip for one in good], rows([one.audio for one in good])
 
@@ -152,25 +148,20 @@ def embed(
         found = [store.rows[name] for name in names]
         return found if task.framed else np.stack(found)
 
+    hashed = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    note = f"{counted(twice, 'clip')} whose audio lies in another part too"
     return Encoded(
         encoder.name,
         task,
         data,
-        {
-            "checkpoint": checkpoint,
-            "data": hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16],
-            **({"frames": FRAMES} if task.framed else {}),
-        },
-        {
-            "encoder": dict(encoder.identity),
-            "note": f"{counted(twice, 'clip')} whose audio lies in another part too" * (twice > 0),
-        },
-        cache(own),
-        cache(released),
-        failed,
-        {one.clip.id: one.samples / encoder.sampling_rate for one in good},
-        encoder.hop_size_in_ms,
-        encoder.device,
+        identity={"checkpoint": checkpoint, "data": hashed, **({"frames": FRAMES} if task.framed else {})},
+        facts={"encoder": dict(encoder.identity), "note": note * (twice > 0)},
+        own=cache(own),
+        released=cache(released),
+        failed=failed,
+        seconds={one.clip.id: one.samples / encoder.sampling_rate for one in good},
+        hop=encoder.hop_size_in_ms,
+        device=encoder.device,
     )
 
 
@@ -178,13 +169,7 @@ def fit(
     encoded: Encoded, results: Path, *, settings: Sequence[str], seeds: Sequence[int], say: Callable[[str], None]
 ) -> Iterator[Result]:
     """Fit the probes on a task's embeddings, write their run folders, and yield their results; see :func:`probe`."""
-    task, told = encoded.task, set[str]()
-
-    def once(line: str) -> None:
-        if line not in told:
-            told.add(line)
-            say(line)
-
+    task, once = encoded.task, cache(say)
     for setting in settings:
         if setting in STANDARD:
             try:
@@ -197,8 +182,8 @@ def fit(
         identity = {"method": setting, **encoded.identity, "probe": _VERSION}
         identity["splits"] = {role: task.part(role) for role in task.globs}
         identity |= {"recipe": asdict(task.recipe)} if setting in PUBLISHED else {}
-        trained = setting == PUBLISHED[0] or isinstance(task, CaptionedTask)
-        identity |= {"seeds": list(seeds[:1] if isinstance(task, SpokenTask) else seeds)} if trained else {}
+        trained = setting == PUBLISHED[0] or task.kind == "captioned"
+        identity |= {"seeds": list(seeds[:1] if task.kind == "spoken" else seeds)} if trained else {}
         identity |= task.made_with(released=setting in PUBLISHED)
         folder = results / task.key / file_name(encoded.name) / setting
         run = RunFolder(folder, identity, task.scorer.fits)
@@ -211,8 +196,7 @@ def fit(
             if run.records and run.run["samples"] == [id_ for id_, one in run.records.items() if one.answered]:
                 say(f"{folder}: complete; nothing to do")
             else:
-                predict = next(KINDS[kind] for kind in type(task).__mro__ if kind in KINDS)
-                predicted = predict(problem_of(encoded, setting, seeds, once))
+                predicted = _PREDICT[task.kind](problem_of(encoded, setting, seeds, once))
                 records = _records(encoded, predicted, published=setting in PUBLISHED)
                 facts = _facts(encoded) | {"method": setting, "samples": [one.id for one in records]}
                 run.write_run(facts)
@@ -222,8 +206,8 @@ def fit(
         yield score(folder)
 
 
-def check_data(task: EncoderTask, data: Dataset, *, allow: bool) -> None:
-    """Refuse data that cannot tell encoders apart.
+def check_data(task: EncoderTask, data: Dataset, say: Callable[[str], None], *, allow: bool) -> None:
+    """Refuse data that cannot tell encoders apart; else print bad rows, unknown clusters, and parts of a single class.
 
     Parameters
     ----------
@@ -246,23 +230,15 @@ def check_data(task: EncoderTask, data: Dataset, *, allow: bool) -> None:
         same = shown("; ".join(data.clips[0].labels))
         alike = f"all clips ({len(data.clips):,}) are of one class, {same}, which every probe gets right"
         raise DataError(f"{task.key}: {alike}; needed: two classes or more")
-
-
-def left_out(task: EncoderTask, data: Dataset) -> list[str]:
-    """Return lines for the user: bad rows, unknown clusters, parts whose clips are all of one class."""
-    lines = []
     if data.bad_rows:
-        lines.append(f"{task.name}: left out {counted(len(data.bad_rows), 'bad row')}, the first: {data.bad_rows[0]}")
+        say(f"{task.name}: left out {counted(len(data.bad_rows), 'bad row')}, the first: {data.bad_rows[0]}")
     if not data.clustered:
-        lines.append(
-            f"{task.name}: which clips depend on each other (clusters) is unknown, so all count as independent"
-        )
+        say(f"{task.name}: which clips depend on each other (clusters) is unknown, so all count as independent")
     labels: dict[str, set[tuple[str, ...]]] = {}
     for clip in data.clips:
         labels.setdefault(clip.part, set()).add(clip.labels)
-    if alike := [part for part, own in labels.items() if len(own) == 1] if task.label else []:
-        lines.append(f"{task.name}: all clips of {', '.join(alike)} are of one class, so scores there say little")
-    return lines
+    if single := [part for part, own in labels.items() if len(own) == 1] if task.label else []:
+        say(f"{task.name}: all clips of {', '.join(single)} are of one class, so scores there say little")
 
 
 def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> list[str]:
@@ -299,7 +275,7 @@ def _facts(encoded: Encoded) -> dict[str, Any]:
         "model": encoded.name,
         "checkpoint": encoded.name,
         "checkpoint_name": encoded.name,
-        "settings": {"seed": 42},
+        "settings": {"seed": SEED},
         "data_folder": str(encoded.data.folder),
         "bad_rows": [str(row) for row in encoded.data.bad_rows],
         "environment": environment(),

@@ -26,16 +26,15 @@ from audiomarathon.engine.run import Result
 from audiomarathon.engine.source import source_hash
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.metrics.statistics import Floats
-from audiomarathon.settings import cache_folder
+from audiomarathon.settings import SEED, cache_folder
 from audiomarathon.terminal import progress_of
 from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.home_tasks import LongTask
 from audiomarathon.wings.encoders.probing.clips import Clips, Predictions, Split
 from audiomarathon.wings.encoders.probing.encode import Batch, Outcome, SharedEncoder, encode_batch, hear, singly
-from audiomarathon.wings.encoders.probing.labels import predict_labels
 from audiomarathon.wings.encoders.probing.linear_and_knn import linear_probe, standardised
 from audiomarathon.wings.encoders.probing.probe_input import Encoded, Material
-from audiomarathon.wings.encoders.probing.run import KINDS, embed, fit
+from audiomarathon.wings.encoders.probing.run import embed, fit
 from audiomarathon.wings.encoders.probing.scores import figure
 from audiomarathon.wings.encoders.probing.store import FrameStore, Rows, Store
 from audiomarathon.wings.encoders.tower import Tower, TowerEncoder, at_point
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 BEST, TEXT = "best", "text"
 SHUFFLED = "shuffled_"
 """Prefix of the control that keeps, in a clip, the positions that a method kept in another clip."""
-_SEED = 42  # the default seed of runs
 _STEPS, _LOOK, _RATE = 200, 10, 0.02  # for layer weights: steps of Adam, steps between validations, learning rate
 
 
@@ -150,7 +148,7 @@ def read_points(
                 if like is not None and isinstance(method, TokenPruner):
                     own = _Given(method.ratio, method.layer, method.at, like[one.audio])
                 module.applied = own.applied_to if own else None
-                module.asked = (one.clip.facts[0], sample_seed(_SEED, one.clip.id)) if "prompts" in more else None
+                module.asked = (one.clip.facts[0], sample_seed(SEED, one.clip.id)) if "prompts" in more else None
                 rows, why = encode_batch(whole, part, framed)
                 if rows and method and module.last:
                     kept.add({one.audio: module.last.kept[:, None].float().numpy()})
@@ -185,7 +183,7 @@ def check_labels(tasks: Iterable[EncoderTask]) -> None:
         A task has no labels.
     """
     for task in tasks:
-        if next(KINDS[kind] for kind in type(task).__mro__ if kind in KINDS) is not predict_labels:
+        if task.kind != "labels":
             raise SettingsError(f"{task.name}: its clips have no labels; towers are probed on tasks with labels only")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from audiomarathon.settings import SEED
 from audiomarathon.wings.encoders.home_tasks import LongTask
 from audiomarathon.wings.encoders.xares.task import EncoderTask
 from audiomarathon.compression.method import Base
@@ -21,7 +22,6 @@ from audiomarathon.runs.read import Run
 
 CELLS = ("both", "unused", "reply_only", "neither")
 """Cells of a fourfold table: probe and reply are right; only the probe is; only the reply is; neither is."""
-_SEED = 42  # seed of the methods that drop tokens before a tower's probe
 _PREFERRED = ("tower", "best")  # points that represent a tower: the first of these that was probed
 
 
@@ -52,7 +52,7 @@ def point_of(run: Run) -> str:
     return str(run.facts.get("point", "")) if isinstance(run.task, EncoderTask) else ""
 
 
-def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
+def fourfolds(runs: Sequence[Run]) -> list[Fourfold]:
     """Compare each probe of a tower with each run of its model on the same task and setting."""
     found = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
@@ -64,7 +64,7 @@ def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
         for reply in replies:
             if (reply.key, reply.method) != (probe.task.home.key, probe.method) or not of_one_model(probe, reply):
                 continue
-            if probe.method != base and reply.identity.get("seed", _SEED) != _SEED:
+            if probe.method != base and reply.identity.get("seed", SEED) != SEED:
                 continue  # with another seed, a method may keep other tokens than those that the probe read
             of_base, of_probe, of_reply = before.get((probe.key, probe.checkpoint), {}), _right(probe), _right(reply)
             ids = sorted(of_probe.keys() & of_reply.keys())
@@ -78,7 +78,7 @@ def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
                 columns["lost"] = [float(of_base[id_] and not of_probe[id_]) for id_ in ids]
             sums = means_of_items(columns, [probe.records[id_].cluster for id_ in ids])
             sums = replace(sums, ends=dict.fromkeys(columns, (0.0, 1.0)))
-            found.append(Fourfold(probe, reply, len(ids), Resampler(seed).of_sums(sums)))
+            found.append(Fourfold(probe, reply, len(ids), Resampler(SEED).of_sums(sums)))
     return found
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from audiomarathon.errors import ModelError, told
-from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.wings.encoders.scoring.retrieved import Retrieved
 from audiomarathon.wings.encoders.xares.task import EncoderTask
 
@@ -24,17 +23,9 @@ class CaptionedTask(EncoderTask):
     """
 
     tokenizer: str = "google-bert/bert-base-uncased"
+    kind: ClassVar[str] = "captioned"
     labelled: ClassVar[bool] = False
-
-    @property
-    def scorer(self) -> Scorer:  # type: ignore[override]
-        """Scorer by recall in both directions: from clip to captions, and from caption to clip."""
-        return Retrieved()
-
-    @property
-    def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' `task_type`, `criterion` and `metric`: a contrastive loss between clips and captions."""
-        return "contrastive", "AudioTextContrastiveLoss", "recallatk_r1"
+    scorer = Retrieved()  # by recall in both directions: from clip to captions, and from caption to clip
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
         """Return a hash of the tokenizer's vocabulary, on which a probe depends."""

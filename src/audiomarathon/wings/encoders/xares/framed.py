@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.wings.encoders.scoring.segments import Segmented
 from audiomarathon.wings.encoders.xares.task import EncoderTask
 
@@ -46,17 +45,9 @@ class FramedTask(EncoderTask):
     onset: float = 0.0
     unreleased: frozenset[str] = frozenset()
     stated_hop: float = 0.0
+    kind: ClassVar[str] = "framed"
     framed: ClassVar[bool] = True
-
-    @property
-    def scorer(self) -> Scorer:  # type: ignore[override]
-        """Scorer by F1 over segments."""
-        return Segmented()
-
-    @property
-    def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' `task_type`, `criterion` and `metric`: binary cross-entropy of every frame and label."""
-        return "frame", "BCEWithLogitsLoss", f"segmentf1_{self.average}"
+    scorer = Segmented()  # by F1 over segments
 
     def made_with(self, *, released: bool) -> dict[str, str]:
         """Return the segment settings of a user's task; nothing for a task of X-ARES, whose settings are fixed."""

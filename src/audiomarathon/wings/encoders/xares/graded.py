@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.wings.encoders.scoring.grades import Graded
 from audiomarathon.wings.encoders.xares.task import EncoderTask
 
@@ -22,22 +21,14 @@ class GradedTask(EncoderTask):
     """
 
     grades: tuple[str, ...]
-
-    @property
-    def scorer(self) -> Scorer:  # type: ignore[override]
-        """Scorer by Pearson's r of the first grade."""
-        return Graded()
+    kind: ClassVar[str] = "graded"
+    scorer = Graded()  # by Pearson's r of the first grade
 
     @property
     def lacking(self) -> str:
         """Why X-ARES' probes are not run: their loss compares each prediction with every grade of the batch."""
         own = "its loss compares each prediction with every grade of the batch, so these probes cannot learn"
         return super().lacking or own
-
-    @property
-    def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' `task_type`, `criterion` and `metric`. X-ARES had such tasks before version 0.1.3 only."""
-        return "clip", "MSELoss", "MSE"
 
     def facts(self, meta: Any) -> tuple[float, ...]:
         """Return a clip's grades, NaN for a missing one; raise ValueError if the first is missing."""

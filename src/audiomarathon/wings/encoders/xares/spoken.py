@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
-from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.wings.encoders.scoring.recognised import Recognised
 from audiomarathon.wings.encoders.xares.task import EncoderTask
 
@@ -26,18 +25,10 @@ class SpokenTask(EncoderTask):
 
     transcript: str = "trans"
     llm: str = ""
+    kind: ClassVar[str] = "spoken"
     framed: ClassVar[bool] = True
     labelled: ClassVar[bool] = False
-
-    @property
-    def scorer(self) -> Scorer:  # type: ignore[override]
-        """Scorer by word error rate."""
-        return Recognised()
-
-    @property
-    def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' `task_type`, `criterion` and `metric`: training of an adapter to a causal LM."""
-        return "asr", "CrossEntropyLoss", "WER_inv"
+    scorer = Recognised()  # by word error rate
 
     @property
     def lacking(self) -> str:

@@ -104,6 +104,8 @@ class EncoderTask(Task):
         The JSON field with the label (in a multi-label task joined by `;`), or a rule; "" if clips have no labels.
     classes
         The labels, or their number.
+    kind
+        What a probe predicts: "labels", or the `kind` of a class derived from this one.
     framed
         Whether probes read frames instead of their mean.
     labelled
@@ -148,6 +150,7 @@ class EncoderTask(Task):
     exact: bool = True
     max_new_tokens: int = 0
     own_command: str = "audiomarathon encoder run ENCODER --tasks NAME"
+    kind: ClassVar[str] = "labels"
     framed: ClassVar[bool] = False
     labelled: ClassVar[bool] = True
 
@@ -177,12 +180,6 @@ class EncoderTask(Task):
         `released` selects X-ARES' own probe; without it, the facts are those of our corrected probe.
         """
         return {}
-
-    @property
-    def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES' `task_type`, `criterion` and `metric`, which say how it trains and scores its probe."""
-        kind = ("BCEWithLogitsLoss", "mAP") if self.multi_label else ("CrossEntropyLoss", "accuracy")
-        return ("clip", *kind)
 
     @property
     def parts(self) -> dict[str, str]:

@@ -78,6 +78,8 @@ class _Kind:
     ----------
     key
         Prefix of the keys of users' tasks of this kind.
+    criteria, metrics
+        Allowed names. X-ARES' own tasks have the first of each; frame tasks name their metric by their `average`.
     least
         The smallest allowed number of classes; 0 for a kind without classes.
     facts
@@ -114,6 +116,12 @@ TRANSCRIPTS = _Kind("own-transcripts", SpokenTask, "asr", ("CrossEntropyLoss",),
 KINDS = (CLASSES, TAGS, GRADES, FRAMES, CAPTIONS, TRANSCRIPTS)
 
 
+def kind_of(task: EncoderTask) -> _Kind:
+    """Return the kind of one of X-ARES' own tasks."""
+    same = (one for one in KINDS if one.make is type(task))
+    return next(one for one in same if one.facts.get("multi_label", False) == task.multi_label)
+
+
 def on_record(key: str) -> EncoderTask | None:
     """Return a user's task by the key of its runs, without its file and tars; None for the key of any other task."""
     start, _, name = key.partition("/")
@@ -135,13 +143,13 @@ def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
     SettingsError
         The file has no such function or several, or the function does not return a `TaskConfig`.
     """
-    with _stand_ins():
-        found = _told(path, lambda: runpy.run_path(str(path)))
+    with _stand_ins(), blaming(f"{path}: raised"):
+        found = runpy.run_path(str(path))
         functions = {name: one for name, one in found.items() if name.endswith("_config") and callable(one)}
         if len(functions) != 1:
             raise SettingsError(f"{path}: must have one *_config function, has {', '.join(functions) or 'none'}")
         ((name, function),) = functions.items()
-        config = _told(path, lambda: function(encoder))
+        config = function(encoder)
     if not isinstance(config, TaskConfig):
         raise SettingsError(f"{path}: {name}() returned {type(config).__name__}; must be a TaskConfig of xares.task")
     config.encoder = encoder if config.encoder is None else config.encoder
@@ -194,7 +202,7 @@ def task_of(config: TaskConfig) -> EncoderTask:
 def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
     loss = config.criterion
     criterion = loss if isinstance(loss, str) else type(loss).__name__
-    allowed = [one for one in KINDS if known is None or one.fits(*known.trained_as)]
+    allowed = [kind_of(known)] if known else KINDS
     kind = next((one for one in allowed if one.fits(config.task_type, criterion, config.metric)), None)
     weights = ["weight"] + ["pos_weight"] * (kind is not FRAMES)
     weighted = any(getattr(loss, one, None) is not None for one in weights) or bool(getattr(loss, "label_smoothing", 0))
@@ -256,12 +264,6 @@ def _own(config: TaskConfig, kind: _Kind) -> EncoderTask:
         made=Processed(config.name, config.label_processor, config.merge_processor, read[kind.key]),
         **kind.facts,
     )
-
-
-def _told(path: Path, work: Callable[[], Any]) -> Any:
-    """Run a user's code; turn every exception into a :class:`PluginError` with a one-line message."""
-    with blaming(f"{path}: raised"):
-        return work()
 
 
 class _Logger:

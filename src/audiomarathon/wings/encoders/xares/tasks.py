@@ -17,19 +17,11 @@ from audiomarathon.wings.encoders.xares.framed import FramedTask
 from audiomarathon.wings.encoders.xares.graded import GradedTask
 from audiomarathon.wings.encoders.xares.spoken import SpokenTask
 from audiomarathon.wings.encoders.xares.task import EncoderTask, LabelRule, Recipe
-from audiomarathon.wings.encoders.xares.task_config import TaskConfig, load_task_file, task_of
+from audiomarathon.wings.encoders.xares.task_config import TaskConfig, kind_of, load_task_file, task_of
 
 DOMAINS = ("speech", "environment", "music")
-
-
 #: The classes of tasks, by their name in tasks.toml.
-KINDS: Mapping[str, type[EncoderTask]] = {
-    "labels": EncoderTask,
-    "captioned": CaptionedTask,
-    "framed": FramedTask,
-    "graded": GradedTask,
-    "spoken": SpokenTask,
-}
+KINDS = {one.kind: one for one in (EncoderTask, CaptionedTask, FramedTask, GradedTask, SpokenTask)}
 
 
 def _gender(meta: Any) -> str:
@@ -137,10 +129,10 @@ def config_of(name: str, encoder: Any = None) -> TaskConfig:
     """Return the configuration that X-ARES has for a released task."""
     task, recipe = _one(name), _one(name).recipe
     roles = {} if task.folds else {f"{role}_split": glob.removesuffix("*.tar") for role, glob in task.globs.items()}
-    task_type, criterion, metric = task.trained_as
+    kind = kind_of(task)
     config = TaskConfig(
-        name=task.name, task_type=task_type, criterion=criterion, metric=metric, formal_name=task.formal_name,
-        encoder=encoder, private=task.private, disabled=task.disabled,
+        name=task.name, task_type=kind.task_type, criterion=kind.criteria[0], metric=kind.metrics[0],
+        formal_name=task.formal_name, encoder=encoder, private=task.private, disabled=task.disabled,
         zenodo_id=task.zenodo or None, eval_weight=recipe.weight, batch_size_train=recipe.batch, epochs=recipe.epochs,
         learning_rate=recipe.lr, crop_length=recipe.crop, batch_size_encode=recipe.encode_batch, do_knn=recipe.knn,
         output_dim=task.classes if isinstance(task.classes, int) else len(task.classes),
@@ -150,7 +142,7 @@ def config_of(name: str, encoder: Any = None) -> TaskConfig:
     if isinstance(task, FramedTask):
         from torch import nn, tensor
 
-        config.metric_args = {"segment_length_in_s": task.segment}
+        config.metric, config.metric_args = f"segmentf1_{task.average}", {"segment_length_in_s": task.segment}
         config.criterion = nn.BCEWithLogitsLoss(pos_weight=tensor(task.pos_weight))
     if task.folds:
         config.audio_tar_name_of_split = {int(fold): glob for fold, glob in task.globs.items()}
