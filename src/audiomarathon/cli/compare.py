@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from audiomarathon.cli.options import Runs, Seed, option, output_option
+from audiomarathon.cli.options import Margin, Runs, Seed, margins_of, option, output_option
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_json, write_text
 from audiomarathon.terminal import console
 from audiomarathon.text import counted, plain
+
+if TYPE_CHECKING:
+    from audiomarathon.results.compare import Comparison
 
 
 def compare(
@@ -26,7 +29,8 @@ def compare(
         float | None,
         option("Find the fastest setting with at least this share of the reference's score, such as 0.95."),
     ] = None,
-    output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv or .md file.")] = None,
+    margin: Margin = None,
+    output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv, .md or .tex file.")] = None,
     seed: Seed = 42,
 ) -> None:
     """Compare settings, or models, on the samples that both answered.
@@ -34,13 +38,15 @@ def compare(
     Examples:
     audiomarathon compare results                                  # every setting against base
     audiomarathon compare results --at-latency 0.5 --at-score 0.95
+    audiomarathon compare results --margin 0.02                    # is a setting no worse than base by more than 0.02?
     audiomarathon compare results/tau/M/base-0 results/tau/M/dart-0.5-layer2
 
     Differences are paired. Intervals come from a bootstrap over clusters (speakers, passages, locations), p from a
     sign-flip permutation test over clusters. Holm's p corrects for the number of rows of one kind (tasks, groups,
     overall). A speed-up is the median of reference ÷ setting over samples timed in one session. Times of different
     sessions are used only if machine, precision and number of workers per GPU or machine agree and no other process was
-    busy; a note says so. Every pruner is shown with the control `random` of the same ratio, or "not run".
+    busy; a note says so. A margin is tested by betting on whole clusters, which holds for any number of them
+    (docs/lossless.md). Every pruner is shown with the control `random` of the same ratio, or "not run".
     """
     from audiomarathon.report import render, tables
     from audiomarathon.report.comparison_text import answer, notes, ranked
@@ -51,8 +57,9 @@ def compare(
     for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
         if share is not None and not 0 < share < float("inf"):
             raise SettingsError(f"{name} {share}: not allowed; allowed: a share above 0, such as 0.5")
-    if output is not None and output.suffix not in (".json", ".csv", ".md"):
-        raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .json, .csv or .md")
+    if output is not None and output.suffix not in (".json", ".csv", ".md", ".tex"):
+        raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .json, .csv, .md or .tex")
+    margins = margins_of(margin)
     systems = read_systems(runs)
     # Replies of models and records of other kinds have no figures in common, so they cannot be compared.
     replying = [one for one in systems if not any(run.task and run.task.own_command for run in one.runs.values())]
@@ -61,7 +68,11 @@ def compare(
         if replying
         else []
     )
-    compared = compare_with(systems := replying or systems, against, seed=seed)
+    systems = replying or systems
+    keys = sorted({key for system in systems for key in system.runs})
+    if unknown := [task for task in margins if task and task not in keys]:
+        raise SettingsError(f"--margin: no run of {', '.join(unknown)} here; allowed: {', '.join(keys)}")
+    compared = compare_with(systems, against, seed=seed, margins=margins)
     missing = missing_controls(systems)
     lines = notes(compared, missing)
     if others:
@@ -82,14 +93,21 @@ def compare(
     if output.suffix == ".json":
         content = {
             "reference": compared.reference,
-            "rows": [asdict(row) for row in compared.rows],
+            "rows": [_as_json(row) for row in compared.rows],
             "left_out": [asdict(one) for one in compared.left_out],
             "controls_not_run": list(missing),
             "answers": answers,
             "notes": lines,
         }
         write_json(output, content)
-    elif output.suffix == ".md":
-        write_text(output, render.markdown(tables.comparison(compared, list(missing), lines)))
+    elif output.suffix in (".md", ".tex"):
+        write = render.markdown if output.suffix == ".md" else render.latex
+        write_text(output, write(tables.comparison(compared, list(missing), lines)))
     else:
         write_text(output, render.csv(tables.comparison(compared)))
+
+
+def _as_json(row: Comparison) -> dict[str, Any]:
+    """Return a comparison for JSON; the verdict about a margin is a property, so it is added."""
+    found = asdict(row)
+    return found | {"decision": {**found["decision"], "verdict": row.decision.verdict}} if row.decision else found
