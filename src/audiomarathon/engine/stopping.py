@@ -1,0 +1,182 @@
+"""Stop a setting's samples when a margin is decided: no worse than base by more than the margin, or worse by more.
+
+Whole clusters run in a seeded random order. After each, in *drawn* order and never in the order in which replies
+arrive (short clips would come first), the wealth of :mod:`audiomarathon.metrics.betting` is looked at. A setting stops
+where it reaches its limit; base goes on while any other setting does. All of this is computed from the records, so a
+resumed run stops at the same place. Estimates after a stop are the test's own bounds: others assume a fixed number of
+samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from audiomarathon.benchmarks import Sample, Task
+from audiomarathon.benchmarks.selection import draw
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.errors import SettingsError
+from audiomarathon.metrics.betting import ALPHA, NO_WORSE, OPEN, WORSE, Clusters
+from audiomarathon.runs.folder import Job
+from audiomarathon.runs.scored import judged
+from audiomarathon.settings import RunSettings
+from audiomarathon.text import counted
+
+RULE = "betting on whole clusters in drawn order, a look after each (docs/lossless.md)"
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The margin of each task (the key "" is for all others), and the number of settings × tasks that are decided."""
+
+    by_task: Mapping[str, float]
+    tests: int
+
+    def stopping(self, task: Task, samples: Sequence[Sample], seed: int) -> Stopping | None:
+        """Return how a task's settings stop; None if the task has no margin."""
+        margin = self.by_task.get(task.key, self.by_task.get(""))
+        if margin is None:
+            return None
+        by_cluster: dict[str, list[Sample]] = {}
+        for sample in samples:
+            by_cluster.setdefault(sample.cluster, []).append(sample)
+        order = sorted(by_cluster, key=lambda name: (draw(seed, "drawn", name), name))
+        return Stopping(task, margin, self.tests, {name: by_cluster[name] for name in order})
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """How the settings of one task stop.
+
+    Attributes
+    ----------
+    tests
+        Number of settings × tasks: each stops at a p of α ÷ `tests`, so that its verdict lasts under Holm's correction.
+    clusters
+        The samples of each cluster, in drawn order.
+    """
+
+    task: Task
+    margin: float
+    tests: int
+    clusters: Mapping[str, Sequence[Sample]]
+    _sums: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def largest(self) -> int:
+        """Number of samples of the largest cluster."""
+        return max(map(len, self.clusters.values()))
+
+    def rounds(self, jobs: Sequence[Job], at_once: int) -> Iterator[tuple[list[Sample], list[Job]]]:
+        """Yield the next samples with the settings to run them under, until every setting is decided.
+
+        The caller runs the samples before it asks for more. A round has as many clusters as it takes for `at_once`
+        samples; those behind a setting's stop are recorded, and count neither for its verdict nor for its scores.
+        """
+        order, seen = list(self.clusters.values()), 0
+        while seen < len(order):
+            active = [job for job in jobs if not self._decided(job, jobs, seen)[1]]
+            if all(_is_base(job) for job in active) and len(active) < len(jobs):
+                return
+            part: list[Sample] = []
+            while seen < len(order) and len(part) < max(1, at_once):
+                part += order[seen]
+                seen += 1
+            yield part, active
+
+    def outcomes(self, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
+        """Return for `run.json`, by the setting's label: its samples up to the stop, and rule, order and verdict."""
+        names = list(self.clusters)
+        after = {job.method.label: self._decided(job, jobs, len(names)) for job in jobs if not _is_base(job)}
+        longest = max((count for count, _ in after.values()), default=len(names))
+        found = {}
+        for job in jobs:
+            count, verdict = after.get(job.method.label, (longest, ""))
+            found[job.method.label] = {
+                "samples": [sample.id for name in names[:count] for sample in self.clusters[name]],
+                "stopping": {
+                    "rule": RULE,
+                    "margin": self.margin,
+                    "figure": self.task.scorer.own_title,
+                    "alpha": ALPHA,
+                    "tests": self.tests,
+                    "order": names,
+                    "largest": self.largest,
+                    "stopped_after": count,
+                    "verdict": verdict or OPEN,
+                },
+            }
+        return found
+
+    def lines(self, jobs: Sequence[Job]) -> list[str]:
+        """Return a line for each setting that says where it stopped, and why."""
+        found, outcomes = [], self.outcomes(jobs)
+        for job in jobs:
+            outcome = outcomes[job.method.label]
+            stop, samples = outcome["stopping"], counted(len(outcome["samples"]), "sample")
+            verdict = stop["verdict"] if stop["verdict"] == OPEN else f"{stop['verdict']} by more than {self.margin:g}"
+            after = f"after {stop['stopped_after']:,} of {counted(len(self.clusters), 'cluster')} ({samples})"
+            found += [f"{self.task.key}: {job.method.label}: {verdict} {after}"] * (not _is_base(job))
+        return found
+
+    def _decided(self, job: Job, jobs: Sequence[Job], seen: int) -> tuple[int, str]:
+        """Return after how many of the first `seen` clusters a setting is decided, and the verdict; (all, "") if not.
+
+        A sample that failed, under the setting or under base, changes nothing.
+        """
+        if _is_base(job):
+            return seen, ""
+        base = next(other for other in jobs if _is_base(other))
+        sums = [self._summed(job, base, name) for name in list(self.clusters)[:seen]]
+        totals, sizes = np.array(sums, dtype=np.float64).reshape(seen, 2).T
+        found = Clusters(totals, sizes, self.largest)
+        limit = math.log(self.tests / ALPHA)
+        looks = {name: found.log_wealth(self.margin, worse=name == WORSE) >= limit for name in (NO_WORSE, WORSE)}
+        first = {name: int(rich.argmax()) + 1 for name, rich in looks.items() if rich.any()}
+        verdict = min(first, key=lambda name: first[name], default="")
+        return (first[verdict], verdict) if verdict else (seen, "")
+
+    def _summed(self, job: Job, base: Job, name: str) -> tuple[float, int]:
+        """Return the sum of the differences from base over a cluster that has run, and their number."""
+        if (job.method.label, name) not in self._sums:
+            records = ([one.folder.records.get(sample.id) for sample in self.clusters[name]] for one in (job, base))
+            own, other = (judged(self.task.scorer, [one for one in side if one is not None]) for side in records)
+            score = self.task.scorer.own_score
+            pairs = [(score(own[id_]), score(other[id_])) for id_ in own if id_ in other]
+            known = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+            self._sums[job.method.label, name] = sum(known), len(known)
+        return self._sums[job.method.label, name]
+
+
+def _is_base(job: Job) -> bool:
+    return job.method.label == Base().label
+
+
+def stop_margin(
+    margins: Mapping[str, float], tasks: Sequence[Task], methods: Sequence[Method], settings: RunSettings
+) -> Margin:
+    """Return the margins of a sweep that stops when they are decided.
+
+    Raises
+    ------
+    SettingsError
+        Base or the settings to compare with it are missing, a named task is not run, a task is scored only after the
+        run, or attention is to be saved.
+    """
+    asked = [task for task in tasks if task.key in margins or "" in margins]
+    if unknown := [key for key in margins if key and key not in {task.key for task in tasks}]:
+        allowed = ", ".join(task.key for task in tasks)
+        raise SettingsError(f"--margin: {', '.join(unknown)} is not run; allowed: {allowed}")
+    if slow := [task.key for task in asked if not task.scorer.instant]:
+        rule = "allowed: tasks that rules score at once"
+        raise SettingsError(f"--stop-when-decided: {', '.join(slow)} is scored after the run; {rule}")
+    others = [method for method in methods if method.label != Base().label]
+    if not others or len(others) == len(methods):
+        raise SettingsError("--stop-when-decided compares settings with base; allowed: base and at least one method")
+    if settings.save_attn:
+        raise SettingsError("--stop-when-decided: SAVE_ATTN=1 needs all samples; allowed: one of the two")
+    return Margin(margins, len(asked) * len(others))
