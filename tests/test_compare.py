@@ -807,6 +807,43 @@ class TestMargin:
         assert "allowed: " in result.output
 
 
+class TestPower:
+    def test_says_how_many_samples_like_these_decide(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 100)
+        a_run(tmp_path, "dart-0.5-layer2", [False] * 2 + [True] * 98)
+        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--margin", "0.1", "--power"])
+        said = re.search(r"2 of 100 clusters differ from base; ([\d,]+) such clusters", result.output)
+        assert said
+        assert 80 < int(said[1].replace(",", "")) < 200
+
+    def test_needs_a_margin(self, tmp_path: Path) -> None:
+        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--power"])
+        assert (result.exit_code, "--power needs a margin" in result.output) == (2, True)
+
+
+class TestKept:
+    def test_by_hand(self, tmp_path: Path) -> None:
+        """Of 10 samples base has 8 right and silence 2 of these: 6 are left, of which dart keeps 3."""
+        a_run(tmp_path, "base-0", [True] * 8 + [False] * 2)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 5 + [False] * 3 + [True] * 2)
+        as_control(a_run(tmp_path / "silent", "base-0", [True] * 2 + [False] * 6 + [True] * 2))
+        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--kept", "-o", f"{tmp_path}/c.json"])
+        assert result.exit_code == 0, result.output
+        (row,) = json.loads((tmp_path / "c.json").read_text())["kept"]
+        assert (row["side"], row["samples"], row["share"]) == ("dart-0.5-layer2", 6, 0.5)
+        assert row["interval"][0] < 0.5 < row["interval"][1]
+        assert "between methods only" in result.output
+
+    @pytest.mark.parametrize("silent", [None, [True] * 4])
+    def test_without_a_control_or_a_sample_it_is_refused(self, tmp_path: Path, silent: list[bool] | None) -> None:
+        for label in ("base-0", "dart-0.5-layer2"):
+            a_run(tmp_path, label, [True] * 4)
+        if silent:
+            as_control(a_run(tmp_path / "silent", "base-0", silent))
+        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--kept"])
+        assert (result.exit_code, "--kept" in result.output) == (2, True)
+
+
 class TestCommand:
     def test_prints_and_writes(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8)

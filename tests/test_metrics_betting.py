@@ -173,3 +173,15 @@ def test_is_wrong_in_at_most_5_percent_whenever_one_looks(
     found = lossy(np.random.default_rng(clusters), 1000, clusters, margin, discordance)
     once, each = (np.mean(found.p(margin, worse=worse, each=one) <= 0.05) for one in (False, True))
     assert once <= each < 0.065  # 5 % and two standard errors
+
+
+@pytest.mark.parametrize(("margin", "discordance"), [(0.05, 0.05), (0.05, 0.3), (0.1, 0.1)])
+def test_stops_within_1_6_times_the_samples_of_a_fixed_test(margin: float, discordance: float) -> None:
+    """A z test with known variance, at the same level and 80 % power; here no reply is lost on average."""
+    fixed = (1.645 + 0.842) ** 2 * discordance / margin**2
+    drawn = np.random.default_rng(0).choice(
+        [-1.0, 1.0, 0.0], p=[discordance / 2, discordance / 2, 1 - discordance], size=(300, int(4 * fixed))
+    )
+    decided = Clusters(drawn, np.ones_like(drawn), 1).log_wealth(margin) >= math.log(20)
+    stopped = np.where(decided.any(axis=1), decided.argmax(axis=1) + 1, drawn.shape[1])
+    assert np.median(stopped) <= 1.6 * fixed

@@ -224,3 +224,15 @@ def test_sweep_stops_says_so_and_compare_goes_by_its_order(
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 2
     assert "go together" in refused.output
+
+
+def test_the_plan_says_how_many_clusters_like_a_pilots_decide(
+    no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["sweep", "tau", "--model", "embedded", "--methods", "frame:0.1"]
+    assert CliRunner().invoke(app, [*command, "--limit", "6"]).exit_code == 0
+    planned = CliRunner().invoke(app, [*command, "--plan", "--margin", "0.05"]).output
+    assert "tau: margin 0.05: at least 73 clusters even if no reply differs; here are 10 clusters" in planned
+    assert "of 6 clusters on record differ from base" in planned
+    assert "h with base) decide in 80% of cases" in planned

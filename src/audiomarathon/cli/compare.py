@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,8 @@ from audiomarathon.terminal import console
 from audiomarathon.text import counted, plain
 
 if TYPE_CHECKING:
-    from audiomarathon.results.compare import Comparison
+    from audiomarathon.results.compare import Compared, Comparison
+    from audiomarathon.results.kept import Kept
 
 
 def compare(
@@ -30,6 +32,12 @@ def compare(
         option("Find the fastest setting with at least this share of the reference's score, such as 0.95."),
     ] = None,
     margin: Margin = None,
+    power: Annotated[
+        bool, option("With --margin: how many samples like these decide, in 80 % of cases, if nothing is lost.")
+    ] = False,
+    kept: Annotated[
+        bool, option("Show the share of base's right replies that each setting keeps, where the control has none.")
+    ] = False,
     output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv, .md or .tex file.")] = None,
     seed: Seed = 42,
 ) -> None:
@@ -38,7 +46,7 @@ def compare(
     Examples:
     audiomarathon compare results                                  # every setting against base
     audiomarathon compare results --at-latency 0.5 --at-score 0.95
-    audiomarathon compare results --margin 0.02                    # is a setting no worse than base by more than 0.02?
+    audiomarathon compare results --margin 0.02                    # is the loss below 0.02?
     audiomarathon compare results/tau/M/base-0 results/tau/M/dart-0.5-layer2
 
     Differences are paired. Intervals come from a bootstrap over clusters (speakers, passages, locations), p from a
@@ -49,17 +57,13 @@ def compare(
     (docs/lossless.md). Every pruner is shown with the control `random` of the same ratio, or "not run".
     """
     from audiomarathon.report import render, tables
-    from audiomarathon.report.comparison_text import answer, notes, ranked
+    from audiomarathon.report.comparison_text import answer, notes, power_lines, ranked
     from audiomarathon.results.best import ranking_of
     from audiomarathon.results.compare import compare_with
+    from audiomarathon.results.kept import kept_of
     from audiomarathon.results.systems import missing_controls, read_systems
 
-    for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
-        if share is not None and not 0 < share < float("inf"):
-            raise SettingsError(f"{name} {share}: not allowed; allowed: a share above 0, such as 0.5")
-    if output is not None and output.suffix not in (".json", ".csv", ".md", ".tex"):
-        raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .json, .csv, .md or .tex")
-    margins = margins_of(margin)
+    margins = _checked(at_latency, at_score, output, margin, power=power)
     systems = read_systems(runs)
     # Replies of models and records of other kinds have no figures in common, so they cannot be compared.
     replying = [one for one in systems if not any(run.task and run.task.own_command for run in one.runs.values())]
@@ -69,15 +73,16 @@ def compare(
         else []
     )
     systems = replying or systems
-    keys = sorted({key for system in systems for key in system.runs})
-    if unknown := [task for task in margins if task and task not in keys]:
-        raise SettingsError(f"--margin: no run of {', '.join(unknown)} here; allowed: {', '.join(keys)}")
     compared = compare_with(systems, against, seed=seed, margins=margins)
     missing = missing_controls(systems)
     lines = notes(compared, missing)
     if others:
         beside = " ".join(others[0].own_command.split()[:2])
         lines += [f"left out {counted(len(others), 'run')} of tasks with commands of their own; see {beside} --help"]
+    lines += [line for row in compared.rows if power and row.decision for line in power_lines(compared, row)]
+    more = kept_of(systems, compared) if kept else None
+    if more is not None:
+        lines += more.notes
     limits = [{name: share} for name, share in (("latency", at_latency), ("score", at_score)) if share is not None]
     answers: list[dict[str, Any]] = []
     if limits:
@@ -86,25 +91,57 @@ def compare(
         lines += [*(str(one["text"]) for one in answers), ranked(ranking)]
     out, table = console(), tables.comparison(compared, list(missing))
     render.show(*([table] if render.fits(table, out.width) else tables.in_halves(table)))
+    if more is not None:
+        render.show(tables.kept(more))
     for line in lines:
         out.print(plain(line), markup=False, highlight=False, soft_wrap=True)
-    if output is None:
-        return
+    if output is not None:
+        _write(output, compared, list(missing), lines, answers, more)
+
+
+def _checked(
+    at_latency: float | None, at_score: float | None, output: Path | None, margin: str | None, *, power: bool
+) -> dict[str, float]:
+    """Check the options before anything is read, and return the margins by task."""
+    for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
+        if share is not None and not 0 < share < float("inf"):
+            raise SettingsError(f"{name} {share}: not allowed; allowed: a share above 0, such as 0.5")
+    if output is not None and output.suffix not in (".json", ".csv", ".md", ".tex"):
+        raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .json, .csv, .md or .tex")
+    margins = margins_of(margin)
+    if power and not margins:
+        raise SettingsError("--power needs a margin; allowed: such as --margin 0.02 --power")
+    return margins
+
+
+def _write(
+    output: Path,
+    compared: Compared,
+    missing: Sequence[str],
+    lines: Sequence[str],
+    answers: Sequence[Mapping[str, Any]],
+    more: Kept | None,
+) -> None:
+    """Write a comparison to a file, in the form that its name ends in."""
+    from audiomarathon.report import render, tables
+
     if output.suffix == ".json":
         content = {
             "reference": compared.reference,
             "rows": [_as_json(row) for row in compared.rows],
             "left_out": [asdict(one) for one in compared.left_out],
-            "controls_not_run": list(missing),
+            "controls_not_run": missing,
             "answers": answers,
+            "kept": None if more is None else [asdict(row) for row in more.rows],
             "notes": lines,
         }
         write_json(output, content)
-    elif output.suffix in (".md", ".tex"):
-        write = render.markdown if output.suffix == ".md" else render.latex
-        write_text(output, write(tables.comparison(compared, list(missing), lines)))
-    else:
+    elif output.suffix == ".csv":
         write_text(output, render.csv(tables.comparison(compared)))
+    else:
+        write = render.markdown if output.suffix == ".md" else render.latex
+        shown = [tables.comparison(compared, missing, lines), *([tables.kept(more)] if more else [])]
+        write_text(output, "\n".join(map(write, shown)))
 
 
 def _as_json(row: Comparison) -> dict[str, Any]:

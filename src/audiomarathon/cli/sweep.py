@@ -123,7 +123,7 @@ def run_sweep(
     if os.environ.get("PRUNE_RATIO"):
         say("warning: sweep ignores PRUNE_RATIO; use --ratios")
     if plan:
-        lines, complete = plan_sweep(chosen, spec, settings, settings_to_run, tflops=tflops, say=say)
+        lines, complete = plan_sweep(chosen, spec, settings, settings_to_run, tflops=tflops, margins=margins, say=say)
         for line in lines:
             typer.echo(line)
         return 0 if complete else 1

@@ -20,7 +20,17 @@ from audiomarathon.benchmarks import Sample, Task
 from audiomarathon.benchmarks.selection import draw
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.errors import SettingsError
-from audiomarathon.metrics.betting import ALPHA, NO_WORSE, OPEN, WORSE, Clusters
+from audiomarathon.metrics.betting import (
+    ALPHA,
+    MOST_PLANNED,
+    NO_WORSE,
+    OPEN,
+    POWER,
+    WORSE,
+    Clusters,
+    clusters_for_power,
+    fewest,
+)
 from audiomarathon.runs.folder import Job
 from audiomarathon.runs.scored import judged
 from audiomarathon.settings import RunSettings
@@ -64,7 +74,7 @@ class Stopping:
     margin: float
     tests: int
     clusters: Mapping[str, Sequence[Sample]]
-    _sums: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False, compare=False)
+    _sums: dict[tuple[str, str], tuple[float, int, bool]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def largest(self) -> int:
@@ -123,6 +133,35 @@ class Stopping:
             found += [f"{self.task.key}: {job.method.label}: {verdict} {after}"] * (not _is_base(job))
         return found
 
+    def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str]) -> Clusters:
+        """Return a setting's differences from base on these clusters, which have run."""
+        base = next(other for other in jobs if _is_base(other))
+        sums = np.array([self._summed(job, base, name) for name in names], dtype=np.float64).reshape(-1, 3).T
+        return Clusters(sums[0], sums[1], self.largest, int(sums[2].sum()))
+
+    def planned(self, jobs: Sequence[Job], seconds_a_reply: float | None, seed: int) -> list[str]:
+        """Return lines on how many clusters like those on record decide, for the plan of a sweep."""
+        whole = f"here are {counted(len(self.clusters), 'cluster')}"
+        least = fewest(self.margin, ALPHA / self.tests)
+        lines = [f"margin {self.margin:g}: at least {least:,} clusters even if no reply differs; {whole}"]
+        known = [job for job in jobs if _is_base(job) and job.folder.records]
+        for job in jobs if known else ():
+            ran = [name for name in self.clusters if not _is_base(job) and self._summed(job, known[0], name)[1]]
+            if not ran:
+                continue
+            pilot = self.differences(job, jobs, ran)
+            count = clusters_for_power(pilot, self.margin, alpha=ALPHA / self.tests, seed=seed)
+            about = (
+                f"{job.method.label}: {pilot.discordant} of {counted(len(ran), 'cluster')} on record differ from base;"
+            )
+            if count is None:
+                lines.append(f"{about} more than {MOST_PLANNED:,} such clusters are needed")
+                continue
+            samples = math.ceil(count * float(pilot.sizes.mean()))
+            hours = f", about {2 * samples * seconds_a_reply / 3600:.2g} h with base" if seconds_a_reply else ""
+            lines.append(f"{about} {count:,} such clusters ({samples:,} samples{hours}) decide in {POWER:.0%} of cases")
+        return [f"{self.task.key}: {line}" for line in lines]
+
     def _decided(self, job: Job, jobs: Sequence[Job], seen: int) -> tuple[int, str]:
         """Return after how many of the first `seen` clusters a setting is decided, and the verdict; (all, "") if not.
 
@@ -130,25 +169,22 @@ class Stopping:
         """
         if _is_base(job):
             return seen, ""
-        base = next(other for other in jobs if _is_base(other))
-        sums = [self._summed(job, base, name) for name in list(self.clusters)[:seen]]
-        totals, sizes = np.array(sums, dtype=np.float64).reshape(seen, 2).T
-        found = Clusters(totals, sizes, self.largest)
+        found = self.differences(job, jobs, list(self.clusters)[:seen])
         limit = math.log(self.tests / ALPHA)
         looks = {name: found.log_wealth(self.margin, worse=name == WORSE) >= limit for name in (NO_WORSE, WORSE)}
         first = {name: int(rich.argmax()) + 1 for name, rich in looks.items() if rich.any()}
         verdict = min(first, key=lambda name: first[name], default="")
         return (first[verdict], verdict) if verdict else (seen, "")
 
-    def _summed(self, job: Job, base: Job, name: str) -> tuple[float, int]:
-        """Return the sum of the differences from base over a cluster that has run, and their number."""
+    def _summed(self, job: Job, base: Job, name: str) -> tuple[float, int, bool]:
+        """Return the sum of a cluster's differences from base, their number, and whether any is not 0."""
         if (job.method.label, name) not in self._sums:
             records = ([one.folder.records.get(sample.id) for sample in self.clusters[name]] for one in (job, base))
             own, other = (judged(self.task.scorer, [one for one in side if one is not None]) for side in records)
             score = self.task.scorer.own_score
             pairs = [(score(own[id_]), score(other[id_])) for id_ in own if id_ in other]
             known = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
-            self._sums[job.method.label, name] = sum(known), len(known)
+            self._sums[job.method.label, name] = sum(known), len(known), any(known)
         return self._sums[job.method.label, name]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from audiomarathon.metrics.betting import NO_WORSE, OPEN, WORSE
+from audiomarathon.metrics.betting import MOST_PLANNED, NO_WORSE, OPEN, POWER, WORSE, clusters_for_power
 from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.best import SETTLE, Ranked, Ranking
@@ -113,6 +114,24 @@ def _remarks(pairs: Pairs) -> list[str]:
     if versions := pairs.other_versions:
         lines.append(f"other library versions than the reference's: {versions}")
     return lines + pairs.notes
+
+
+def power_lines(compared: Compared, row: Comparison) -> list[str]:
+    """Return a line on how many clusters and samples like a row's decide its margin; [] without a margin."""
+    found, pairs = row.decision, compared.shared[row.side][row.scope]
+    if found is None or found.by_construction:
+        return []
+    alpha = found.alpha / found.tests
+    count = clusters_for_power(pairs.clustered, found.margin, alpha=alpha, seed=compared.seed)
+    about = f"{row.side} in {row.scope}: {found.discordant} of {counted(found.clusters, 'cluster')} differ from base;"
+    if count is None:
+        return [f"{about} more than {MOST_PLANNED:,} such clusters are needed for a margin of {found.margin:g}"]
+    samples = math.ceil(count * found.samples / max(1, found.clusters))
+    among = f" as one of {found.tests}" * (found.tests > 1)
+    return [
+        f"{about} {count:,} such clusters ({samples:,} samples) show no loss above {found.margin:g}{among} in "
+        f"{POWER:.0%} of cases, if nothing is lost"
+    ]
 
 
 def _undefined(verdict: PairedResult) -> str:

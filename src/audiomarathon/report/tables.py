@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from audiomarathon.metrics.betting import Decision
     from audiomarathon.records import Verdict
     from audiomarathon.results.compare import Compared, Comparison
+    from audiomarathon.results.kept import Kept
     from audiomarathon.results.status import RunStatus
     from audiomarathon.results.sweep_summary import Finished, Outcome
 
@@ -375,6 +376,18 @@ def _decision(found: Decision | None) -> dict[str, Any]:
         "looked_after_each_cluster": found.each,
         "margin_beside": found.beside or None,
     }
+
+
+def kept(found: Kept) -> Table:
+    """Show which share of base's right replies, where the control has none, each setting keeps."""
+    rows = [
+        {"task": row.task, "setting": row.side, "n": row.samples, "clusters": row.clusters}
+        | with_interval("kept", row.share, row.interval)
+        for row in found.rows
+    ]
+    kinds = {"kept": Kind("still right [95 %]", ".3f"), "clusters": Kind("clusters", "d")}
+    title = f"of the samples that {found.reference} answers right and {found.control} does not"
+    return Table.of(rows, title=title, group="task", kinds=kinds)
 
 
 def at_margin(found: Decision) -> str:

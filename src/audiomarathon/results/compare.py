@@ -200,6 +200,9 @@ def compare_with(
         When nothing can be compared.
     """
     reference = find_reference(systems, name)
+    keys = sorted({key for system in systems for key in system.runs})
+    if unknown := [task for task in margins or () if task and task not in keys]:
+        raise SettingsError(f"--margin: no run of {', '.join(unknown)} here; allowed: {', '.join(keys)}")
     if len(systems) == 1:
         raise SettingsError(f"found only {reference.method}: compare needs at least two settings")
     return compare(systems, reference, seed=seed, margins=margins)
