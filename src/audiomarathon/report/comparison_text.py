@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from audiomarathon.metrics.betting import MOST_PLANNED, NO_WORSE, OPEN, POWER, WORSE, clusters_for_power
+from audiomarathon.metrics.betting import MOST_PLANNED, NO_WORSE, OPEN, POWER, WORSE
 from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.best import SETTLE, Ranked, Ranking
@@ -58,10 +57,10 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     lines += [f"left out: {line}" for line in lines_by_reason(compared.left_out)]
     few = dict.fromkeys(row.scope for row in of_tasks if row.clusters < FEW_CLUSTERS and row.verdict.interval)
     lines += [f"{', '.join(few)}: fewer than ten clusters, so intervals are slightly too narrow"] * bool(few)
-    return lines + _conclusion(compared.rows) + _at_margins(compared.rows)
+    return lines + _conclusion(compared.rows) + at_margins(compared.rows)
 
 
-def _at_margins(rows: Sequence[Comparison]) -> list[str]:
+def at_margins(rows: Sequence[Comparison]) -> list[str]:
     """Return lines that say what the verdicts about a margin are about; [] without a margin."""
     tested = [(row, row.decision) for row in rows if row.decision]
     figures: dict[tuple[float, str], list[str]] = {}
@@ -121,12 +120,11 @@ def power_lines(compared: Compared, row: Comparison) -> list[str]:
     found, pairs = row.decision, compared.shared[row.side][row.scope]
     if found is None or found.by_construction:
         return []
-    alpha = found.alpha / found.tests
-    count = clusters_for_power(pairs.clustered, found.margin, alpha=alpha, seed=compared.seed)
+    needed = pairs.to_settle(found, compared.seed)
     about = f"{row.side} in {row.scope}: {found.discordant} of {counted(found.clusters, 'cluster')} differ from base;"
-    if count is None:
+    if needed is None:
         return [f"{about} more than {MOST_PLANNED:,} such clusters are needed for a margin of {found.margin:g}"]
-    samples = math.ceil(count * found.samples / max(1, found.clusters))
+    count, samples = needed
     among = f" as one of {found.tests}" * (found.tests > 1)
     return [
         f"{about} {count:,} such clusters ({samples:,} samples) show no loss above {found.margin:g}{among} in "

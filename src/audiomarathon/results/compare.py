@@ -200,12 +200,23 @@ def compare_with(
         When nothing can be compared.
     """
     reference = find_reference(systems, name)
-    keys = sorted({key for system in systems for key in system.runs})
-    if unknown := [task for task in margins or () if task and task not in keys]:
-        raise SettingsError(f"--margin: no run of {', '.join(unknown)} here; allowed: {', '.join(keys)}")
+    check_margins(margins or {}, systems)
     if len(systems) == 1:
         raise SettingsError(f"found only {reference.method}: compare needs at least two settings")
     return compare(systems, reference, seed=seed, margins=margins)
+
+
+def check_margins(margins: Mapping[str, float], systems: Sequence[System]) -> None:
+    """Refuse margins of tasks without a run.
+
+    Raises
+    ------
+    SettingsError
+        No system ran a named task; the message names the tasks that were run.
+    """
+    keys = sorted({key for system in systems for key in system.runs})
+    if unknown := [task for task in margins if task and task not in keys]:
+        raise SettingsError(f"--margin: no run of {', '.join(unknown)} here; allowed: {', '.join(keys)}")
 
 
 def lines_by_reason(left_out: Iterable[LeftOut]) -> list[str]:

@@ -22,7 +22,7 @@ from audiomarathon.compression.press import ONE_TOKEN
 from audiomarathon.costs.cost import LAUNCH_BOUND, flops_of, ideal_speed_up
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import same
-from audiomarathon.metrics.betting import Clusters, Decision, decide
+from audiomarathon.metrics.betting import Clusters, Decision, clusters_for_power, decide
 from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict
@@ -235,6 +235,15 @@ class Pairs:
             beside=beside,
             by_construction=self.alike == AS_BASE,
         )
+
+    def to_settle(self, found: Decision, seed: int) -> tuple[int, int] | None:
+        """Return how many clusters and samples like these decide "no worse" in 80 % of cases, if nothing is lost.
+
+        As one of the decision's tests. None if they are too many to count.
+        """
+        like = self.clustered
+        count = clusters_for_power(like, found.margin, alpha=found.alpha / found.tests, seed=seed)
+        return None if count is None else (count, math.ceil(count * found.samples / max(1, found.clusters)))
 
     @property
     def mcnemar(self) -> float | None:
