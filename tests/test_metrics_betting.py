@@ -169,7 +169,7 @@ def lossy(
 def test_is_wrong_in_at_most_5_percent_whenever_one_looks(
     clusters: int, margin: float, discordance: float, *, worse: bool
 ) -> None:
-    """At a true loss equal to the margin, where shifted sign-flips said "no worse" in up to 84 % of cases."""
+    """At a true loss equal to the margin, in clusters of unequal sizes."""
     found = lossy(np.random.default_rng(clusters), 1000, clusters, margin, discordance)
     once, each = (np.mean(found.p(margin, worse=worse, each=one) <= 0.05) for one in (False, True))
     assert once <= each < 0.065  # 5 % and two standard errors
