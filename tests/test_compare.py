@@ -22,12 +22,15 @@ from builders import (
     changed,
     changed_records,
     finished,
+    records_in,
+    write_records,
 )
 from rich.console import Console
 from rich.padding import Padding
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
+from audiomarathon.compression.press import ONE_TOKEN
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import Pair, PairedResult
 from audiomarathon.report.comparison_text import answer, notes, ranked
@@ -709,6 +712,136 @@ class TestAnswers:
         field = ranking_of(compared(tmp_path))
         assert (field.samples, field.best(latency=0.9).name) == (20, "fast_v-0.5-layer2")
         assert "left out dart-0.5-layer2: few" in ranked(field)
+
+
+class TestMargin:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        """Two settings on 200 samples (one loses a quarter), the first also on 40 samples of another task."""
+        a_run(tmp_path, "base-0", [True] * 200)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 200)
+        a_run(tmp_path, "random-0.5-layer2", [True] * 150 + [False] * 50)
+        for label in ("base-0", "dart-0.5-layer2"):
+            a_run(tmp_path, label, [True] * 40, task="gtzan")
+        return tmp_path
+
+    def test_each_setting_and_task_has_a_verdict(self, folder: Path) -> None:
+        found = {place: row.decision for place, row in rows_of(folder, margins={"": 0.05, "gtzan": 0.02}).items()}
+        assert found["tau", "dart-0.5-layer2"].verdict == "no worse"
+        assert found["tau", "random-0.5-layer2"].verdict == "worse"
+        assert found["gtzan", "dart-0.5-layer2"].verdict == "not decided"
+        assert found["overall", "dart-0.5-layer2"] is None
+        assert {one.tests for one in found.values() if one} == {3}
+
+    def test_a_task_without_a_margin_has_none(self, folder: Path) -> None:
+        found = {place for place, row in rows_of(folder, margins={"gtzan": 0.02}).items() if row.decision}
+        assert found == {("gtzan", "dart-0.5-layer2")}
+
+    def test_is_of_accuracy_not_of_macro_f1(self, tmp_path: Path) -> None:
+        """One class of four is lost as a whole: macro-F1 falls by another number."""
+        a_run(tmp_path, "base-0", [True] * 8)
+        a_run(tmp_path, "dart-0.5-layer2", [True, True, True, False] * 2)
+        row = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"]
+        assert (row.decision.figure, row.decision.difference) == ("accuracy", -0.25)
+        assert row.verdict.difference != pytest.approx(-0.25)
+
+    def test_clusters_count_as_wholes(self, tmp_path: Path) -> None:
+        for label in ("base-0", "dart-0.5-layer2"):
+            folder = a_run(tmp_path, label, [True] * 200)
+            records = [record | {"cluster": f"c{place // 5}"} for place, record in enumerate(records_in(folder))]
+            write_records(folder, records)
+        found = rows_of(tmp_path, margins={"": 0.05})["tau", "dart-0.5-layer2"].decision
+        assert (found.samples, found.clusters, found.verdict, found.needed) == (200, 40, "not decided", 73)
+
+    def test_failed_samples_count_for_the_largest_cluster(self, tmp_path: Path) -> None:
+        """A cluster may have three samples, although only one of them was answered."""
+        for label in ("base-0", "dart-0.5-layer2"):
+            folder = a_run(tmp_path, label, [True] * 9)
+            added(folder, *(a_failed_record(f"f{number}", cluster="clip0") for number in range(2)))
+            changed(folder, samples=[record["id"] for record in records_in(folder)])
+        pairs = compared(tmp_path).shared["dart-0.5-layer2"]["tau"]
+        assert (pairs.clustered.largest, len(pairs.clustered.sizes)) == (3, 9)
+
+    def test_of_transcripts_caps_a_sample_and_shows_insertions(self, tmp_path: Path) -> None:
+        for label, said in (("base-0", "a dog"), ("dart-0.5-layer2", "a dog barks barks barks barks barks")):
+            changed_records(
+                a_run(tmp_path, label, [True] * 3, task="librispeech"), reply=said, reference={"answer": "a dog"}
+            )
+        found = rows_of(tmp_path, margins={"": 0.02})["librispeech", "dart-0.5-layer2"].decision
+        assert found.difference == -1.0
+        assert found.figure == "1 − errors per word, capped at 1 a sample"
+        assert found.beside == "insertions per word 2.500, reference's 0.000"
+
+    def test_a_control_claims_nothing(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 200)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 200)
+        as_control(a_run(tmp_path / "silent", "base-0", [False] * 200))
+        found = {place[1]: row.decision for place, row in rows_of(tmp_path, margins={"": 0.02}).items()}
+        assert (found["base-0 [silence]"], found["dart-0.5-layer2"].tests) == (None, 1)
+
+    def test_nothing_is_tested_where_no_reply_can_differ(self, tmp_path: Path) -> None:
+        for label in ("base-0", "snapkv-0.5"):
+            changed_records(changed(a_run(tmp_path, label, [True] * 8), note=ONE_TOKEN), new_tokens=1)
+        found = rows_of(tmp_path, margins={"": 0.02})["tau", "snapkv-0.5"].decision
+        assert (found.verdict, found.by_construction) == ("no worse", True)
+
+    def test_the_command_writes_it_everywhere(self, folder: Path) -> None:
+        for end in ("json", "csv", "md", "tex"):
+            arguments = ["compare", str(folder), "--margin", "0.05,gtzan=0.02", "-o", f"{folder}/c.{end}"]
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, result.output
+        assert "margin 0.05 of accuracy: tau" in result.output
+        rows = json.loads((folder / "c.json").read_text())["rows"]
+        assert {row["decision"]["verdict"] for row in rows if row["decision"]} == {"no worse", "worse", "not decided"}
+        rows = list(csv.DictReader((folder / "c.csv").read_text().splitlines()))
+        assert [row["margin_figure"] for row in rows] == ["accuracy"] * 3 + [""]
+        for end in ("md", "tex"):
+            assert "no worse by more than 0.05" in (folder / f"c.{end}").read_text()
+            assert "needs at least 186 clusters, any test 149" in (folder / f"c.{end}").read_text()
+
+    @pytest.mark.parametrize("margin", ["0", "1", "nan", "x", "tau=0.1,tau=0.2", ",", "race=0.02"])
+    def test_one_line_for_a_margin_that_is_none(self, folder: Path, margin: str) -> None:
+        result = CliRunner().invoke(app, ["compare", str(folder), "--margin", margin])
+        assert result.exit_code == 2
+        assert "--margin" in result.output
+        assert "allowed: " in result.output
+
+
+class TestPower:
+    def test_says_how_many_samples_like_these_decide(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 100)
+        a_run(tmp_path, "dart-0.5-layer2", [False] * 2 + [True] * 98)
+        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--margin", "0.1", "--power"])
+        said = re.search(r"2 of 100 clusters differ from base; ([\d,]+) such clusters", result.output)
+        assert said
+        assert 80 < int(said[1].replace(",", "")) < 200
+
+    def test_needs_a_margin(self, tmp_path: Path) -> None:
+        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--power"])
+        assert (result.exit_code, "--power needs a margin" in result.output) == (2, True)
+
+
+class TestKept:
+    def test_by_hand(self, tmp_path: Path) -> None:
+        """Of 10 samples base has 8 right and silence 2 of these: 6 are left, of which dart keeps 3."""
+        a_run(tmp_path, "base-0", [True] * 8 + [False] * 2)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 5 + [False] * 3 + [True] * 2)
+        as_control(a_run(tmp_path / "silent", "base-0", [True] * 2 + [False] * 6 + [True] * 2))
+        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--kept", "-o", f"{tmp_path}/c.json"])
+        assert result.exit_code == 0, result.output
+        (row,) = json.loads((tmp_path / "c.json").read_text())["kept"]
+        assert (row["side"], row["samples"], row["share"]) == ("dart-0.5-layer2", 6, 0.5)
+        assert row["interval"][0] < 0.5 < row["interval"][1]
+        assert "between methods only" in result.output
+
+    @pytest.mark.parametrize("silent", [None, [True] * 4])
+    def test_without_a_control_or_a_sample_it_is_refused(self, tmp_path: Path, silent: list[bool] | None) -> None:
+        for label in ("base-0", "dart-0.5-layer2"):
+            a_run(tmp_path, label, [True] * 4)
+        if silent:
+            as_control(a_run(tmp_path / "silent", "base-0", silent))
+        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--kept"])
+        assert (result.exit_code, "--kept" in result.output) == (2, True)
 
 
 class TestCommand:

@@ -89,7 +89,7 @@ def test_a_sweeps_own_arguments_follow_the_same_order(call) -> None:
     Path("c.yaml").write_text("tasks: tau\nmethod: [dart, frame]\nratios: [0.1, 0.50]\nbase: false\ntflops:\n")
     assert call("sweep", "--config", "c.yaml")[2] == {
         "tasks": ["tau"], "model": None, "methods": "dart,frame", "ratios": "0.1,0.50", "base": False, "plan": False,
-        "tflops": None, "logs": False, "track": "",
+        "tflops": None, "logs": False, "track": "", "margins": {},
     }  # fmt: skip
     assert call("sweep", "--config", "c.yaml", PRUNE_METHOD="snapkv")[2]["methods"] == "snapkv"
     given = call("sweep", "--config", "c.yaml", "--methods", "tova", "--base", PRUNE_METHOD="snapkv")[2]

@@ -248,3 +248,48 @@ def test_only_what_is_significant_after_holm_is_coloured(
     assert found["difference_mark"] == mark
     cell = html(Table.of([{"setting": "a", **found}], ("setting", "difference")))
     assert (f'class="{mark}"' in cell) == bool(mark)
+
+
+class TestMargin:
+    def advised(self, folder: Path, margin: float = 0.05) -> str:
+        (line,) = advice(PageData(read_systems([folder]), margins={"": margin}))
+        return line
+
+    def test_what_is_decided_and_faster_is_recommended(self, tmp_path: Path) -> None:
+        rights = [True, True, True, False] * 30
+        finished(a_run(tmp_path, "base-0", rights))
+        a_pruned(tmp_path, rights=rights)
+        a_pruned(tmp_path, "dart-0.9-layer2", [False] * 120, prefill=0.1)
+        assert "dart-0.5-layer2 is decided to lose no more than 0.05 at 1.83×" in self.advised(tmp_path)
+
+    def test_what_is_open_says_how_many_samples_would_settle_it(self, root: Path) -> None:
+        a_pruned(root)
+        assert "dart-0.5-layer2 keeps the score within 1 point" in said(root)[0]  # as without a margin
+        line = self.advised(root)
+        assert "no recommendation, because dart-0.5-layer2 was 1.83× as fast, but tau does not decide" in line
+        assert "samples like these would settle it" in line
+
+    def test_what_is_decided_and_not_surely_faster_is_not_recommended(self, tmp_path: Path) -> None:
+        rights = [True, True, True, False] * 30
+        changed(finished(a_run(tmp_path, "base-0", rights)), sessions=[a_session("s")])
+        finished(changed(a_pruned(tmp_path, rights=rights), sessions=[a_session("s", busy=3.0)]))
+        assert "but the machine was busy" in self.advised(tmp_path)
+
+    def test_what_is_worse_is_said_to_be(self, tmp_path: Path) -> None:
+        finished(a_run(tmp_path, "base-0", [True] * 40))
+        a_pruned(tmp_path, rights=[False] * 40)
+        assert "it is worse by more than 0.05 in tau" in self.advised(tmp_path)
+
+    def test_the_paper_gets_the_verdicts_as_latex(self, tmp_path: Path) -> None:
+        finished(a_run(tmp_path, "base-0", [True] * 40))
+        a_pruned(tmp_path, rights=[False] * 40)
+        arguments = ["report", str(tmp_path), "--margin", "0.05", "--figures", f"{tmp_path}/f", "--audio", "none"]
+        result = CliRunner().invoke(app, [*arguments, "-o", f"{tmp_path}/r.html"])
+        assert result.exit_code == 0, result.output
+        assert "worse by more than 0.05" in (tmp_path / "f" / "margins-1.tex").read_text()
+        assert "lose no more" not in (tmp_path / "r.html").read_text()
+
+    def test_a_margin_of_a_task_that_was_not_run_is_refused(self, root: Path) -> None:
+        a_pruned(root)
+        result = CliRunner().invoke(app, ["report", str(root), "--margin", "race=0.05", "-o", f"{root}/r.html"])
+        assert (result.exit_code, "no run of race here; allowed: tau" in result.output) == (2, True)

@@ -8,13 +8,19 @@ second table does the same for the mean over such tasks with different numbers o
 that sometimes every reply is right. The third draws transcripts whose error rates differ between clusters: evenly, by
 an exponential distribution, by a log-normal one, or by rare replies that repeat themselves. It also shows what the
 expanded percentile interval would hold, and in how many runs the truth lies above and below our interval.
+
+The last two are on the test of a margin (`compare --margin`, docs/lossless.md): how often it is wrong at a true loss
+equal to the margin, and how many samples it takes without a loss. `--only margins` prints these two alone.
 """
 
 import argparse
+import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from audiomarathon.metrics.betting import ALPHA, Clusters, fewest_of_any_test
 from audiomarathon.metrics.classification import choice_sums
 from audiomarathon.metrics.statistics import Estimate, Resampler, expanded_tail, mean_over
 from audiomarathon.metrics.wer import transcript_sums
@@ -111,11 +117,108 @@ def measured_wer(clusters: int, kind: str, runs: int, truth: float) -> str:
     return " | ".join(f"{count / runs:.1%}" for count in counts.values()) + " |"
 
 
+SIZES = np.arange(1.0, 21.0)
+#: How losses and gains spread over clusters: a cluster's rate relative to the mean, from its size and a uniform draw.
+SPREADS = {
+    "even": lambda sizes, _draws: np.ones_like(sizes),
+    "in a third of the clusters": lambda _sizes, draws: 3.0 * (draws < 1 / 3),
+    "in large clusters": lambda sizes, _draws: sizes * np.mean(SIZES) / np.mean(SIZES**2),
+}
+
+
+def paired_clusters(
+    rng: np.random.Generator, shape: tuple[int, int], accuracy: float, discordance: float, loss: float, spread: str
+) -> Clusters:
+    """Draw settings that lose `loss` of base's accuracy, on clusters of 1 to 20 samples; the shape is (runs, clusters).
+
+    Base's accuracy differs between clusters. A share of its right replies is lost, and a share of its wrong ones
+    gained, at rates that differ between clusters by `spread`. As in `compare`, the task's largest cluster is the limit.
+    """
+    sizes = rng.choice(SIZES, shape)
+    right = rng.binomial(sizes.astype(int), rng.beta(8 * accuracy, 8 * (1 - accuracy), shape))
+    rate = SPREADS[spread](sizes, rng.random(shape))
+    lost = rng.binomial(right, np.minimum(1, rate * (discordance + loss) / 2 / accuracy))
+    gained = rng.binomial(sizes.astype(int) - right, np.minimum(1, rate * (discordance - loss) / 2 / (1 - accuracy)))
+    largest = sizes.max(axis=1, keepdims=True)
+    return Clusters((gained - lost) / largest, sizes / largest, 1)
+
+
+def false_verdicts(margin: float, clusters: int, runs: int) -> dict[str, float]:
+    """Return how often the test is wrong at a true loss equal to the margin, in the worst of all simulated cases.
+
+    The cases differ in accuracy, discordance and spread. "one of 20" is the chance of any wrong verdict among 20
+    settings under Holm's correction, which begins with 20 times the smallest p.
+    """
+    rng, found = np.random.default_rng([clusters, round(1000 * margin)]), dict[str, float]()
+    cases = itertools.product((0.3, 0.6, 0.95), (margin, 3 * margin, 0.3), SPREADS)
+    for accuracy, discordance, spread in cases:
+        highest = float(SPREADS[spread](SIZES, np.zeros(20)).max())
+        if max((discordance + margin) / accuracy, (discordance - margin) / (1 - accuracy)) * highest / 2 > 1:
+            continue  # base has too few right replies to lose, or too few wrong ones to gain
+        drawn = paired_clusters(rng, (runs, clusters), accuracy, discordance, margin, spread)
+        for worse, each in itertools.product((False, True), repeat=2):
+            p = drawn.p(margin, worse=worse, each=each)
+            what = f"{'worse' if worse else 'no worse'}, {'each look' if each else 'one look'}"
+            rates = {what: float((p <= ALPHA).mean())}
+            if each:
+                families = p[: len(p) // 20 * 20].reshape(-1, 20).min(axis=1)
+                rates[f"{what}, one of 20"] = float((20 * families <= ALPHA).mean())
+            found |= {name: max(found.get(name, 0.0), rate) for name, rate in rates.items()}
+    return found
+
+
+def samples_to_decide(margin: float, discordance: float, most: int, runs: int) -> dict[str, float]:
+    """Return how many samples "no worse" takes without a loss, in clusters of 1 to `most` samples.
+
+    Keys: `classic` (a z test with known variance, of 80 % power; at least the bound of any test), `fixed` (our test
+    with one look at the end, of 80 % power), `stopped` (the median with a look after every cluster).
+    """
+    rng = np.random.default_rng([most, round(1000 * margin), round(1000 * discordance)])
+    classic = max(6.18 * discordance / margin**2, fewest_of_any_test(margin))
+    count = int(4 * classic * (2 if most > 1 else 1) / (most + 1) * 2)
+    sizes = rng.integers(1, most + 1, (runs, count))
+    drawn = rng.binomial(sizes, discordance)
+    totals = 2.0 * rng.binomial(drawn, 0.5) - drawn
+    rich = Clusters(totals, sizes.astype(float), most).log_wealth(margin) >= math.log(1 / ALPHA)
+    taken = sizes.cumsum(axis=1)
+    first = np.where(rich.any(axis=1), rich.argmax(axis=1), count - 1)
+    short = np.flatnonzero(rich.mean(axis=0) < 0.8)[-1]
+    fixed = float(taken[:, short + 1].mean()) if short + 1 < count else math.nan
+    stopped = float(np.median(taken[np.arange(runs), first]))
+    return {"classic": classic, "fixed": fixed, "stopped": stopped}
+
+
+def print_margins(runs: int) -> None:
+    """Print two Markdown tables on the test of a margin."""
+    names = [
+        *("no worse, one look", "no worse, each look", "no worse, each look, one of 20"),
+        *("worse, one look", "worse, each look", "worse, each look, one of 20"),
+    ]
+    print(f"\n| margin | clusters | {' | '.join(names)} |\n|---:|---:|{'---:|' * len(names)}")
+    for margin, clusters in itertools.product((0.02, 0.05), (8, 20, 40, 100, 400)):
+        found = false_verdicts(margin, clusters, runs)
+        print(f"| {margin} | {clusters} | {' | '.join(f'{found[name]:.1%}' for name in names)} |", flush=True)
+    columns = "a z test needs | ours, one look | ours, stopped (median) | stopped ÷ one look | saved of 5,000 samples |"
+    print(f"\n| margin | discordance | clusters of | {columns}\n|---:|---:|---|{'---:|' * 5}")
+    for margin, most in itertools.product((0.02, 0.05), (1, 5)):
+        for discordance in (0.0, margin, 0.1, 0.3):
+            found = samples_to_decide(margin, discordance, most, min(runs, 400))
+            cells = [f"{found[name]:,.0f}" for name in ("classic", "fixed", "stopped")]
+            cells += [f"{found['stopped'] / found['fixed']:.2f}", f"{max(0.0, 1 - found['stopped'] / 5000):.0%}"]
+            size = "1" if most == 1 else f"1 to {most}"
+            print(f"| {margin} | {discordance} | {size} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
-    """Print three Markdown tables."""
+    """Print five Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2000, help="runs a row (default 2000)")
-    runs = parser.parse_args().runs
+    parser.add_argument("--only", choices=["margins"], help="print only the tables on the test of a margin")
+    given = parser.parse_args()
+    runs = given.runs
+    if given.only:
+        print_margins(runs)
+        return
     known = {skills: truths(skills) for skills in (USUAL, EASY)}
     columns = "| samples | accuracy held | macro-F1 held | mean macro-F1 − truth |"
     print(f"| clusters {columns}\n|---:|---:|---:|---:|---:|")
@@ -135,6 +238,7 @@ def main() -> None:
         for clusters in (4, 8, 20, 50):
             row = measured_wer(clusters, kind, runs, float(errors.sum() / words.sum()))
             print(f"| {kind} | {clusters} | {row}", flush=True)
+    print_margins(runs)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,10 @@ FORMER = {
     "2:b56ce21daeaadcde85998cb98c34cdb2": "56f0e76428de02f51e1b086ae84627d20c46f6ff245bac0c5761ef3d0005cbdd",
     # tower:Whisper
     "2:57d7562d2bff4a26372769989e4d5250": "d78d7fea4c897058f299d342a62d23b64fe017d0b28d2c747ba0148e143ab3d0",
-    "d8d617de53a7": "f58571b8329e",  # Transcript, Characters
+    "4a7a4d0610ef": "f58571b8329e",  # Transcript, Characters
     "05434aa66191": "79de78b82621",  # Choice
     "9d22dd8d38cf": "2c937fe9b605",  # CoReasoning
-    "16139628593c": "2d016c2cf1bc",  # Caption
+    "032a1cab248b": "2d016c2cf1bc",  # Caption
     "883f320965fa": "936d6917efe3",  # QuestionTypes
     "d375d3d6f5fa": "1f52929583eb",  # Questions
     "066c6e122a41": "752241563891",  # Classified

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from audiomarathon.errors import SettingsError
 from audiomarathon.models.registry import BUILT_IN as MODELS
 
 if TYPE_CHECKING:
@@ -97,6 +99,36 @@ Track = Annotated[
 def listed(text: str) -> list[str]:
     """Split a text at commas; strip the parts, and leave out empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+Margin = Annotated[
+    str | None,
+    option("Test: no worse than base by more than this? One margin (0.02) or one a task (tau=0.02,race=0.05)."),
+]
+
+
+def margins_of(text: str | None) -> dict[str, float]:
+    """Read margins by task from `--margin`; one margin without a task has the key "", and applies to all others.
+
+    Raises
+    ------
+    SettingsError
+        A margin is not a number between 0 and 1, or a task is named twice.
+    """
+    found = dict[str, float]()
+    for part in listed(text or ""):
+        task, _, number = part.rpartition("=")
+        try:
+            margin = float(number)
+        except ValueError:
+            margin = math.nan
+        if not 0 < margin < 1 or (task := task.strip()) in found:
+            allowed = "one number above 0 and below 1 (0.02), or one a task (tau=0.02,race=0.05)"
+            raise SettingsError(f"--margin {text}: not allowed; allowed: {allowed}")
+        found[task] = margin
+    if text is not None and not found:
+        raise SettingsError("--margin is empty; allowed: such as 0.02, or tau=0.02,race=0.05")
+    return found
 
 
 def places(data: Path | None) -> tuple[Path | None, Mapping[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from audiomarathon.cli.options import Runs, option, output_option
+from audiomarathon.cli.options import Margin, Runs, margins_of, option, output_option
 from audiomarathon.cli.output import say
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_text
@@ -21,6 +21,7 @@ def report(
     ] = "link",
     spectrograms: Annotated[bool, option("Draw each clip's spectrogram (decodes the clips).")] = True,
     data: Annotated[Path | None, option("Data root (default: the one the runs used).")] = None,
+    margin: Margin = None,
     figures: Annotated[
         Path | None, option("Also write PDF figures with their CSV, tables (.md, .tex) and records to this folder.")
     ] = None,
@@ -30,6 +31,7 @@ def report(
     Examples:
     audiomarathon report results -o report.html
     audiomarathon report results --figures paper/figures --audio none
+    audiomarathon report results --margin 0.02     # recommend only what is decided to lose no more (docs/lossless.md)
 
     The page needs no network and no server. Prompts, players and spectrograms need the data; without it the page shows
     everything else.
@@ -38,12 +40,15 @@ def report(
 
     from audiomarathon.report.page import PageOptions, page
     from audiomarathon.report.page_data import PageData
+    from audiomarathon.results.compare import check_margins
     from audiomarathon.results.systems import read_systems
 
     if output.suffix.lower() not in (".html", ".htm"):
         raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .html (figures as PDF: --figures)")
     options = PageOptions(title, samples, audio, spectrograms, data)
-    data_of_page = PageData(read_systems(runs))
+    margins, systems = margins_of(margin), read_systems(runs)
+    check_margins(margins, systems)
+    data_of_page = PageData(systems, margins=margins)
     with tqdm(desc="samples", unit="sample", disable=None) as bar:
         html = page(data_of_page, options, step=bar.update)
     write_text(output, html)

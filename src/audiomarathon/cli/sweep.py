@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from audiomarathon.cli.command import with_executor, with_settings
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, PlanRuns, Tasks, Track, complete_methods, listed, option, tasks_named
+from audiomarathon.cli.options import (
+    Margin,
+    ModelOrNone,
+    PlanRuns,
+    Tasks,
+    Track,
+    complete_methods,
+    listed,
+    margins_of,
+    option,
+    tasks_named,
+)
 from audiomarathon.cli.output import say
 from audiomarathon.engine.ray_options import Ray
+from audiomarathon.errors import SettingsError
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.settings import RunSettings
 from audiomarathon.terminal import console, showing_records
@@ -50,6 +63,10 @@ def sweep(
     base: Annotated[bool, option("Also run base, to compare with.", "--base/--no-base")] = True,
     plan: PlanRuns = False,
     tflops: Annotated[float | None, option("With --plan: assumed TFLOP/s if no run has been timed yet.")] = None,
+    margin: Margin = None,
+    stop_when_decided: Annotated[
+        bool, option("Stop each setting when its margin is decided (docs/lossless.md).", "--stop-when-decided")
+    ] = False,
     logs: Annotated[bool, option("Write a log per task into RESULTS/logs.", "--logs")] = False,
     track: Track = "",
     ray: Ray | None = None,
@@ -62,14 +79,19 @@ def sweep(
     RESULTS/summary.txt, .csv and .json hold scores, times, and measured and ideal speed-ups. The same command resumes
     an interrupted sweep. Give joined methods their ratios: --methods fast_v:0.5+snapkv:0.3
     """
+    margins = margins_of(margin)
+    if bool(margins) != (stop_when_decided or (plan and bool(margins))):
+        raise SettingsError("--margin and --stop-when-decided go together; allowed: both, or --margin with --plan")
     return run_sweep(
-        tasks, model, settings, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray, track=track
-    )
+        tasks, model, settings, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray, track=track,
+        margins=margins,
+    )  # fmt: skip
 
 
 def run_sweep(
     tasks: list[str], model: str | None, settings: RunSettings, methods: str, ratios: str, *, base: bool, plan: bool,
     logs: bool, ray: Ray | None, tflops: float | None = None, track: str = "",
+    margins: Mapping[str, float] | None = None,
 ) -> int:  # fmt: skip
     """Run a sweep, then print and write its summary; return 1 if a task or a sample failed, else 0.
 
@@ -83,6 +105,8 @@ def run_sweep(
         Ray workers that share the samples; None runs in this process.
     track
         Names of trackers, joined by commas.
+    margins
+        Stop a setting when this margin is decided, by task; the key "" is for all other tasks.
     """
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.sweep import grid, parse_ratios
@@ -99,7 +123,7 @@ def run_sweep(
     if os.environ.get("PRUNE_RATIO"):
         say("warning: sweep ignores PRUNE_RATIO; use --ratios")
     if plan:
-        lines, complete = plan_sweep(chosen, spec, settings, settings_to_run, tflops=tflops, say=say)
+        lines, complete = plan_sweep(chosen, spec, settings, settings_to_run, tflops=tflops, margins=margins, say=say)
         for line in lines:
             typer.echo(line)
         return 0 if complete else 1
@@ -112,8 +136,9 @@ def run_sweep(
 
     folder = settings.results / "logs" if logs else None
     swept = sweep_tasks(
-        chosen, spec.key, settings, settings_to_run, ray=ray, say=say, logs=folder, finished=write, trackers=trackers
-    )
+        chosen, spec.key, settings, settings_to_run, ray=ray, say=say, logs=folder, finished=write, trackers=trackers,
+        margins=margins,
+    )  # fmt: skip
     if not (swept.results or outcome.swept.failures):  # no task could start; its error is already printed
         return 1
     outcome.catch_up(settings.results, swept)

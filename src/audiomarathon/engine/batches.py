@@ -23,6 +23,7 @@ import torch
 from audiomarathon.audio import decode as audio
 from audiomarathon.benchmarks.fingerprint import clip_hash
 from audiomarathon.benchmarks.task import Sample, Task
+from audiomarathon.engine.stopping import Stopping
 from audiomarathon.engine.transcripts import Reading
 from audiomarathon.errors import ANY_ERROR, AudioError, DataError, told
 from audiomarathon.models.audio_lm import AudioLM
@@ -66,6 +67,10 @@ class Plan:
         Kind of audio control (`silence`, …), written into each answered record; None for the real audio.
     readings
         What a text LLM reads in place of each sample's clips, by the sample's id; empty for models that hear them.
+    stopping
+        How settings stop before all samples are run; None if they do not.
+    turn
+        Number of samples that earlier rounds of this run took; it decides which setting goes first.
     """
 
     task: Task
@@ -83,6 +88,8 @@ class Plan:
     clips: Mapping[str, str] = field(default_factory=dict)
     control: str | None = None
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    stopping: Stopping | None = None
+    turn: int = 0
 
     @property
     def batched(self) -> bool:

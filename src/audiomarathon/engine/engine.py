@@ -9,7 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.compression.method import Method
@@ -25,6 +25,7 @@ from audiomarathon.text import Say
 if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
     from audiomarathon.engine.evaluate import Labelled
+    from audiomarathon.engine.progress_view import Watch
     from audiomarathon.models.audio_lm import AudioLM
 
 
@@ -63,6 +64,22 @@ class Engine(ABC):
         """
         from audiomarathon.engine.progress_view import watching
 
+        with watching(plan, jobs, say, progress=progress) as watch:
+            if (stopping := plan.stopping) is None:
+                self._round(plan, jobs, watch, say)
+                return
+            for samples, active in stopping.rounds(jobs, self.at_once(plan)):
+                part = replace(plan, samples=tuple(samples), stopping=None)
+                plan = replace(plan, turn=plan.turn + self._round(part, active, watch, say))
+        for line in stopping.lines(jobs):
+            say(line)
+
+    def at_once(self, plan: Plan) -> int:
+        """Return how many samples keep the model busy; a round of a run that may stop early has at least as many."""
+        return max([plan.batch_size or 1, *plan.sizes.values()])
+
+    def _round(self, plan: Plan, jobs: Sequence[Job], watch: Watch, say: Say) -> int:
+        """Answer the samples of a plan, and return how many were not answered before."""
         done = [(job.method, job.folder.done(plan.clips or None)) for job in jobs]
         lacking = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
         pending = {id_: methods for id_, methods in lacking.items() if methods}
@@ -77,7 +94,7 @@ class Engine(ABC):
             if not left[record.id]:
                 watch.update()
 
-        with watching(plan, jobs, say, progress=progress) as watch, closing(self.answer(plan, pending, say)) as answers:
+        with closing(self.answer(plan, pending, say)) as answers:
             try:
                 for label, record in answers:
                     store(label, record)
@@ -87,6 +104,7 @@ class Engine(ABC):
                     for label, record in answers:
                         store(label, record)
                 raise
+        return len(pending)
 
     @abstractmethod
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
@@ -129,7 +147,8 @@ class LocalEngine(Engine):
         from audiomarathon.engine.evaluate import answer
 
         samples = by_length(plan, [sample for sample in plan.samples if sample.id in pending])
-        yield from answer(self.lm, plan, samples, pending, cold=plan.warm_up, say=say)
+        cold = plan.warm_up and not plan.turn
+        yield from answer(self.lm, plan, samples, pending, first_turn=plan.turn, cold=cold, say=say)
 
 
 _COSTS: dict[tuple[str, str, str, str], Cost] = {}

@@ -176,6 +176,10 @@ class RayEngine(Engine):
             "cpu_s": {f"{opened.host} {opened.pid}": sum(state["cpu_s"].values()) for opened, state in states},
         }
 
+    def at_once(self, plan: Plan) -> int:
+        """Return how many samples keep all workers busy."""
+        return super().at_once(plan) * self.pool.shape.workers
+
     def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Say) -> Generator[Labelled]:
         """Answer samples in the workers; see :meth:`Engine.answer`."""
         self.pool.say = say
@@ -211,7 +215,7 @@ def cut(samples: Sequence[Sample], plan: Plan, workers: int) -> Iterator[Chunk]:
     while turn < len(batches):
         left = len(batches) - turn
         count = 1 if plan.batch_size is None else max(1, min(_BATCHES_A_CHUNK, left // (2 * workers)))
-        yield Chunk(tuple(sample for batch in batches[turn : turn + count] for sample in batch), turn)
+        yield Chunk(tuple(sample for batch in batches[turn : turn + count] for sample in batch), plan.turn + turn)
         turn += count
 
 

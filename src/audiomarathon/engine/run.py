@@ -27,6 +27,7 @@ from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
 from audiomarathon.engine.setup import Setup, check_able, find_setup, language_of
+from audiomarathon.engine.stopping import Margin
 from audiomarathon.engine.transcripts import readings_of
 from audiomarathon.errors import DataError, ModelError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
@@ -219,8 +220,10 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
     return loaded
 
 
-def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
+def is_finished(setup: Setup, task: Task, data: Loaded, margin: Margin | None = None) -> bool:
     """Tell whether every selected sample has a recorded reply under every setting (with SAVE_ATTN, also attention).
+
+    With a margin, samples after a setting's stop need none.
 
     Raises
     ------
@@ -238,11 +241,15 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
         found = f"{task.key}: {without_clips} of {len(samples)} samples have no clips"
         raise SettingsError(f"{found}, and {spec.key} needs audio in every prompt; allowed: tasks with clips")
     clips = clip_hashes(samples)
-    folders = [folder for _method, folder in run_folders(setup, task, data)]
+    jobs = [Job(method, folder) for method, folder in run_folders(setup, task, data)]
+    folders = [job.folder for job in jobs]
     for folder in folders:
         if folder.path.exists():
             with folder:  # reads its records
                 pass
+    if margin and (stopping := margin.stopping(task, samples, settings.seed)):
+        left = stopping.rounds(jobs, 1)
+        return all({one.id for one in part} <= job.folder.done(clips) for part, active in left for job in active)
     done = [
         folder.done(clips) & (captured(folder, clips, settings) if settings.save_attn else {*clips})
         for folder in folders
@@ -284,6 +291,7 @@ def run_task(
     say: Say = lambda _line: None,
     progress: bool | None = None,
     trackers: list[Tracker] | None = None,
+    margin: Margin | None = None,
 ) -> Iterator[Result]:
     """Evaluate one task under every setting, and yield the results when it is finished.
 
@@ -291,6 +299,8 @@ def run_task(
     ----------
     engine
         None if every sample is answered; then only the scores are computed again.
+    margin
+        The margin at whose decision a setting stops; None runs all samples.
     """
     import torch
 
@@ -318,6 +328,7 @@ def run_task(
         clips=clips,
         control=(read_manifest(data.folder).control or {}).get("kind"),
         readings=readings_of(setup.methods, task),
+        stopping=margin.stopping(task, samples, settings.seed) if margin else None,
     )
     if 0 < settings.limit < len(samples):
         why = "samples that belong together are all run or all left out"
@@ -347,7 +358,8 @@ def run_task(
                 capture_missing(engine.lm, plan, jobs, settings, say=say, step=step)
         for job in jobs:
             if engine is None and not keep_records:  # store which samples this run selects: the summary covers them
-                job.folder.write_run({**job.folder.run, **facts_of(setup, task, data, samples)})
+                outcome = plan.stopping.outcomes(jobs)[job.method.label] if plan.stopping else {}
+                job.folder.write_run({**job.folder.run, **facts_of(setup, task, data, samples), **outcome})
             without_attention = set[str]()
             if settings.save_attn:
                 saved = captured(job.folder, clips, settings)

@@ -52,7 +52,7 @@ def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], s
         sessions = [*job.folder.run.get("sessions", []), session]
         drops = drops_of(job.method)
         setting = {"method": job.method.label, "note": job.method.note, "drops": asdict(drops) if drops else None}
-        job.folder.write_run({**facts, **setting, "sessions": sessions})
+        job.folder.write_run({**facts, **setting, **stopped_before(job), "sessions": sessions})
     engine.evaluate(plan, jobs, say=say, progress=progress)
     wall, end = time.monotonic() - clock, engine.state()
     if engine.setup.settings.timing:
@@ -64,11 +64,18 @@ def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], s
         "gpu_after": end["gpu"],
         "load_after": end["load"],
     }
+    outcomes = plan.stopping.outcomes(jobs) if plan.stopping else {}
     for job, old in zip(jobs, before, strict=True):
+        job.folder.run |= outcomes.get(job.method.label, {})
         fresh = [record for id_, record in job.folder.records.items() if record is not old.get(id_) and record.answered]
         counts = {"samples": len(fresh), "audio_s": sum(record.clip_seconds for record in fresh)}
         job.folder.run["sessions"][-1] |= {"ended": now(), **ended, **counts}
         job.folder.write_run(job.folder.run)
+
+
+def stopped_before(job: Job) -> dict[str, Any]:
+    """Return the rule by which an earlier call stopped a setting: looks that were taken count for later ones too."""
+    return {"stopping": job.folder.run["stopping"]} if job.folder.run.get("stopping") else {}
 
 
 def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:

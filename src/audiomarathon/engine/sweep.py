@@ -21,6 +21,7 @@ from audiomarathon.engine.run import Result, check_batch_size, is_finished, load
 from audiomarathon.engine.sessions import now
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
+from audiomarathon.engine.stopping import stop_margin
 from audiomarathon.errors import ANY_ERROR, AudioMarathonError, RecordError, SettingsError
 from audiomarathon.files import writing
 from audiomarathon.runs.folder import what_failed
@@ -134,6 +135,7 @@ def sweep(
     progress: bool | None = None,
     finished: Callable[[Swept], None] = lambda _swept: None,
     trackers: Sequence[Tracker] = (),
+    margins: Mapping[str, float] | None = None,
 ) -> Swept:
     """Run every task under every setting; a task that fails does not stop the others.
 
@@ -147,6 +149,8 @@ def sweep(
         Called after each task with the results so far, so that a summary exists even if a later task is killed.
     trackers
         Trackers that show each run, such as MLflow; see :mod:`audiomarathon.tracking`.
+    margins
+        Stop a setting when this margin is decided, by task; the key "" is for all other tasks. None runs all samples.
 
     Raises
     ------
@@ -155,6 +159,7 @@ def sweep(
         written to each log, and `finished` is called before it is raised.
     """
     check_batch_size(settings, methods)
+    margin = stop_margin(margins, tasks, methods, settings) if margins else None
     swept, ready, remaining = Swept(), [], list(trackers)
     for task in tasks:
         _note(logs, task, f"=== {now()} {task.key}")
@@ -165,7 +170,7 @@ def sweep(
         left = []
         for task, data in ready:
             with _log(logs, task, say, swept):
-                left.append(not is_finished(setup, task, data))
+                left.append(not is_finished(setup, task, data, margin))
         return any(left)
 
     if not ready:
@@ -184,7 +189,7 @@ def sweep(
             if task.key in swept.failures:
                 continue
             with _log(logs, task, say, swept) as tell:
-                results = list(run_task(setup, engine, task, data, tell, progress, remaining))
+                results = list(run_task(setup, engine, task, data, tell, progress, remaining, margin))
                 swept.results += results
                 for result in results:
                     tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")

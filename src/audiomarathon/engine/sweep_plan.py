@@ -22,11 +22,12 @@ from audiomarathon.engine.batches import WARM_PASS_TOKENS, audio_seconds
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import check_batch_size, load_task
 from audiomarathon.engine.setup import Hardware, Setup, check_able, find_hardware
+from audiomarathon.engine.stopping import Margin, stop_margin
 from audiomarathon.errors import AudioMarathonError, ModelError, RecordError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.records import Record
-from audiomarathon.runs.folder import RunFolder
+from audiomarathon.runs.folder import Job, RunFolder
 from audiomarathon.runs.read import Run
 from audiomarathon.settings import AUTO, RunSettings
 from audiomarathon.text import Say, counted
@@ -96,6 +97,7 @@ def plan_sweep(
     methods: Sequence[Method],
     *,
     tflops: float | None = None,
+    margins: Mapping[str, float] | None = None,
     say: Say = lambda _line: None,
 ) -> tuple[list[str], bool]:
     """Describe a sweep without running it.
@@ -106,6 +108,8 @@ def plan_sweep(
     ----------
     tflops
         Assumed TFLOP/s if no run has been timed yet; None assumes a usual value for the device.
+    margins
+        Also say how many clusters decide a margin, by task; the key "" is for all other tasks.
 
     Raises
     ------
@@ -113,6 +117,7 @@ def plan_sweep(
         The device is missing, or the model's config rules a method out.
     """
     check_batch_size(settings, methods)
+    margin = stop_margin(margins, tasks, methods, settings) if margins else None
     hardware = find_hardware(settings)
     checkpoint, facts, why_not = _find_model(spec, settings, hardware)
     if facts is not None:
@@ -132,6 +137,9 @@ def plan_sweep(
         f"total: {sum(part.replies for part in parts):,} replies, {_hours(sum(part.seconds or 0.0 for part in parts))}"
         + f" and {counted(unknown, 'task')} unknown" * bool(unknown),
     ]
+    if margin and setup:
+        for task, part in zip(tasks, parts, strict=True):
+            lines += _of_margin(task, part, setup, margin) if part.runs else []
     if facts is not None and (longest := max((part.longest for part in parts), default=0.0)):
         lines.append(memory(facts, spec, longest, 1 if settings.batch_size == AUTO else int(settings.batch_size)))
     if all(part.seconds is None for part in parts) and facts is not None:
@@ -220,6 +228,17 @@ def _part(
     tokens = settings.max_new_tokens or task.max_new_tokens
     seconds = from_flops(facts, spec, todo, speeds, tokens, calls)
     return _Part(f"{line}: {_hours(seconds)}, from FLOPs", replies, seconds, longest, by_flops=True)
+
+
+def _of_margin(task: Task, part: _Part, setup: Setup, margin: Margin) -> list[str]:
+    """Return lines on how many clusters decide a task's margin, from the records of its settings."""
+    data = load_task(task, setup.settings, lambda _line: None)
+    stopping = margin.stopping(task, selected(data, setup.settings), setup.settings.seed)
+    jobs = [Job(method, folder) for method, folder in run_folders(setup, task, data)]
+    for job in jobs:
+        job.folder.peek()
+    seconds = part.seconds / part.replies if part.seconds and part.replies else None
+    return stopping.planned(jobs, seconds, setup.settings.seed) if stopping else []
 
 
 def _hours(seconds: float) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from audiomarathon.metrics.betting import MOST_PLANNED, NO_WORSE, OPEN, POWER, WORSE
 from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.best import SETTLE, Ranked, Ranking
@@ -55,7 +57,30 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     lines += [f"left out: {line}" for line in lines_by_reason(compared.left_out)]
     few = dict.fromkeys(row.scope for row in of_tasks if row.clusters < FEW_CLUSTERS and row.verdict.interval)
     lines += [f"{', '.join(few)}: fewer than ten clusters, so intervals are slightly too narrow"] * bool(few)
-    return lines + _conclusion(compared.rows)
+    return lines + _conclusion(compared.rows) + at_margins(compared.rows)
+
+
+def at_margins(rows: Sequence[Comparison]) -> list[str]:
+    """Return lines that say what the verdicts about a margin are about; [] without a margin."""
+    tested = [(row, row.decision) for row in rows if row.decision]
+    figures: dict[tuple[float, str], list[str]] = {}
+    for row, found in tested:
+        scopes = figures.setdefault((found.margin, found.figure), [])
+        scopes += [row.scope] * (row.scope not in scopes)
+    lines = [f"margin {margin:g} of {figure}: {', '.join(scopes)}" for (margin, figure), scopes in figures.items()]
+    if lines:
+        counts = Counter(found.verdict for _, found in tested)
+        said = ", ".join(f"{counts[name]} {name}" for name in (NO_WORSE, WORSE, OPEN) if counts[name])
+        lines.append(
+            f"of {counted(len(tested), 'verdict')} about a margin: {said}. Each error has a chance of at most "
+            f"{tested[0][1].alpha:.0%} in the whole table (betting on whole clusters, Holm; docs/lossless.md)"
+        )
+    if any(found.each for _, found in tested):
+        lines.append(
+            "some settings stopped when their margin was decided: differences, intervals and p of these rows ignore "
+            "that; the bounds of the margin's test (margin_difference in .json and .csv) hold"
+        )
+    return lines
 
 
 def _conclusion(rows: Sequence[Comparison]) -> list[str]:
@@ -88,6 +113,23 @@ def _remarks(pairs: Pairs) -> list[str]:
     if versions := pairs.other_versions:
         lines.append(f"other library versions than the reference's: {versions}")
     return lines + pairs.notes
+
+
+def power_lines(compared: Compared, row: Comparison) -> list[str]:
+    """Return a line on how many clusters and samples like a row's decide its margin; [] without a margin."""
+    found, pairs = row.decision, compared.shared[row.side][row.scope]
+    if found is None or found.by_construction:
+        return []
+    needed = pairs.to_settle(found, compared.seed)
+    about = f"{row.side} in {row.scope}: {found.discordant} of {counted(found.clusters, 'cluster')} differ from base;"
+    if needed is None:
+        return [f"{about} more than {MOST_PLANNED:,} such clusters are needed for a margin of {found.margin:g}"]
+    count, samples = needed
+    among = f" as one of {found.tests}" * (found.tests > 1)
+    return [
+        f"{about} {count:,} such clusters ({samples:,} samples) show no loss above {found.margin:g}{among} in "
+        f"{POWER:.0%} of cases, if nothing is lost"
+    ]
 
 
 def _undefined(verdict: PairedResult) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -80,6 +81,8 @@ class Advice:
         Systems that could not be ranked, with reasons.
     place
         Index of `best` in :attr:`PageData.systems`.
+    margins
+        The margins by which `best` is decided to be no worse, as text; "" if none was asked for.
     """
 
     checkpoint: str
@@ -91,14 +94,19 @@ class Advice:
     why: str = ""
     left_out: Sequence[str] = ()
     place: int | None = None
+    margins: str = ""
 
 
 @dataclass(frozen=True)
 class PageData:
-    """The figures of all systems, on every task and every mean over tasks; `seed` is that of intervals and tests."""
+    """The figures of all systems, on every task and every mean over tasks; `seed` is that of intervals and tests.
+
+    With `margins` (by task; the key "" is for all others), only what is decided to be no worse is recommended.
+    """
 
     systems: Sequence[System]
     seed: int = 42
+    margins: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def settings(self) -> list[Setting]:
@@ -250,6 +258,7 @@ class PageData:
                     seed=self.seed,
                     more={COMMON: self.scopes[COMMON]} if COMMON in self.scopes else None,
                     stages=("first_token",),
+                    margins=self.margins,
                 )
             except (RecordError, SettingsError) as error:
                 why |= {(task, place): str(error) for place, system in scored.items() for task in system.runs}
@@ -326,21 +335,24 @@ class PageData:
         left_out = lines_by_reason(ranking.left_out)
         if not ranking.candidates:
             return Advice(name, None, why="no setting's times can be compared with base", left_out=left_out)
-        faster = [one for one in ranking.faster(self.point) if one.name in shown]
-        doubts = {one.name: ranking.doubts(one, self.point) for one in faster}
+        points = None if self.margins else self.point
+        faster = [one for one in ranking.faster(math.inf if points is None else points) if one.name in shown]
+        doubts = {one.name: ranking.doubts(one, points) for one in faster}
         settled = [one for one in faster if not doubts[one.name]]
         if faster and not settled:
-            first = faster[0]
-            why = (
-                f"{first.name} was {first.speed:.2f}× as fast within 1 point, but {', '.join(doubts[first.name])}; "
-                f"{SETTLE}"
-            )
+            open_ = [one for one in faster if not any("worse by more" in why for why in doubts[one.name])]
+            first = (open_ or faster)[0]
+            within = " within 1 point" * (points is not None)
+            settle = f"; {SETTLE}" * (points is not None)
+            why = f"{first.name} was {first.speed:.2f}× as fast{within}, but {', '.join(doubts[first.name])}{settle}"
             return Advice(name, None, why=why, left_out=left_out)
         best = settled[0] if settled else ranking.candidates[0]
         other = next((one for one in settled if not one.is_random), None) if best.is_random else None
+        asked = dict.fromkeys(f"{self.margins.get(task, self.margins.get('', 0)):g}" for task in ranking.ids)
         return Advice(
-            name, best, ranking.row(best), other, ranking.samples, list(ranking.ids), "", left_out, shown.get(best.name)
-        )
+            name, best, ranking.row(best), other, ranking.samples, list(ranking.ids), "", left_out,
+            shown.get(best.name), " or ".join(asked) if self.margins else "",
+        )  # fmt: skip
 
 
 def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:

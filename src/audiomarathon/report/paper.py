@@ -8,10 +8,12 @@ from typing import Any
 
 from audiomarathon.files import file_name, write_text
 from audiomarathon.report import charts
+from audiomarathon.report.comparison_text import at_margins
 from audiomarathon.report.curves import Panel, panels_of
 from audiomarathon.report.page_data import PageData, scores_table
 from audiomarathon.report.pictures import of_panel
 from audiomarathon.report.render import Table, csv, estimated, latex, markdown
+from audiomarathon.report.tables import comparison
 from audiomarathon.runs.read import Run
 from audiomarathon.wing import asked
 
@@ -22,6 +24,8 @@ _COUNTS = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes", "ne
 
 def write_paper(data: PageData, folder: Path) -> list[Path]:
     """Write a PDF and a CSV per task and for the mean, `scores.md`, `scores.tex`, wings' tables and `records.csv`.
+
+    With margins also `margins-1.md` and `.tex`, with a number for each base.
 
     Raises
     ------
@@ -39,6 +43,10 @@ def write_paper(data: PageData, folder: Path) -> list[Path]:
     scores = replace(scores_table(data), notes=_footnotes(data))
     written.append(_write(folder / "scores.md", markdown(scores)))
     written.append(_write(folder / "scores.tex", latex(scores)))
+    for number, compared in enumerate(data.beside_base[2].values() if data.margins else (), 1):
+        decided = comparison(compared, notes=at_margins(compared.rows))
+        written.append(_write(folder / f"margins-{number}.md", markdown(decided)))
+        written.append(_write(folder / f"margins-{number}.tex", latex(decided)))
     for key, found in asked(lambda wing: (wing.key, wing.tables(data.runs))):
         written += [_write(folder / f"{key}-{number}.md", markdown(one)) for number, one in enumerate(found, 1)]
     return [*written, _write(folder / "records.csv", csv(records(data)))]

@@ -136,6 +136,8 @@ KINDS: Mapping[str, Kind] = {
     "p": Kind("p", _P),
     "p_holm": Kind("p (Holm)", _P),
     "mcnemar_p": Kind("p (McNemar)", _P),
+    "margin_verdict": Kind("at the margin", left=True),
+    "smallest_margin": Kind("smallest margin", _SCORE),
 }
 
 

@@ -123,6 +123,8 @@ def _advised(one: Advice, point: float) -> str:
         return f"{one.checkpoint}: no recommendation, because {one.why}."
     tasks = one.tasks[0] if len(one.tasks) == 1 else counted(len(one.tasks), "task")
     on = f"on {counted(one.samples, 'sample')} of {tasks}"
+    if one.row is None and one.margins:
+        return f"{one.checkpoint}: no setting is faster than base ({on})."
     if one.row is None:
         return f"{one.checkpoint}: no setting keeps the score within 1 point of base's and is faster ({on})."
     verdict = one.row.verdict
@@ -133,8 +135,9 @@ def _advised(one: Advice, point: float) -> str:
         loss = f"{(verdict.difference or 0.0) / point:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
     speed = (one.row.speed_ups["first_token"] or {}).get("interval")
     span = f" [{speed[0]:.2f}, {speed[1]:.2f}]" if speed else ""
+    claim = f"is decided to lose no more than {one.margins}" if one.margins else f"keeps the score within {unit}"
     text = (
-        f"{one.checkpoint}: {one.best.name} keeps the score within {unit} at {one.best.speed:.2f}×{span} base's speed "
+        f"{one.checkpoint}: {one.best.name} {claim} at {one.best.speed:.2f}×{span} base's speed "
         f"to the first token ({loss}; {on})."
     )
     if one.best.is_random:

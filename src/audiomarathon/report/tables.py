@@ -13,6 +13,7 @@ from audiomarathon.benchmarks import Task, all_tasks
 from audiomarathon.benchmarks.registry import facts_of
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import all_methods
+from audiomarathon.metrics.betting import NO_WORSE, OPEN, WORSE
 from audiomarathon.models.registry import all_models
 from audiomarathon.report.render import NONE, Kind, Table, with_interval
 from audiomarathon.results.beside import ACROSS
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from audiomarathon.data.durations import Durations
     from audiomarathon.data.verify import TaskReport
     from audiomarathon.engine.run import Result
+    from audiomarathon.metrics.betting import Decision
     from audiomarathon.records import Verdict
     from audiomarathon.results.compare import Compared, Comparison
+    from audiomarathon.results.kept import Kept
     from audiomarathon.results.status import RunStatus
     from audiomarathon.results.sweep_summary import Finished, Outcome
 
@@ -33,6 +36,7 @@ _LATENCIES = ("first_token_latency", "total_latency")  # measured for endpoints 
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "decode_per_token")
 _MORE_STAGES = ("forced_decode_per_token", "scoring", "total")
 _SPEED_UPS = ("llm_prefill", "first_token", "decode_per_token")
+_MARGIN = ("margin_verdict", "smallest_margin")
 _NOT_RUN = "controls that were not run"
 _COUNTS = ("n", "errors", "unparsed", "cut_by_token_limit", "truncated")
 
@@ -298,13 +302,13 @@ def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[
         for heading, row in _in_sections(compared.rows)
     ]
     rows += [{"scope": _NOT_RUN, "setting": name, "difference": "not run"} for name in missing]
-    shown = ("scope", "setting", "samples", "score", "difference", "p", "p_holm", "mcnemar_p")
+    shown = ("scope", "setting", "samples", "score", "difference", "p", "p_holm", "mcnemar_p", *_MARGIN)
     kinds = {"samples": Kind("n"), "scope": Kind("tasks", left=True), "score": Kind("score", ".3f")}
     kinds["setting"] = Kind("setting", left=True)
     columns = (*shown, *(f"{stage}_speedup" for stage in (*_SPEED_UPS, "throughput")))
     table = Table.of(
         rows, columns, title=f"against {compared.reference}",
-        group="scope", headed=True, least=("mcnemar_p", "p"), notes=notes, kinds=kinds,
+        group="scope", headed=True, least=("mcnemar_p", "p", *_MARGIN[1:]), notes=notes, kinds=kinds,
     )  # fmt: skip
     return table.without_empty("scope", "setting", "samples", "score", "difference")
 
@@ -341,6 +345,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
         "p": None if fixed else verdict.p,
         "p_holm": None if fixed else row.p_adjusted,
         "mcnemar_p": None if fixed else row.mcnemar,
+        **_decision(row.decision),
         **speeds,
         **_throughput(row.throughput),
         "untimed": row.untimed or None,
@@ -348,6 +353,46 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
         "across_sessions": row.across,
         "busy_machine": row.busy,
     }
+
+
+def _decision(found: Decision | None) -> dict[str, Any]:
+    """Return the cells of what the samples decide about a margin."""
+    if found is None:
+        return {"margin_verdict": None, "smallest_margin": None}
+    said = AS_BASE if found.by_construction else found.missing or found.beside
+    return {
+        "margin": found.margin,
+        "margin_figure": found.figure,
+        "margin_verdict": at_margin(found),
+        "margin_verdict_said": said,
+        "margin_verdict_mark": {NO_WORSE: "good", WORSE: "bad"}.get(found.verdict, ""),
+        "smallest_margin": None if found.by_construction else found.smallest,
+        "smallest_margin_said": "" if found.tests < 2 else f"{found.smallest_of_all:.3f} of {found.tests}",
+        "smallest_margin_of_all": found.smallest_of_all,
+        **dict(zip(("margin_difference_low", "margin_difference_high"), found.bounds, strict=True)),
+        "margin_difference": found.difference,
+        **{name: getattr(found, name) for name in ("p_no_worse", "p_worse", "holm_no_worse", "holm_worse")},
+        **{name: getattr(found, name) for name in ("clusters", "discordant", "needed")},
+        "looked_after_each_cluster": found.each,
+        "margin_beside": found.beside or None,
+    }
+
+
+def kept(found: Kept) -> Table:
+    """Show which share of base's right replies, where the control has none, each setting keeps."""
+    rows = [
+        {"task": row.task, "setting": row.side, "n": row.samples, "clusters": row.clusters}
+        | with_interval("kept", row.share, row.interval)
+        for row in found.rows
+    ]
+    kinds = {"kept": Kind("still right [95 %]", ".3f"), "clusters": Kind("clusters", "d")}
+    title = f"of the samples that {found.reference} answers right and {found.control} does not"
+    return Table.of(rows, title=title, group="task", kinds=kinds)
+
+
+def at_margin(found: Decision) -> str:
+    """Return a verdict about a margin as text, such as `no worse by more than 0.02`."""
+    return found.verdict if found.verdict == OPEN else f"{found.verdict} by more than {found.margin:g}"
 
 
 def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:

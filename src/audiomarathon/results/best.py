@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from audiomarathon.metrics.betting import MOST_PLANNED, OPEN, POWER, WORSE
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, row_of, weighed
 from audiomarathon.results.pairs import AS_BASE, Pairs, mean_scores, speed_up_alone
 
@@ -93,6 +94,8 @@ class Ranking:
     def doubts(self, candidate: Ranked, points: float | None = None) -> list[str]:
         """Return why the samples do not settle that a candidate is faster than the reference, and as good.
 
+        If margins are tested, they must be decided on each of the ranking's tasks.
+
         Parameters
         ----------
         points
@@ -110,7 +113,27 @@ class Ranking:
         if points is not None and row.alike != AS_BASE:  # such a reply cannot differ from base's
             found["the score has no interval"] = loss is None
             found["the score's interval allows a larger loss"] = loss is not None and loss[0] < -points - 1e-12
-        return [why for why, holds in found.items() if holds]
+        return [*(why for why, holds in found.items() if holds), *self._undecided(candidate)]
+
+    def _undecided(self, candidate: Ranked) -> list[str]:
+        """Return what the tests of margins lack to say that a candidate is no worse, by task; [] without margins."""
+        rows = {row.scope: row for row in self._compared.rows if row.side == candidate.name and len(row.tasks) == 1}
+        if all(row.decision is None for row in self._compared.rows):
+            return []
+        whys = []
+        for task in self.ids:
+            if (found := rows[task].decision) is None:
+                whys.append(f"no margin is set for {task}")
+            elif found.verdict == WORSE:
+                whys.append(f"it is worse by more than {found.margin:g} in {task}")
+            elif found.verdict == OPEN:
+                needed = self._compared.shared[candidate.name][task].to_settle(found, self._compared.seed)
+                count = f"{needed[1]:,} samples like these" if needed else f"no {MOST_PLANNED:,} clusters like these"
+                whys.append(
+                    f"{task} does not decide whether it loses more than {found.margin:g} ({found.samples:,} samples; "
+                    f"{count} would settle it in {POWER:.0%} of cases)"
+                )
+        return whys
 
     def row(self, candidate: Ranked) -> Comparison | None:
         """Compare a candidate with the reference on the ranking's samples; None for the reference itself."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.metrics.betting import Decision, corrected
 from audiomarathon.metrics.paired import DRAWS, Drawn, PairedResult, holm, judge
 from audiomarathon.results.pairs import AS_BASE, STAGES, Pairs, gains, mean_scores, throughput
 from audiomarathon.results.scopes import kind_of, scopes_of
@@ -63,6 +64,8 @@ class Comparison:
         comparable batches.
     unbatched
         Why samples a second are missing, though both sides ran in batches; "" if they are not.
+    decision
+        What the samples decide about a margin; None without a margin, and for means over tasks.
     across, busy
         Whether times come from different sessions, and whether the machine was busy when they were taken.
     """
@@ -88,6 +91,7 @@ class Comparison:
     busy: bool = False
     throughput: Mapping[str, float] | None = None
     unbatched: str = ""
+    decision: Decision | None = None
 
 
 def is_clear(row: Comparison) -> bool:
@@ -139,6 +143,7 @@ def compare(
     seed: int = 42,
     more: Mapping[str, Sequence[str]] | None = None,
     stages: Collection[str] = STAGES,
+    margins: Mapping[str, float] | None = None,
 ) -> Compared:
     """Compare each system with the reference, per task, per group of tasks, and overall.
 
@@ -151,6 +156,8 @@ def compare(
         Additional means over tasks: {name of the mean: its tasks}. Only systems that ran all its tasks get the mean.
     stages
         Stages to compute speed-ups of.
+    margins
+        Margins to test, by task; the key "" is for all other tasks.
 
     Raises
     ------
@@ -176,10 +183,13 @@ def compare(
         [row for other, tasks in shared.items() for row in _rows(other, tasks, seed, swaps, more or {}, stages)]
     )
     controls = frozenset(other for other, system in others.items() if system.control)
+    rows = _decided(rows, {other: tasks for other, tasks in shared.items() if other not in controls}, margins or {})
     return Compared(name, shared, rows, left_out, seed, controls)
 
 
-def compare_with(systems: Sequence[System], name: str | None, *, seed: int = 42) -> Compared:
+def compare_with(
+    systems: Sequence[System], name: str | None, *, seed: int = 42, margins: Mapping[str, float] | None = None
+) -> Compared:
     """Compare all systems with the one called `name`; without a name, with the unpruned `base`, or else with the first.
 
     Raises
@@ -190,9 +200,23 @@ def compare_with(systems: Sequence[System], name: str | None, *, seed: int = 42)
         When nothing can be compared.
     """
     reference = find_reference(systems, name)
+    check_margins(margins or {}, systems)
     if len(systems) == 1:
         raise SettingsError(f"found only {reference.method}: compare needs at least two settings")
-    return compare(systems, reference, seed=seed)
+    return compare(systems, reference, seed=seed, margins=margins)
+
+
+def check_margins(margins: Mapping[str, float], systems: Sequence[System]) -> None:
+    """Refuse margins of tasks without a run.
+
+    Raises
+    ------
+    SettingsError
+        No system ran a named task; the message names the tasks that were run.
+    """
+    keys = sorted({key for system in systems for key in system.runs})
+    if unknown := [task for task in margins if task and task not in keys]:
+        raise SettingsError(f"--margin: no run of {', '.join(unknown)} here; allowed: {', '.join(keys)}")
 
 
 def lines_by_reason(left_out: Iterable[LeftOut]) -> list[str]:
@@ -317,6 +341,22 @@ def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
     """Fill in p by Holm's correction, separately for each kind of row (tasks, groups, overall)."""
     adjusted = holm_within([(kind_of(row.scope, row.tasks), row.verdict.p) for row in rows])
     return [replace(row, p_adjusted=p) for row, p in zip(rows, adjusted, strict=True)]
+
+
+def _decided(
+    rows: Sequence[Comparison], shared: Mapping[str, Mapping[str, Pairs]], margins: Mapping[str, float]
+) -> list[Comparison]:
+    """Fill in what the samples of each task decide about its margin, corrected over all settings and tasks."""
+    asked = {
+        place: (shared[row.side][row.scope], margin)
+        for place, row in enumerate(rows)
+        if len(row.tasks) == 1 and row.side in shared and (margin := margins.get(row.scope, margins.get("")))
+    }
+    found = corrected(
+        [pairs.decided(margin) for pairs, margin in asked.values()], [pairs.clustered for pairs, _ in asked.values()]
+    )
+    decisions = dict(zip(asked, found, strict=True))
+    return [replace(row, decision=decisions.get(place)) for place, row in enumerate(rows)]
 
 
 def holm_within(tests: Sequence[tuple[str | None, float | None]]) -> list[float | None]:

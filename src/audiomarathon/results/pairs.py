@@ -22,6 +22,7 @@ from audiomarathon.compression.press import ONE_TOKEN
 from audiomarathon.costs.cost import LAUNCH_BOUND, flops_of, ideal_speed_up
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import same
+from audiomarathon.metrics.betting import Clusters, Decision, clusters_for_power, decide
 from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict
@@ -194,6 +195,55 @@ class Pairs:
         from_prefill = ONE_TOKEN in note_of(self.run.facts) and all(_one_token(one.record) for _, one in self.pairs)
         fixed = from_prefill and of_base and own.get("checkpoint") == self.base.identity.get("checkpoint")
         return AS_BASE if fixed else "same replies"
+
+    @cached_property
+    def clustered(self) -> Clusters:
+        """Differences of the samples' own scores (run − reference) by cluster, for the test of a margin.
+
+        Samples without a score under one of the two are left out. The largest cluster is that of the samples on record,
+        answered or not. If the sweep stopped early, its drawn order is kept.
+        """
+        own_score = self.task.scorer.own_score
+        scored = [(own_score(base), own_score(own), own.record.cluster) for base, own in self.pairs]
+        known = [(own - base, cluster) for base, own, cluster in scored if base is not None and own is not None]
+        runs = self.base, self.run
+        asked = {one.id: one.cluster for run in runs for one in (*run.failed.values(), *run.whole.records.values())}
+        largest = max(Counter(asked.values()).values(), default=1)
+        stop = self.stopping or {}
+        return Clusters.of(
+            [difference for difference, _ in known],
+            [cluster for _, cluster in known],
+            max(largest, int(stop.get("largest", 1))),
+            stop.get("order", ()),
+        )
+
+    @property
+    def stopping(self) -> Mapping[str, Any] | None:
+        """The rule by which the run's sweep stopped when a margin was decided; None without such a rule."""
+        return self.run.facts.get("stopping")
+
+    def decided(self, margin: float) -> Decision:
+        """Test whether the run is no worse than the reference by more than a margin."""
+        scorer, sides = self.task.scorer, ([pair[side] for pair in self.pairs] for side in (1, 0))
+        own, base = (scorer.uncapped(side) for side in sides)
+        beside = ", ".join(f"{name} {own[name]:.3f}, reference's {base[name]:.3f}" for name in own if name in base)
+        return decide(
+            self.clustered,
+            margin,
+            figure=scorer.own_title,
+            each=self.stopping is not None,
+            beside=beside,
+            by_construction=self.alike == AS_BASE,
+        )
+
+    def to_settle(self, found: Decision, seed: int) -> tuple[int, int] | None:
+        """Return how many clusters and samples like these decide "no worse" in 80 % of cases, if nothing is lost.
+
+        As one of the decision's tests. None if they are too many to count.
+        """
+        like = self.clustered
+        count = clusters_for_power(like, found.margin, alpha=found.alpha / found.tests, seed=seed)
+        return None if count is None else (count, math.ceil(count * found.samples / max(1, found.clusters)))
 
     @property
     def mcnemar(self) -> float | None:

@@ -120,6 +120,11 @@ class Caption(Scorer):
         """Return the reply's CIDEr-D as a share of its maximum."""
         return float(verdict.values["cider_d"]) / 10
 
+    @property
+    def own_title(self) -> str:
+        """Name of the mean of :meth:`own_score`."""
+        return "CIDEr-D ÷ 10"
+
     def shown(self, verdict: Verdict) -> str:
         """Return the reply's CIDEr-D as text, and its FENSE if computed."""
         fense = verdict.values["fense"]

@@ -84,6 +84,15 @@ class Scorer(ABC):
         The report uses it to sort, to colour, and to plot over duration.
         """
 
+    @property
+    def own_title(self) -> str:
+        """Name of the mean of :meth:`own_score` over samples, on which a margin is tested."""
+        return "accuracy" if type(self).right is not Scorer.right else "mean score of samples, 0 to 1"
+
+    def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:  # noqa: ARG002
+        """Return figures, by name, of errors that :meth:`own_score` hides because it is capped; {} if it is not."""
+        return {}
+
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:  # noqa: ARG002
         """Return further content of `summary.json`, besides the figures of :meth:`sums`."""
         return {}

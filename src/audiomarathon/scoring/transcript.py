@@ -93,6 +93,17 @@ class Transcript(Scorer):
         words, errors = verdict.values["words"], verdict.values["errors"]
         return max(0.0, 1 - errors / words) if words else float(errors == 0)
 
+    @property
+    def own_title(self) -> str:
+        """Name of the mean of :meth:`own_score`, which is not 1 − WER: no reply counts as more than all wrong."""
+        return f"1 − errors per {self.unit[:-1]}, capped at 1 a sample"
+
+    def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
+        """Return insertions per reference word: a reply that repeats itself has more than any cap shows."""
+        words = sum(one.values["words"] for one in verdicts)
+        inserted = sum(one.values["insertions"] for one in verdicts)
+        return {f"insertions per {self.unit[:-1]}": inserted / words} if words else {}
+
     def shown(self, verdict: Verdict) -> str:
         """Return the sample's error rate as text."""
         return f"{self.rate.upper()} {verdict.values['errors'] / max(1, verdict.values['words']):.2f}"

@@ -1,0 +1,218 @@
+"""Stop a setting's samples when a margin is decided: no worse than base by more than the margin, or worse by more.
+
+Whole clusters run in a seeded random order. After each, in *drawn* order and never in the order in which replies
+arrive (short clips would come first), the wealth of :mod:`audiomarathon.metrics.betting` is looked at. A setting stops
+where it reaches its limit; base goes on while any other setting does. All of this is computed from the records, so a
+resumed run stops at the same place. Estimates after a stop are the test's own bounds: others assume a fixed number of
+samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from audiomarathon.benchmarks import Sample, Task
+from audiomarathon.benchmarks.selection import draw
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.errors import SettingsError
+from audiomarathon.metrics.betting import (
+    ALPHA,
+    MOST_PLANNED,
+    NO_WORSE,
+    OPEN,
+    POWER,
+    WORSE,
+    Clusters,
+    clusters_for_power,
+    fewest,
+)
+from audiomarathon.runs.folder import Job
+from audiomarathon.runs.scored import judged
+from audiomarathon.settings import RunSettings
+from audiomarathon.text import counted
+
+RULE = "betting on whole clusters in drawn order, a look after each (docs/lossless.md)"
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The margin of each task (the key "" is for all others), and the number of settings × tasks that are decided."""
+
+    by_task: Mapping[str, float]
+    tests: int
+
+    def stopping(self, task: Task, samples: Sequence[Sample], seed: int) -> Stopping | None:
+        """Return how a task's settings stop; None if the task has no margin."""
+        margin = self.by_task.get(task.key, self.by_task.get(""))
+        if margin is None:
+            return None
+        by_cluster: dict[str, list[Sample]] = {}
+        for sample in samples:
+            by_cluster.setdefault(sample.cluster, []).append(sample)
+        order = sorted(by_cluster, key=lambda name: (draw(seed, "drawn", name), name))
+        return Stopping(task, margin, self.tests, {name: by_cluster[name] for name in order})
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """How the settings of one task stop.
+
+    Attributes
+    ----------
+    tests
+        Number of settings × tasks: each stops at a p of α ÷ `tests`, so that its verdict lasts under Holm's correction.
+    clusters
+        The samples of each cluster, in drawn order.
+    """
+
+    task: Task
+    margin: float
+    tests: int
+    clusters: Mapping[str, Sequence[Sample]]
+    _sums: dict[tuple[str, str], tuple[float, int, bool]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def largest(self) -> int:
+        """Number of samples of the largest cluster."""
+        return max(map(len, self.clusters.values()))
+
+    def rounds(self, jobs: Sequence[Job], at_once: int) -> Iterator[tuple[list[Sample], list[Job]]]:
+        """Yield the next samples with the settings to run them under, until every setting is decided.
+
+        The caller runs the samples before it asks for more. A round has as many clusters as it takes for `at_once`
+        samples; those behind a setting's stop are recorded, and count neither for its verdict nor for its scores.
+        """
+        order, seen = list(self.clusters.values()), 0
+        while seen < len(order):
+            active = [job for job in jobs if not self._decided(job, jobs, seen)[1]]
+            if all(_is_base(job) for job in active) and len(active) < len(jobs):
+                return
+            part: list[Sample] = []
+            while seen < len(order) and len(part) < max(1, at_once):
+                part += order[seen]
+                seen += 1
+            yield part, active
+
+    def outcomes(self, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
+        """Return for `run.json`, by the setting's label: its samples up to the stop, and rule, order and verdict."""
+        names = list(self.clusters)
+        after = {job.method.label: self._decided(job, jobs, len(names)) for job in jobs if not _is_base(job)}
+        longest = max((count for count, _ in after.values()), default=len(names))
+        found = {}
+        for job in jobs:
+            count, verdict = after.get(job.method.label, (longest, ""))
+            found[job.method.label] = {
+                "samples": [sample.id for name in names[:count] for sample in self.clusters[name]],
+                "stopping": {
+                    "rule": RULE,
+                    "margin": self.margin,
+                    "figure": self.task.scorer.own_title,
+                    "alpha": ALPHA,
+                    "tests": self.tests,
+                    "order": names,
+                    "largest": self.largest,
+                    "stopped_after": count,
+                    "verdict": verdict or OPEN,
+                },
+            }
+        return found
+
+    def lines(self, jobs: Sequence[Job]) -> list[str]:
+        """Return a line for each setting that says where it stopped, and why."""
+        found, outcomes = [], self.outcomes(jobs)
+        for job in jobs:
+            outcome = outcomes[job.method.label]
+            stop, samples = outcome["stopping"], counted(len(outcome["samples"]), "sample")
+            verdict = stop["verdict"] if stop["verdict"] == OPEN else f"{stop['verdict']} by more than {self.margin:g}"
+            after = f"after {stop['stopped_after']:,} of {counted(len(self.clusters), 'cluster')} ({samples})"
+            found += [f"{self.task.key}: {job.method.label}: {verdict} {after}"] * (not _is_base(job))
+        return found
+
+    def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str]) -> Clusters:
+        """Return a setting's differences from base on these clusters, which have run."""
+        base = next(other for other in jobs if _is_base(other))
+        sums = np.array([self._summed(job, base, name) for name in names], dtype=np.float64).reshape(-1, 3).T
+        return Clusters(sums[0], sums[1], self.largest, int(sums[2].sum()))
+
+    def planned(self, jobs: Sequence[Job], seconds_a_reply: float | None, seed: int) -> list[str]:
+        """Return lines on how many clusters like those on record decide, for the plan of a sweep."""
+        whole = f"here are {counted(len(self.clusters), 'cluster')}"
+        least = fewest(self.margin, ALPHA / self.tests)
+        lines = [f"margin {self.margin:g}: at least {least:,} clusters even if no reply differs; {whole}"]
+        known = [job for job in jobs if _is_base(job) and job.folder.records]
+        for job in jobs if known else ():
+            ran = [name for name in self.clusters if not _is_base(job) and self._summed(job, known[0], name)[1]]
+            if not ran:
+                continue
+            pilot = self.differences(job, jobs, ran)
+            count = clusters_for_power(pilot, self.margin, alpha=ALPHA / self.tests, seed=seed)
+            about = (
+                f"{job.method.label}: {pilot.discordant} of {counted(len(ran), 'cluster')} on record differ from base;"
+            )
+            if count is None:
+                lines.append(f"{about} more than {MOST_PLANNED:,} such clusters are needed")
+                continue
+            samples = math.ceil(count * float(pilot.sizes.mean()))
+            hours = f", about {2 * samples * seconds_a_reply / 3600:.2g} h with base" if seconds_a_reply else ""
+            lines.append(f"{about} {count:,} such clusters ({samples:,} samples{hours}) decide in {POWER:.0%} of cases")
+        return [f"{self.task.key}: {line}" for line in lines]
+
+    def _decided(self, job: Job, jobs: Sequence[Job], seen: int) -> tuple[int, str]:
+        """Return after how many of the first `seen` clusters a setting is decided, and the verdict; (all, "") if not.
+
+        A sample that failed, under the setting or under base, changes nothing.
+        """
+        if _is_base(job):
+            return seen, ""
+        found = self.differences(job, jobs, list(self.clusters)[:seen])
+        limit = math.log(self.tests / ALPHA)
+        looks = {name: found.log_wealth(self.margin, worse=name == WORSE) >= limit for name in (NO_WORSE, WORSE)}
+        first = {name: int(rich.argmax()) + 1 for name, rich in looks.items() if rich.any()}
+        verdict = min(first, key=lambda name: first[name], default="")
+        return (first[verdict], verdict) if verdict else (seen, "")
+
+    def _summed(self, job: Job, base: Job, name: str) -> tuple[float, int, bool]:
+        """Return the sum of a cluster's differences from base, their number, and whether any is not 0."""
+        if (job.method.label, name) not in self._sums:
+            records = ([one.folder.records.get(sample.id) for sample in self.clusters[name]] for one in (job, base))
+            own, other = (judged(self.task.scorer, [one for one in side if one is not None]) for side in records)
+            score = self.task.scorer.own_score
+            pairs = [(score(own[id_]), score(other[id_])) for id_ in own if id_ in other]
+            known = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+            self._sums[job.method.label, name] = sum(known), len(known), any(known)
+        return self._sums[job.method.label, name]
+
+
+def _is_base(job: Job) -> bool:
+    return job.method.label == Base().label
+
+
+def stop_margin(
+    margins: Mapping[str, float], tasks: Sequence[Task], methods: Sequence[Method], settings: RunSettings
+) -> Margin:
+    """Return the margins of a sweep that stops when they are decided.
+
+    Raises
+    ------
+    SettingsError
+        Base or the settings to compare with it are missing, a named task is not run, a task is scored only after the
+        run, or attention is to be saved.
+    """
+    asked = [task for task in tasks if task.key in margins or "" in margins]
+    if unknown := [key for key in margins if key and key not in {task.key for task in tasks}]:
+        allowed = ", ".join(task.key for task in tasks)
+        raise SettingsError(f"--margin: {', '.join(unknown)} is not run; allowed: {allowed}")
+    if slow := [task.key for task in asked if not task.scorer.instant]:
+        rule = "allowed: tasks that rules score at once"
+        raise SettingsError(f"--stop-when-decided: {', '.join(slow)} is scored after the run; {rule}")
+    others = [method for method in methods if method.label != Base().label]
+    if not others or len(others) == len(methods):
+        raise SettingsError("--stop-when-decided compares settings with base; allowed: base and at least one method")
+    if settings.save_attn:
+        raise SettingsError("--stop-when-decided: SAVE_ATTN=1 needs all samples; allowed: one of the two")
+    return Margin(margins, len(asked) * len(others))

@@ -1,0 +1,306 @@
+"""Test a margin by betting: is a setting no worse than base by more than, say, 0.02?
+
+A bettor starts with a wealth of 1 and bets, cluster by cluster, against the hypothesis that the setting loses the
+margin or more. If the hypothesis is true, the wealth is a supermartingale: it ever reaches 1/α with probability at
+most α, for any number of clusters, however few samples differ, and however often one looks (J. Ville, 1939). A
+t interval or a bootstrap has no such guarantee here: without a lost sample there is no variance to divide by.
+
+For cluster j with n_j samples and differences d in [−1, 1] (setting − base), the payoff is X_j = (Σ d + m · n_j) ÷ N,
+with the margin m and the largest allowed cluster size N. The hypothesis is E[X] ≤ 0 over the population of clusters:
+the mean difference over *samples* of that population, E[Σ d] ÷ E[n], is −m or less. N must not depend on replies, nor a
+bet on n_j. A fraction g of the largest allowed bet multiplies the wealth by 1 + g · X_j ÷ (1 − m), never below 0.
+
+The bets are those of I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables by betting" (Journal
+of the Royal Statistical Society B 86, 2024; arXiv 2010.09686): a capital process 1 + λ · X with a diversified bettor
+("dKelly"), the weighted mean wealth of bettors with one constant fraction each (T. Cover, Universal portfolios, 1991).
+Its next bet is the mean of the fractions weighted by their wealth so far, so it depends on earlier clusters only. We
+prefer it to their plug-in rule aGRAPA because the final wealth is then the same in every order of clusters: no seed
+can be tried until the verdict fits. :data:`BETS` and :data:`WEIGHTS` were chosen by simulation before any real data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from audiomarathon.metrics.paired import holm
+from audiomarathon.metrics.statistics import Floats
+
+ALPHA = 0.05
+POWER = 0.8
+NO_WORSE, WORSE, OPEN = "no worse", "worse", "not decided"
+#: Fractions of the largest allowed bet, and the wealth that each starts with.
+BETS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.6, 1.0)
+WEIGHTS = (0.05, 0.05, 0.05, 0.08, 0.12, 0.25, 0.4)
+MOST_PLANNED = 20_000  # clusters
+_MOST_CLUSTERS = 10_000_000
+_STEPS = 40  # of a bisection: to 1e-12
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Differences of a setting from base, by cluster.
+
+    Attributes
+    ----------
+    totals, sizes
+        Shape (clusters,), or (runs, clusters) for simulations: the sum of the differences, each in [−1, 1], and the
+        number of samples. In the order in which the clusters were drawn, if the wealth is looked at after each.
+    largest
+        The largest allowed number of samples of a cluster, known before any reply.
+    discordant
+        Number of clusters with a sample whose score differs.
+    """
+
+    totals: Floats
+    sizes: Floats
+    largest: int
+    discordant: int = 0
+
+    @classmethod
+    def of(
+        cls, differences: Sequence[float], clusters: Sequence[str], largest: int = 0, order: Sequence[str] = ()
+    ) -> Clusters:
+        """Add up the differences of samples by cluster.
+
+        Parameters
+        ----------
+        largest
+            Largest allowed size of a cluster; at least the largest one found here.
+        order
+            Order of the clusters; those that it lacks come last, by name.
+        """
+        place = {name: number for number, name in enumerate(order)}
+        names = sorted(set(clusters), key=lambda name: (place.get(name, len(place)), name))
+        numbers = {name: number for number, name in enumerate(names)}
+        codes = np.array([numbers[one] for one in clusters], dtype=np.intp)
+        sizes, totals, differing = (
+            np.bincount(codes, weights, len(names)).astype(np.float64)
+            for weights in (None, np.asarray(differences, np.float64), np.asarray(differences) != 0)
+        )
+        return cls(totals, sizes, max(largest, int(sizes.max(initial=1))), int(np.count_nonzero(differing)))
+
+    def log_wealth(self, margin: float, *, worse: bool = False) -> Floats:
+        """Return the logarithm of the wealth after each cluster, in the shape of `totals`.
+
+        It grows if the setting is no worse than base by more than `margin`, which lies between −1 and 1; with `worse`,
+        if it is worse by more.
+        """
+        sign = -1.0 if worse else 1.0
+        payoffs = sign * (self.totals + margin * self.sizes) / self.largest / (1 - sign * margin)
+        found = np.full(np.shape(payoffs), -np.inf)
+        with np.errstate(divide="ignore"):  # a bettor who staked all may lose all
+            for bet, weight in zip(BETS, WEIGHTS, strict=True):
+                steps = np.log1p(np.maximum(bet * payoffs, -1.0))
+                found = np.logaddexp(found, math.log(weight) + np.cumsum(steps, axis=-1))
+        return found
+
+    def p(self, margin: float, *, worse: bool = False, each: bool = False) -> Floats:
+        """Return p of the hypothesis: 1 ÷ the final wealth, at most 1; shape () or (runs,).
+
+        With `each`, 1 ÷ the highest wealth after any cluster, in the order of the clusters.
+        """
+        wealth = self.log_wealth(margin, worse=worse)
+        if not wealth.shape[-1]:
+            return np.ones(wealth.shape[:-1])
+        last: Floats = wealth.max(axis=-1) if each else wealth[..., -1]
+        return np.asarray(np.exp(-np.maximum(last, 0.0)))
+
+    def bound(self, alpha: float, *, worse: bool = False, each: bool = False) -> float:
+        """Return the smallest margin that the setting is no worse by; with `worse`, the largest that it is worse by.
+
+        At confidence 1 − α. The wealth only grows with the margin (or only falls), so bisection finds it. It is 1 (or
+        −1) if the data support no margin.
+        """
+        low, high = -1.0, 1.0
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            if (float(self.p(middle, worse=worse, each=each)) <= alpha) == worse:
+                low = middle
+            else:
+                high = middle
+        return low if worse else high
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the samples decide about a margin, for one setting on one task.
+
+    Attributes
+    ----------
+    figure
+        What the differences are in, such as "accuracy".
+    margin, alpha
+        The margin, and the level of each of the two tests.
+    difference
+        Mean over samples of setting − base.
+    bounds
+        Where the difference lies: two bounds, each at confidence 1 − α. They hold after every look if `each`.
+    p_no_worse, p_worse
+        p of the test for "no worse by more than the margin", and for "worse by more".
+    holm_no_worse, holm_worse
+        The same after Holm's correction over settings and tasks; the verdict rests on them.
+    tests
+        Number of settings × tasks that were corrected for.
+    samples, clusters, discordant
+        Number of samples, of clusters, and of clusters with a sample whose score differs from base's.
+    needed
+        Fewest clusters like these with which this test can say "no worse" if no sample is lost.
+    smallest, smallest_of_all
+        Smallest margin that the setting is no worse by, at confidence 1 − α and at 1 − α ÷ `tests`.
+    each
+        Whether the wealth was looked at after every cluster, so that sampling could stop early.
+    beside
+        Figures that the score of a sample cannot show, as text.
+    by_construction
+        Whether no reply can differ from base's; there is nothing to test then.
+    """
+
+    figure: str
+    margin: float
+    alpha: float
+    difference: float
+    bounds: tuple[float, float]
+    p_no_worse: float
+    p_worse: float
+    holm_no_worse: float
+    holm_worse: float
+    tests: int
+    samples: int
+    clusters: int
+    discordant: int
+    needed: int
+    smallest: float
+    smallest_of_all: float
+    each: bool = False
+    beside: str = ""
+    by_construction: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """One of :data:`NO_WORSE`, :data:`WORSE` and :data:`OPEN`."""
+        if self.by_construction or self.holm_no_worse <= self.alpha:
+            return NO_WORSE
+        return WORSE if self.holm_worse <= self.alpha else OPEN
+
+    @property
+    def missing(self) -> str:
+        """What an open verdict lacks, as text; "" for other verdicts, or if nothing is known."""
+        if self.verdict != OPEN:
+            return ""
+        if self.clusters < self.needed:
+            least = fewest_of_any_test(self.margin, self.alpha)
+            return f"needs at least {self.needed:,} clusters, any test {least:,}"
+        alone = {NO_WORSE: self.p_no_worse, WORSE: self.p_worse}
+        return next((f"{name} if tested alone" for name, p in alone.items() if p <= self.alpha), "")
+
+
+def decide(
+    found: Clusters,
+    margin: float,
+    *,
+    figure: str,
+    alpha: float = ALPHA,
+    each: bool = False,
+    beside: str = "",
+    by_construction: bool = False,
+) -> Decision:
+    """Test whether a setting is no worse than base by more than a margin, and whether it is worse by more."""
+    low, high = found.bound(alpha, each=each), found.bound(alpha, worse=True, each=each)
+    no_worse, worse = (float(found.p(margin, worse=one, each=each)) for one in (False, True))
+    samples = int(found.sizes.sum())
+    difference = float(found.totals.sum()) / samples if samples else math.nan
+    return Decision(
+        figure, margin, alpha, difference, (-low, -high), no_worse, worse, no_worse, worse, 1, samples,
+        len(found.sizes), found.discordant, fewest(margin, alpha, found), low, low, each, beside, by_construction,
+    )  # fmt: skip
+
+
+def corrected(decisions: Sequence[Decision], clusters: Sequence[Clusters]) -> list[Decision]:
+    """Correct the decisions of several settings and tasks by Holm's method, for each of the two verdicts.
+
+    Decisions by construction are no tests, and do not count.
+    """
+    tested = [place for place, one in enumerate(decisions) if not one.by_construction]
+    no_worse = dict(zip(tested, holm([decisions[place].p_no_worse for place in tested]), strict=True))
+    worse = dict(zip(tested, holm([decisions[place].p_worse for place in tested]), strict=True))
+    return [
+        replace(
+            one,
+            holm_no_worse=no_worse[place],
+            holm_worse=worse[place],
+            tests=len(tested),
+            smallest_of_all=clusters[place].bound(one.alpha / len(tested), each=one.each),
+        )
+        if place in no_worse
+        else one
+        for place, one in enumerate(decisions)
+    ]
+
+
+def fewest_of_any_test(margin: float, alpha: float = ALPHA) -> int:
+    """Return the number of clusters below which no valid test of this kind can say "no worse": ln(1/α) ÷ −ln(1 − m).
+
+    If each cluster is lost with probability m, none of C clusters is lost with probability (1 − m)^C. A test that says
+    "no worse" after C clusters without a loss is wrong that often, which must be at most α.
+    """
+    return math.ceil(math.log(1 / alpha) / -math.log1p(-margin) - 1e-9)
+
+
+def fewest(margin: float, alpha: float = ALPHA, like: Clusters | None = None) -> int:
+    """Return the fewest clusters with which :class:`Clusters` can say "no worse" if no sample is lost or gained.
+
+    It is above :func:`fewest_of_any_test`, because a bettor who does not know the discordance cannot stake all, and
+    more so if clusters (sized `like` these) are smaller than the largest.
+    """
+    shares = np.ones(1) if like is None or not len(like.sizes) else like.sizes / like.largest
+    return _first(lambda count: _without_loss(count, margin, shares) >= math.log(1 / alpha))
+
+
+def _without_loss(count: int, margin: float, shares: Floats) -> float:
+    """Return the log wealth after `count` clusters without a difference, of these shares of the largest size."""
+    growth = [float(np.mean(np.log1p(bet * margin / (1 - margin) * shares))) for bet in BETS]
+    return float(np.logaddexp.reduce(np.log(WEIGHTS) + count * np.asarray(growth)))
+
+
+def _first(enough: Callable[[int], bool]) -> int:
+    """Return the smallest number from 1 for which a condition holds that holds for all larger ones."""
+    high = 1
+    while not enough(high) and high < _MOST_CLUSTERS:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def clusters_for_power(
+    pilot: Clusters, margin: float, *, alpha: float = ALPHA, power: float = POWER, seed: int = 0, runs: int = 200
+) -> int | None:
+    """Return how many clusters like a pilot's decide "no worse" with this probability, if the setting loses nothing.
+
+    Clusters are drawn from the pilot's with replacement, and the differences of each get a random sign, so that the
+    mean difference is 0 and the discordance is the pilot's. One cluster more, with one sample that differs, stands for
+    the discordance that a small pilot could not show. The test looks once, at the end.
+
+    Returns
+    -------
+    int or None
+        None if :data:`MOST_PLANNED` clusters are not enough.
+    """
+    rng = np.random.default_rng(seed)
+    totals, sizes = np.append(pilot.totals, 1.0), np.append(pilot.sizes, np.mean(pilot.sizes))
+    count = fewest(margin, alpha, pilot)
+    while count <= MOST_PLANNED:
+        drawn = rng.integers(0, len(totals), (runs, min(MOST_PLANNED, 2 * count)))
+        signed = totals[drawn] * rng.choice([-1.0, 1.0], drawn.shape)
+        wealth = Clusters(signed, sizes[drawn], pilot.largest).log_wealth(margin)
+        short = np.flatnonzero((wealth >= math.log(1 / alpha)).mean(axis=0) < power)
+        if short[-1] < wealth.shape[1] - 1:  # the first cluster alone never decides
+            return int(short[-1]) + 2
+        count *= 2
+    return None

@@ -1,0 +1,98 @@
+"""Compare methods by what they keep: of the samples that base answers right and a control does not, who is still right?
+
+Samples that are answered right without the audio say nothing about a method, nor do those that base answers wrong. What
+is left is a sharper ruler *between methods*. It says nothing about the loss against base: base was selected to be right
+on all of these samples, so any setting is below it, even one that differs by chance alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.metrics.statistics import Resampler, Sums
+from audiomarathon.results.compare import Compared
+from audiomarathon.results.pairs import Pairs
+from audiomarathon.results.systems import System
+from audiomarathon.scoring.scorer import means
+
+CONTROLS = ("silence", "noise")  # the first that was run is used
+
+
+@dataclass(frozen=True)
+class KeptRow:
+    """The share of the selected samples that a setting answers right, with its interval over clusters."""
+
+    task: str
+    side: str
+    samples: int
+    clusters: int
+    share: float
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """All settings' shares; `control` is the name of the control run, and `notes` has lines for the reader."""
+
+    reference: str
+    control: str
+    rows: Sequence[KeptRow]
+    notes: Sequence[str]
+
+
+def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
+    """Return the shares of all settings that were compared with the reference.
+
+    Only tasks count whose replies are right or wrong.
+
+    Raises
+    ------
+    SettingsError
+        No run of the reference's setting on silence or noise is there, or no sample is left.
+    """
+    control, silent = _control(systems, compared)
+    rows = [
+        row
+        for side, tasks in compared.shared.items()
+        if side not in compared.controls
+        for task, pairs in tasks.items()
+        if task in silent and (row := _row(task, side, pairs, silent[task], compared.seed))
+    ]
+    if not rows:
+        raise SettingsError(
+            f"--kept: no sample is answered right by {compared.reference} and wrong by {control}; "
+            "allowed: tasks whose replies are right or wrong, run under both"
+        )
+    note = (
+        f"shares are between methods only, and say nothing about a loss against {compared.reference}, which is right "
+        "on all of these samples because they were chosen so"
+    )
+    return Kept(compared.reference, control, sorted(rows, key=lambda row: row.task), [note])
+
+
+def _control(systems: Sequence[System], compared: Compared) -> tuple[str, Mapping[str, Pairs]]:
+    """Return the control run of the reference's setting, as its name and its pairs by task."""
+    kinds = {f"{compared.reference} [{kind}": kind for kind in CONTROLS}
+    names = [name for begin in kinds for name in compared.controls if name.startswith(begin)]
+    if not names:
+        raise SettingsError(
+            f"--kept needs a run of {compared.reference} on silence or noise here (audiomarathon data controls); "
+            f"found {len(systems)} settings without one"
+        )
+    return names[0], compared.shared.get(names[0], {})
+
+
+def _row(task: str, side: str, pairs: Pairs, silent: Pairs, seed: int) -> KeptRow | None:
+    right, heard_nothing = pairs.task.scorer.right, {own.record.id: own for _, own in silent.pairs}
+    chosen = [
+        own
+        for base, own in pairs.pairs
+        if right(base) and own.record.id in heard_nothing and right(heard_nothing[own.record.id]) is False
+    ]
+    if not chosen:
+        return None
+    sums: Sums = means({"kept": [float(bool(right(own))) for own in chosen]}, chosen, shares=True)
+    found = Resampler(seed).of_sums(sums)["kept"]
+    return KeptRow(task, side, len(chosen), found.clusters, found.value, found.interval)

@@ -1,0 +1,238 @@
+"""Runs that stop when a margin is decided: the order of clusters, where a setting stops, what is on record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import a_failed_record, a_timed_choice, typed
+from typer.testing import CliRunner
+
+from audiomarathon.benchmarks import Sample, get_task
+from audiomarathon.cli.app import app
+from audiomarathon.compression.method import Method
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.batches import Plan
+from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.stopping import Margin, Stopping, stop_margin
+from audiomarathon.errors import SettingsError
+from audiomarathon.metrics.betting import Clusters, fewest
+from audiomarathon.runs.folder import Job, RunFolder
+from audiomarathon.settings import RunSettings
+
+TAU, BASE, DART, RANDOM = get_task("tau"), *map(get_method, ("base", "dart:0.5", "random:0.5"))
+SAMPLES = tuple(
+    Sample(f"clip{number}", (), "?", "A", f"place{number // 2}", ("x", "y"), ("x", "y")) for number in range(300)
+)
+
+
+@dataclass(frozen=True)
+class Answers(Engine):
+    """An engine that looks replies up, and makes those of a round in the reverse order."""
+
+    rights: Callable[[str, Sample], bool | None]
+    several: int = 1
+    calls: list[tuple[str, str]] = field(default_factory=list)
+
+    def at_once(self, plan: Plan) -> int:
+        return self.several
+
+    def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Any) -> Generator[Any]:
+        for sample in reversed(plan.samples):
+            for method in pending.get(sample.id, ()):
+                self.calls.append((method.label, sample.id))
+                right, number = self.rights(method.label, sample), int(sample.id[4:])
+                record = a_timed_choice(number, right=bool(right), cluster=sample.cluster)
+                failed = a_failed_record(sample.id, cluster=sample.cluster)
+                yield method.label, typed(failed if right is None else record)
+
+
+def stopping_of(margin: float = 0.1, tests: int = 1, seed: int = 42, samples: Sequence[Sample] = SAMPLES) -> Stopping:
+    found = Margin({"": margin}, tests).stopping(TAU, samples, seed)
+    assert found
+    return found
+
+
+def run(
+    root: Path,
+    rights: Callable[[str, Sample], bool | None],
+    methods: Sequence[Method],
+    stopping: Stopping,
+    several: int = 1,
+) -> tuple[Answers, dict[str, dict[str, Any]], list[str]]:
+    """Run the samples; return the engine, what `run.json` says of each setting, and the lines for the user."""
+    engine, lines = Answers(None, None, rights, several), list[str]()  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        folders = [stack.enter_context(RunFolder(root / method.label, {"method": method.label})) for method in methods]
+        jobs = [Job(method, folder) for method, folder in zip(methods, folders, strict=True)]
+        engine.evaluate(Plan(TAU, SAMPLES, 8, stopping=stopping), jobs, say=lines.append, progress=False)
+        for job in jobs:
+            job.folder.write_run({})
+        return engine, stopping.outcomes(jobs), lines
+
+
+def all_right(_label: str, _sample: Sample) -> bool:
+    return True
+
+
+def dart_loses(label: str, _sample: Sample) -> bool:
+    return not label.startswith("dart")
+
+
+class TestOrder:
+    def test_is_drawn_by_the_seed(self) -> None:
+        first, again, other = (list(stopping_of(seed=seed).clusters) for seed in (1, 1, 2))
+        assert first == again != other
+        assert first != sorted(first)
+
+    def test_does_not_depend_on_the_order_of_samples(self) -> None:
+        assert list(stopping_of().clusters) == list(stopping_of(samples=SAMPLES[::-1]).clusters)
+
+    def test_of_completion_does_not_count(self, tmp_path: Path) -> None:
+        """One loss in the first drawn cluster: whatever comes back first, the setting stops at the same place."""
+        stopping = stopping_of()
+        lost = next(iter(stopping.clusters.values()))[0].id
+        stops = set()
+        for several in (1, 7, 300):
+            rights = lambda label, sample: label == BASE.label or sample.id != lost  # noqa: E731
+            _, outcomes, _ = run(tmp_path / str(several), rights, [BASE, DART], stopping_of(), several)
+            stops.add((outcomes[DART.label]["stopping"]["stopped_after"], tuple(outcomes[DART.label]["samples"])))
+        assert len(stops) == 1
+
+
+class TestStop:
+    def test_no_worse_stops_at_the_fewest_clusters(self, tmp_path: Path) -> None:
+        engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of())
+        stop = outcomes[DART.label]["stopping"]
+        assert (stop["verdict"], stop["stopped_after"]) == ("no worse", fewest(0.1))
+        assert len(outcomes[DART.label]["samples"]) == len(engine.calls) / 2 == 2 * fewest(0.1)
+        assert lines == [
+            f"tau: dart-0.5-layer2: no worse by more than 0.1 after {fewest(0.1)} of 150 clusters (72 samples)"
+        ]
+
+    def test_worse_stops_too_and_base_goes_on_for_the_others(self, tmp_path: Path) -> None:
+        engine, outcomes, _ = run(tmp_path, dart_loses, [BASE, DART, RANDOM], stopping_of())
+        after = {label: outcome["stopping"]["stopped_after"] for label, outcome in outcomes.items()}
+        assert outcomes[DART.label]["stopping"]["verdict"] == "worse"
+        assert after[DART.label] < after[RANDOM.label] == after[BASE.label]
+        counts = {label: sum(own == label for own, _ in engine.calls) for label in after}
+        assert counts == {label: 2 * clusters for label, clusters in after.items()}
+
+    def test_without_a_decision_everything_runs(self, tmp_path: Path) -> None:
+        engine, outcomes, lines = run(tmp_path, all_right, [BASE, DART], stopping_of(margin=0.001))
+        assert len(engine.calls) == 2 * len(SAMPLES)
+        assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
+        assert "not decided after 150 of 150 clusters" in lines[0]
+
+    def test_one_of_many_settings_needs_more_clusters(self, tmp_path: Path) -> None:
+        found = [run(tmp_path / str(n), all_right, [BASE, DART], stopping_of(tests=n))[1] for n in (1, 20)]
+        alone, of_20 = (outcomes[DART.label]["stopping"]["stopped_after"] for outcomes in found)
+        assert alone == fewest(0.1)
+        assert of_20 == fewest(0.1, 0.05 / 20)
+
+    def test_failed_samples_count_for_nothing(self, tmp_path: Path) -> None:
+        rights = lambda label, sample: None if label == DART.label and int(sample.id[4:]) % 2 else True  # noqa: E731
+        _, outcomes, _ = run(tmp_path, rights, [BASE, DART], stopping_of())
+        after = outcomes[DART.label]["stopping"]["stopped_after"]
+        halves = Clusters.of([0.0] * after, [str(n) for n in range(after)], largest=2)
+        assert float(halves.p(0.1)) <= 0.05
+        assert after > fewest(0.1)
+
+    def test_a_resumed_run_stops_at_the_same_place(self, tmp_path: Path) -> None:
+        whole = run(tmp_path / "whole", all_right, [BASE, DART], stopping_of())[1]
+        calls = 0
+
+        def killed(_label: str, _sample: Sample) -> bool:
+            nonlocal calls
+            calls += 1
+            if calls == 25:
+                raise MemoryError
+            return True
+
+        with pytest.raises(MemoryError):
+            run(tmp_path / "killed", killed, [BASE, DART], stopping_of())
+        for folder in (tmp_path / "killed").iterdir():
+            (folder / "run.json").write_text((tmp_path / "whole" / folder.name / "run.json").read_text())
+        engine, resumed, _ = run(tmp_path / "killed", all_right, [BASE, DART], stopping_of())
+        assert resumed == whole
+        assert len(engine.calls) == 2 * 72 - 24
+        assert not run(tmp_path / "killed", all_right, [BASE, DART], stopping_of())[0].calls
+
+    def test_the_setting_that_goes_first_changes_over_the_rounds(self, tmp_path: Path) -> None:
+        turns = list[int]()
+
+        class Turns(Answers):
+            def answer(self, plan: Plan, pending: Mapping[str, Sequence[Method]], say: Any) -> Generator[Any]:
+                turns.append(plan.turn)
+                return super().answer(plan, pending, say)
+
+        with ExitStack() as stack:
+            jobs = [Job(one, stack.enter_context(RunFolder(tmp_path / one.label, {}))) for one in (BASE, DART)]
+            plan = replace(Plan(TAU, SAMPLES, 8), stopping=stopping_of())
+            Turns(None, None, all_right).evaluate(plan, jobs, progress=False)  # type: ignore[arg-type]
+        assert turns[:4] == [0, 2, 4, 6]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("margins", "methods", "message"),
+        [
+            ({"": 0.1}, [DART], "base and at least one method"),
+            ({"": 0.1}, [BASE], "base and at least one method"),
+            ({"race": 0.1}, [BASE, DART], "race is not run; allowed: tau"),
+        ],
+    )
+    def test_in_one_line(self, margins: dict[str, float], methods: list[Method], message: str) -> None:
+        with pytest.raises(SettingsError, match=message):
+            stop_margin(margins, [TAU], methods, RunSettings())
+
+    def test_a_task_that_is_scored_after_the_run(self) -> None:
+        with pytest.raises(SettingsError, match="lalm/clotho is scored after the run"):
+            stop_margin({"": 0.1}, [get_task("lalm/clotho")], [BASE, DART], RunSettings())
+
+    def test_settings_and_tasks_are_counted(self) -> None:
+        tasks = [TAU, get_task("gtzan")]
+        assert stop_margin({"tau": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 2
+        assert stop_margin({"": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 4
+
+
+def test_sweep_stops_says_so_and_compare_goes_by_its_order(
+    no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The embedded model on its own benchmark, at a margin so wide that two clusters decide."""
+    monkeypatch.chdir(tmp_path)
+    command = ["sweep", "tau", "--model", "embedded", "--methods", "frame:0.1", "--margin", "0.9"]
+    result = CliRunner().invoke(app, [*command, "--stop-when-decided", "--limit", "12"])
+    assert result.exit_code == 0, result.output
+    run_json = next(Path("results").rglob("frame-0.1*/run.json"))
+    stop = json.loads(run_json.read_text())["stopping"]
+    assert stop["stopped_after"] < len(stop["order"])
+    assert f"after {stop['stopped_after']} of" in result.stderr
+    records = run_json.with_name("samples.jsonl").read_text()
+    again = CliRunner().invoke(app, [*command, "--stop-when-decided", "--limit", "12"])
+    assert again.exit_code == 0
+    assert run_json.with_name("samples.jsonl").read_text() == records
+    compared = CliRunner().invoke(app, ["compare", "results", "--margin", "0.9", "-o", "c.json"])
+    assert "some settings stopped when their margin was decided" in compared.output
+    (row,) = json.loads(Path("c.json").read_text())["rows"]
+    assert row["decision"]["each"] is True
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2
+    assert "go together" in refused.output
+
+
+def test_the_plan_says_how_many_clusters_like_a_pilots_decide(
+    no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["sweep", "tau", "--model", "embedded", "--methods", "frame:0.1"]
+    assert CliRunner().invoke(app, [*command, "--limit", "6"]).exit_code == 0
+    planned = CliRunner().invoke(app, [*command, "--plan", "--margin", "0.05"]).output
+    assert "tau: margin 0.05: at least 73 clusters even if no reply differs; here are 10 clusters" in planned
+    assert "of 6 clusters on record differ from base" in planned
+    assert "h with base) decide in 80% of cases" in planned
