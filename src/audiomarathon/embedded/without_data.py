@@ -40,6 +40,22 @@ def data_root(named: str) -> Path | None:
         return mini_benchmark()
 
 
+def embedded_instead(model: str, settings: RunSettings, say: Callable[[str], None]) -> tuple[str, RunSettings]:
+    """Return the embedded model if `MODEL_PATH` asks for its checkpoint, and say so; else the model unchanged.
+
+    So every script and command of any model can be tried without a download. A model that can only transcribe, and one
+    behind an endpoint, is never replaced.
+    """
+    spec = get_model(model)
+    if settings.model_path != EMBEDDED or spec.remote:
+        return model, settings
+    if spec.key != EMBEDDED:
+        if spec.load_family().transcribes_only:
+            return model, settings
+        say(f"MODEL_PATH={EMBEDDED}: the {EMBEDDED} toy model runs instead of {spec.key}; its scores say nothing")
+    return EMBEDDED, replace(settings, model_path="")
+
+
 def toy_or_real(
     model: str | None, tasks: Sequence[str | Task], settings: RunSettings, say: Callable[[str], None]
 ) -> tuple[str, RunSettings]:
@@ -61,7 +77,7 @@ def toy_or_real(
             f"no model is named for the data in {', '.join(real)}: name one with --model (audiomarathon list models); "
             f"--model {EMBEDDED} is a toy that knows synthetic audio only"
         )
-    model = model or EMBEDDED
+    model, settings = embedded_instead(model or EMBEDDED, settings, say)
     toy = get_model(model).checkpoint == EMBEDDED and not settings.model_path
     # If the mini benchmark lacks a task, a later check reports that no data root is set.
     if toy and not settings.data and set() < {one.key for one in chosen if path_variable(one) not in named} <= {*TASKS}:

@@ -17,10 +17,11 @@ from audiomarathon.cli.options import DeviceName, Runs, Seed, argument, listed, 
 from audiomarathon.cli.output import one_by_one, say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
+from audiomarathon.embedded.without_data import MINI
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import AudioMarathonError, EncoderError, SettingsError
 from audiomarathon.files import file_name
-from audiomarathon.models.registry import all_models
+from audiomarathon.models.registry import EMBEDDED, all_models
 from audiomarathon.settings import cache_folder
 from audiomarathon.text import counted
 from audiomarathon.wings.encoders.encoder import Encoder
@@ -137,6 +138,7 @@ def run(
 
     check_protocol(protocol)
     loaded = probing.ready(encoder)
+    tokenizer = tokenizer or EMBEDDED * (str(probing.data) == MINI)
     chosen = _named(tasks, loaded.module, llm=llm, tokenizer=tokenizer)
     found, missing = read_tasks(chosen, probing.root, limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say)
     if plan:
