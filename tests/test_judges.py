@@ -34,6 +34,7 @@ from audiomarathon.cli.judge import judge as judge_command
 from audiomarathon.errors import ModelError, RecordError, SettingsError
 from audiomarathon.files import sealed, unsealed
 from audiomarathon.judges import registry as judges
+from audiomarathon.judges import toy as toy_judge
 from audiomarathon.judges.anchors import Certificate
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judgements import Judgement, Request, judgements_file, read_judgements, request_of
@@ -41,7 +42,6 @@ from audiomarathon.judges.judging import Bench, Case, judge_run, plan_of
 from audiomarathon.judges.local import LocalJudge
 from audiomarathon.judges.protocol import Messages, Protocol, shielded, verdict_part
 from audiomarathon.judges.registry import open_judges
-from audiomarathon.judges import toy as toy_judge
 from audiomarathon.lock import hold
 from audiomarathon.records import Record, Verdict
 from audiomarathon.runs.folder import read_records
@@ -696,36 +696,22 @@ def test_a_model_without_a_chat_template_is_no_judge(tiny_judge: Path, tmp_path:
 class TestToy:
     """`--with toy`: a judge without a model."""
 
-    def test_jasco_gets_a_rating_and_an_orientation(self) -> None:
-        record = a_jasco_reply(1, 1, "They are planning to build a sandcastle.")
-        protocol = registry.get_task("jasco").scorer.protocols[0]
-        (request,) = [request_of(protocol, record)]
+    @staticmethod
+    def read(protocol: Protocol, record: Record) -> Any:
+        request = request_of(protocol, record)
         assert request
-        assert protocol.read(toy_judge.answer(request.messages[-1]["content"]), record) == {
-            "rating": 2,
-            "orientation": "both",
-        }
-        wrong = a_jasco_reply(1, 1, "Nothing.")
-        asked = request_of(protocol, wrong)
-        assert asked
-        assert protocol.read(toy_judge.answer(asked.messages[-1]["content"]), wrong) == {
-            "rating": 0,
-            "orientation": "neither",
-        }
+        return protocol.read(toy_judge.answer(request.messages[-1]["content"]), record)
+
+    def test_jasco_gets_a_rating_and_an_orientation(self) -> None:
+        protocol = registry.get_task("jasco").scorer.protocols[0]
+        right = a_jasco_reply(1, 1, "They are planning to build a sandcastle.")
+        assert self.read(protocol, right) == {"rating": 2, "orientation": "both"}
+        assert self.read(protocol, a_jasco_reply(1, 1, "Nothing.")) == {"rating": 0, "orientation": "neither"}
 
     def test_an_open_question_of_mmau_pro_gets_every_score(self) -> None:
-        record = Record(
-            "o1", "o1", reply="A bell rings.", reference={"type": "open", "question": "?", "answer": "A bell"}
-        )
-        asked = request_of(OpenEnded(), record)
-        assert asked
-        found = OpenEnded().read(toy_judge.answer(asked.messages[-1]["content"]), record)
-        assert found == dict.fromkeys(("correctness", "relevance", "completeness", "clarity"), 5) | {"overall": 5.0}
+        reference = {"type": "open", "question": "?", "answer": "A bell"}
+        found = self.read(OpenEnded(), Record("o1", "o1", reply="A bell rings.", reference=reference))
+        assert found == dict.fromkeys(("correctness", "relevance", "completeness", "clarity", "overall"), 5)
 
     def test_a_question_in_another_form_cannot_be_read(self) -> None:
-        assert (
-            Grade().read(
-                toy_judge.answer("Grade a reply: 2 if it says a0, else 0. It is: a0"), Record("s0", "s0", reply="a0")
-            )
-            is None
-        )
+        assert self.read(Grade(), Record("s0", "s0", reply="a0", reference={"answer": "a0"})) is None
