@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from audiomarathon.cli.options import Runs, Seed, option, output_option
+from audiomarathon.cli.options import Runs, Seed, option, output_file
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_json, write_text
 from audiomarathon.terminal import console
@@ -26,7 +26,7 @@ def compare(
         float | None,
         option("Find the fastest setting with at least this share of the reference's score, such as 0.95."),
     ] = None,
-    output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv or .md file.")] = None,
+    output: Annotated[Path | None, output_file("Also write the rows to this .json, .csv or .md file.")] = None,
     seed: Seed = 42,
 ) -> None:
     """Compare settings, or models, on the samples that both answered.

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from audiomarathon.cli.options import Runs, option, output_option
+from audiomarathon.cli.options import Runs, option, output_file, output_folder
 from audiomarathon.cli.output import say
-from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_text
 
 
 def report(
     runs: Runs,
-    output: Annotated[Path, output_option("HTML file to write.")] = Path("report.html"),
+    output: Annotated[Path, output_file("HTML file to write.", "report.html", ".htm")] = Path("report.html"),
     title: Annotated[str, option("Heading of the page.")] = "AudioMarathon report",
     samples: Annotated[int, option("Number of samples to show; samples on which settings disagree come first.")] = 500,
     audio: Annotated[
@@ -22,7 +21,8 @@ def report(
     spectrograms: Annotated[bool, option("Draw each clip's spectrogram (decodes the clips).")] = True,
     data: Annotated[Path | None, option("Data root (default: the one the runs used).")] = None,
     figures: Annotated[
-        Path | None, option("Also write PDF figures with their CSV, tables (.md, .tex) and records to this folder.")
+        Path | None,
+        output_folder("Also write PDF figures with their CSV, tables (.md, .tex) and records here.", "--figures"),
     ] = None,
 ) -> None:
     """Write one self-contained HTML page: scores, curves with the Pareto front, costs, and a sample browser.
@@ -40,8 +40,6 @@ def report(
     from audiomarathon.report.page_data import PageData
     from audiomarathon.results.systems import read_systems
 
-    if output.suffix.lower() not in (".html", ".htm"):
-        raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .html (figures as PDF: --figures)")
     options = PageOptions(title, samples, audio, spectrograms, data)
     data_of_page = PageData(read_systems(runs))
     with tqdm(desc="samples", unit="sample", disable=None) as bar:

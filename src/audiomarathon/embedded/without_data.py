@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from audiomarathon.benchmarks import Task, get_task
-from audiomarathon.benchmarks.locate import path_variable
+from audiomarathon.benchmarks.locate import how_to_get, path_variable
 from audiomarathon.embedded.world import TASKS
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import MissingDataError, SettingsError
 from audiomarathon.files import named_folder
 from audiomarathon.models.registry import EMBEDDED, get_model
 from audiomarathon.settings import RunSettings, cache_folder
@@ -72,6 +72,8 @@ def toy_or_real(
     own = dict(settings.data_paths)
     named = [path_variable(task) for task in chosen if own.get(path_variable(task))]
     real = [place for place in (settings.data, *named) if place not in ("", MINI)]
+    if settings.data and settings.data != MINI and not (folder := named_folder(settings.data)).is_dir():
+        raise MissingDataError(f"the data root {folder.absolute()} is not a folder. {how_to_get(chosen[0])}")
     if model is None and not settings.model_path and real:
         raise SettingsError(
             f"no model is named for the data in {', '.join(real)}: name one with --model (audiomarathon list models); "

@@ -23,7 +23,7 @@ from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
-from audiomarathon.engine.identity import run_folders
+from audiomarathon.engine.identity import check_edited, run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
 from audiomarathon.engine.setup import Setup, check_able, find_setup, language_of
@@ -102,6 +102,7 @@ def run(
             f"two methods have the same label, leave one out: {', '.join(method.label for method in methods)}"
         )
     check_batch_size(settings, methods)
+    check_edited(chosen, spec, settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     for task, data in loaded:
         if line := too_long(spec, task, selected(data, settings)):

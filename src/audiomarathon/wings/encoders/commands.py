@@ -17,11 +17,10 @@ from audiomarathon.cli.options import DeviceName, Runs, Seed, argument, listed, 
 from audiomarathon.cli.output import one_by_one, say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
-from audiomarathon.embedded.without_data import MINI
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.errors import AudioMarathonError, EncoderError, SettingsError
-from audiomarathon.files import file_name
-from audiomarathon.models.registry import EMBEDDED, all_models
+from audiomarathon.errors import AudioMarathonError, EncoderError, MissingDataError, SettingsError
+from audiomarathon.files import file_name, named_folder
+from audiomarathon.models.registry import EMBEDDED, all_models, get_model
 from audiomarathon.settings import cache_folder
 from audiomarathon.text import counted
 from audiomarathon.wings.encoders.encoder import Encoder
@@ -83,9 +82,25 @@ class Probing:
         return without_data.data_root(str(self.data or "")) or data_root()
 
     @property
+    def is_mini(self) -> bool:
+        """Whether the data is the mini benchmark."""
+        from audiomarathon.embedded.without_data import MINI
+
+        return str(self.data) == MINI
+
+    @property
     def arguments(self) -> dict[str, str]:
         """The values of --encoder-arg, by name: arguments for the encoder's class."""
         return _by_name(self.encoder_arg)
+
+    def check(self, tasks: str, model: str = "") -> None:
+        """Refuse unknown tasks or models, and data that is not a folder, before anything is loaded."""
+        if model:
+            get_model(model)
+        for name in (one for one in tasks.split(",") if not one.strip().lower().endswith(".py")):
+            _named(name)
+        if self.data and not self.is_mini and not named_folder(self.data).is_dir():
+            raise MissingDataError(f"{self.data}: not a folder; name the data root with --data, or mini")
 
     def ready(self, name: str) -> Encoder:
         """Load the encoder called `name`, check that it follows X-ARES' interface, and return it."""
@@ -133,12 +148,13 @@ def run(
     tables. Embeddings are kept in $AUDIOMARATHON_CACHE, so the same command resumes and encodes nothing twice. With
     --executor ray, package, encoder and data must have the same paths on every machine.
     """
+    probing.check(tasks)
     from audiomarathon.wings.encoders.probing.evaluate import check_protocol, probe_task, read_tasks
     from audiomarathon.wings.encoders.probing.run import found_for
 
     check_protocol(protocol)
     loaded = probing.ready(encoder)
-    tokenizer = tokenizer or EMBEDDED * (str(probing.data) == MINI)
+    tokenizer = tokenizer or EMBEDDED * probing.is_mini
     chosen = _named(tasks, loaded.module, llm=llm, tokenizer=tokenizer)
     found, missing = read_tasks(chosen, probing.root, limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say)
     if plan:
@@ -374,6 +390,7 @@ def layers(model: _Model, tasks: _Tasks, probing: Probing, limit: _Limit = 0) ->
     MODEL@tower-mix and MODEL@llm-mix learn a weight for each layer. MODEL@text is the prompt's last token. Pictures in
     RESULTS show one curve per task, with 95 % intervals.
     """
+    probing.check(tasks, model)
     from audiomarathon.report import render
     from audiomarathon.wings.encoders.probing.towers import probe_layers
     from audiomarathon.wings.encoders.report.tower_sections import layer_curves, layer_table
@@ -408,6 +425,11 @@ def prune(
     shows what is lost, and what the model does not use.
     """
     from audiomarathon.engine.sweep import grid, parse_ratios
+
+    if at not in ("layer", "input"):
+        raise SettingsError(f"--at {at}: allowed: layer, input")
+    probing.check(tasks, model)
+    chosen = grid([*dict.fromkeys(["random", *listed(methods)])], parse_ratios(ratios), layer=layer, at=at)
     from audiomarathon.report import render, tables
     from audiomarathon.report.comparison_text import notes
     from audiomarathon.results.compare import compare_with
@@ -415,9 +437,6 @@ def prune(
     from audiomarathon.wings.encoders.probing.towers import check_methods, probe_pruned
     from audiomarathon.wings.encoders.report.tower_sections import pruned_curves
 
-    if at not in ("layer", "input"):
-        raise SettingsError(f"--at {at}: allowed: layer, input")
-    chosen = grid([*dict.fromkeys(["random", *listed(methods)])], parse_ratios(ratios), layer=layer, at=at)
     check_methods(chosen)
     if not any(method.ratio for method in chosen):
         raise SettingsError(f"--ratios {ratios}: nothing is dropped; allowed: at least one ratio above 0")

@@ -32,7 +32,7 @@ from audiomarathon.cli.options import (
     complete_methods,
     listed,
     option,
-    output_option,
+    output_folder,
 )
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import ANY_ERROR, AudioMarathonError, DataError, RecordError, SettingsError
@@ -96,7 +96,7 @@ def import_(
 
 
 def export(
-    runs: Runs, output: Annotated[Path, output_option("Output folder; files go to MODEL/clotho or MODEL/mmau-pro.")]
+    runs: Runs, output: Annotated[Path, output_folder("Output folder; files go to MODEL/clotho or MODEL/mmau-pro.")]
 ) -> None:
     """Write runs as LALM Bench's result files.
 
