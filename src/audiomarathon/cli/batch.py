@@ -35,7 +35,7 @@ examples:
 Tasks are DESED GTZAN HAD LibriSpeech RACE SLUE TAU VESUS Vox Vox_age, in upper or lower case; default all ten. JASCO,
 Clotho, AudioCaps and MMAU_Pro run if you name them. All settings of a task run side by side on each sample. The same
 command resumes an interrupted batch. A task that fails does not stop the others. Set all other settings by env vars
-(README, "Settings"): AUDIOMARATHON_DATA, MODEL_PATH, ...
+(docs/reference.md): AUDIOMARATHON_DATA, MODEL_PATH, ...
 
 It writes <output>/logs/<task>.log, <output>/summary.txt, .csv and .json, and records under <output>/<task>/.
 Exit code: 0 success, 1 a task or a sample failed, 2 wrong command.
