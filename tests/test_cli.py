@@ -363,8 +363,8 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     (folder / "file").write_text("")
     source = "from audiomarathon.compression.pruners.frame import Frame\n\n\nclass Mine(Frame):\n    key = 'mine'\n"
     (folder / "mine.py").write_text(source)
-    held = {"schema_version": 2, "identity": {"code of method Mine": "0" * 16}}
-    builders.write_run(folder / "results/tau/embedded/Mine-0.5-input", held, [builders.a_record("a")])
+    held = {"schema_version": 2, "identity": {"code of method mine": "0" * 16}}
+    builders.write_run(folder / "results/tau/embedded/mine-0.5-input", held, [builders.a_record("a")])
     env = {name: value for name, value in os.environ.items() if name not in env_names()}
     done = subprocess.run(
         [sys.executable, "-c", _EARLY], input=json.dumps(list(WRONG)), cwd=folder, env=env, capture_output=True,

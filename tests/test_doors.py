@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import task_folders
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.declared import Declared
@@ -153,3 +154,17 @@ def test_a_model_that_only_transcribes_is_not_replaced(no_env: Callable[[str, st
     assert embedded_instead("whisper-base", RunSettings.read(), said.append) == ("whisper-base", RunSettings.read())
     assert embedded_instead("openai", RunSettings.read(), said.append)[0] == "openai"
     assert said == []
+
+
+def test_durations_are_written_into_the_repository_only_when_told(
+    script: Callable[..., tuple[int, str, str]], no_env: Callable[[str, str], None], tmp_path: Path, monkeypatch
+) -> None:
+    no_env("AUDIOMARATHON_DATA", str(task_folders.build_tau(tmp_path / "data")))
+    folder = ROOT / "analyse_audio_duration"
+    before = sorted(folder.iterdir())
+    monkeypatch.chdir(folder)
+    code, out, err = script(folder / "TAU.py")
+    assert code == 0, err
+    assert "tau" in out
+    assert "-o FOLDER also writes" in err
+    assert sorted(folder.iterdir()) == before

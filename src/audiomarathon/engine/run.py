@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, selected, task_folder
-from audiomarathon.benchmarks.clip_limits import too_long
+from audiomarathon.benchmarks.clip_limits import too_long, too_short
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
@@ -105,7 +105,8 @@ def run(
     check_edited(chosen, spec, settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     for task, data in loaded:
-        if line := too_long(spec, task, selected(data, settings)):
+        samples = selected(data, settings)
+        for line in filter(None, (too_long(spec, task, samples), too_short(task, data, samples))):
             say(line)
 
     def anything_left(setup: Setup) -> bool:
