@@ -62,6 +62,7 @@ mutate: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[docs]'
+	$(BIN)/python scripts/make_reference.py
 	$(BIN)/mkdocs build --strict
 
 format: $(STAMP)

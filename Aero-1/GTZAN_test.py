@@ -1,4 +1,4 @@
-"""Run GTZAN (music genres) on Aero-1. Settings come from env vars (README, "Settings")."""
+"""Run GTZAN (music genres) on Aero-1. Settings come from env vars (docs/reference.md)."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""Run HAD (real and half-truth speech) on Aero-1. Settings come from env vars (README, "Settings")."""
+"""Run HAD (real and half-truth speech) on Aero-1. Settings come from env vars (docs/reference.md)."""
 
 from audiomarathon import run_task
 

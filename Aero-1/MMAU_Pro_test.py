@@ -1,4 +1,4 @@
-"""Run MMAU-Pro (audio understanding) on Aero-1. Settings come from env vars (README, "Settings")."""
+"""Run MMAU-Pro (audio understanding) on Aero-1. Settings come from env vars (docs/reference.md)."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""Run RACE (questions on passages read aloud) on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+"""Run RACE (questions on passages read aloud) on Phi-4-multimodal. Settings come from env vars (docs/reference.md)."""
 
 from audiomarathon import run_task
 

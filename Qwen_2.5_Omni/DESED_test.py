@@ -1,4 +1,4 @@
-"""Run DESED (domestic sound events) on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+"""Run DESED (domestic sound events) on Qwen2.5-Omni. Settings come from env vars (docs/reference.md)."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""Run JASCO (reasoning on sound and speech) on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+"""Run JASCO (reasoning on sound and speech) on Qwen2.5-Omni. Settings come from env vars (docs/reference.md)."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""Run VoxCeleb (gender of the speaker) on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+"""Run VoxCeleb (gender of the speaker) on Qwen2.5-Omni. Settings come from env vars (docs/reference.md)."""
 
 from audiomarathon import run_task
 

@@ -1,4 +1,4 @@
-"""Run DESED (domestic sound events) on Voxtral. Settings come from env vars (README, "Settings")."""
+"""Run DESED (domestic sound events) on Voxtral. Settings come from env vars (docs/reference.md)."""
 
 from audiomarathon import run_task
 

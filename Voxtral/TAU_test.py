@@ -1,4 +1,4 @@
-"""Run TAU (acoustic scenes) on Voxtral. Settings come from env vars (README, "Settings")."""
+"""Run TAU (acoustic scenes) on Voxtral. Settings come from env vars (docs/reference.md)."""
 
 from audiomarathon import run_task
 

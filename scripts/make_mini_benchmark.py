@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from audiomarathon.embedded.mini_benchmark import generate
+from audiomarathon.wing import asked
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -12,3 +13,4 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=None, help="number of threads (default: one per core)")
     arguments = parser.parse_args()
     generate(arguments.root, seed=arguments.seed, workers=arguments.workers)
+    asked(lambda wing: wing.mini(arguments.root))

@@ -230,12 +230,14 @@ class TestDefaults:
         assert str(settings.results) == "kvpress_Results"
 
     def test_g_sets_the_gpu(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
         monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
         seen("Qwen_2.5_Omni", "-g", "3")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
     @pytest.mark.parametrize(("gpus", "there", "found"), [("7", 0, "none"), ("0,1", 0, "none"), ("0,1,9", 2, "only 2")])
     def test_g_without_these_gpus_does_not_turn_to_the_cpu(self, seen, monkeypatch, capsys, gpus, there, found) -> None:
+        monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
         monkeypatch.setattr("torch.cuda.device_count", lambda: there)
         with pytest.raises(SystemExit):
             seen("Qwen_2.5_Omni", "-g", gpus)
@@ -245,10 +247,17 @@ class TestDefaults:
 
     @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
     def test_g_with_several_gpus_takes_a_worker_each(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cli_batch, "_has_gpu", lambda: True)
         monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
         *_given, named = seen("Qwen_2.5_Omni", "-g", "0,2,3")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2,3"
         assert named["ray"] == Ray(workers=3)
+
+    def test_g_on_a_machine_without_a_gpu_runs_on_the_cpu(self, seen, monkeypatch, capsys) -> None:
+        monkeypatch.setattr(cli_batch, "_has_gpu", lambda: False)
+        assert seen("Qwen_2.5_Omni", "-g", "0")[-1]["ray"] is None
+        assert seen("Qwen_2.5_Omni", "-g", "0,1")[-1]["ray"] is None
+        assert "--gpu-id=0: this machine has no GPU, so the sweep runs on the CPU" in capsys.readouterr().err
 
     def test_a_schedulers_gpu_is_left_alone(self, seen) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "5"

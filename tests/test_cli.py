@@ -9,10 +9,12 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
+import builders
 import huggingface_hub
 import numpy as np
 import pytest
@@ -25,12 +27,13 @@ from typer.testing import CliRunner
 from audiomarathon.cli import doctor_checks as doctor
 from audiomarathon.cli.app import app, main
 from audiomarathon.cli.demo import demo
+from audiomarathon.cli.options import PICTURES, checked_file
 from audiomarathon.embedded import mini_benchmark
 from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RunSettings, env_names
 
 
 @pytest.fixture
@@ -88,8 +91,8 @@ class TestFaultsBeforeAnyModelIsLoaded:
                 "no data root is set. Get it with: audiomarathon data download.*AUDIOMARATHON_DATA",
             ),
             (["run", "tau", *REAL], "Start with the smallest task .VESUS, under 1 GB.: audiomarathon data download"),
-            (["run", "tau", "--data", "data"], "no model is named for the data in data: name one with --model"),
-            (["sweep", "tau", "--data", "data"], "no model is named for the data in data: name one with --model"),
+            (["run", "tau", "--data", "."], "no model is named for the data in .: name one with --model"),
+            (["sweep", "tau", "--data", "."], "no model is named for the data in .: name one with --model"),
             (["run", "tau,gtzan"], "separate tasks by spaces: audiomarathon run tau gtzan"),
             (["run", "tau", "--method", "dart,frame"], "audiomarathon sweep --methods dart,frame"),
             (
@@ -291,7 +294,7 @@ def test_what_cannot_be_written_is_said_before_the_work(command, monkeypatch, tm
         monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "no folder" / "cache"))
     code, _out, err = command(*arguments)
     assert code == 2
-    assert re.search("no folder.*cannot be written.*Not a directory", one_error(err))
+    assert re.search("no folder.*cannot be written.*(Not a directory|not a folder)", one_error(err))
     assert "model embedded" not in err
 
 
@@ -310,6 +313,81 @@ def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.Monk
 def test_the_demo_keeps_out_of_the_results_that_compare_reads() -> None:
     place = inspect.signature(demo).parameters["results"].default
     assert RunSettings().results not in (place, *place.parents)
+
+
+#: Commands in which a word is wrong, and what the error names. Data are the tau of `build_tau`, in `data`.
+WRONG = {
+    "run taau --data data --model embedded": "did you mean 'tau'",
+    "run tau --data nowhere --model embedded": "nowhere is not a folder",
+    "run tau --data nowhere": "nowhere is not a folder",
+    "run tau --data data --model embedded --method fast_v --ratio 0.5 --layer 99": "layer 99",
+    "run tau --data data --model embedded --method frame --ratio 0.5 --results file": "file",
+    "run tau --data data --model embedded --method mine.py:Mine --ratio 0.5 --at input": "holds another run",
+    "sweep tau --data data --model embedded --ratios 0.1-0.9": "--ratios=0.1-0.9",
+    "sweep taau --data data --model embedded": "did you mean 'tau'",
+    "sweep tau --data data --model embedded --methods fast_v --ratios 0.5 --layer 99": "layer 99",
+    "explain x --methods fast_v:0.5 -o e.xyz": "-o e.xyz",
+    "explain tau:x --data data --methods fast_v:0.5 --layer 99": "layer 99",
+    "report results -o x.pdf": "-o x.pdf",
+    "report results -o file/x.html": "file: cannot be written: not a folder",
+    "report results --figures file": "file: cannot be written: not a folder",
+    "plot results -o file": "file: cannot be written: not a folder",
+    "plot results -o plots --format xyz": "xyz",
+    "attention plot results -o file": "file: cannot be written: not a folder",
+    "data card tau --data data -o file": "file: cannot be written: not a folder",
+    "compare results -o .": "-o .",
+    "encoder run control:logmel --tasks esc5": "did you mean 'esc50'",
+    "encoder run control:logmel --tasks esc50 --data nowhere": "nowhere: not a folder",
+    "encoder report results -o x.pdf": "-o x.pdf",
+    "encoder prune embedded --tasks esc50 --ratios 0.1-0.9": "--ratios=0.1-0.9",
+    "encoder prune embedded --tasks esc5": "did you mean 'esc50'",
+    "encoder layers embeded --tasks esc50": "did you mean 'embedded'",
+}
+_EARLY = """
+import contextlib, io, json, shlex, sys
+from typer.testing import CliRunner
+from audiomarathon.cli.app import app
+found = {}
+for command in json.load(sys.stdin):
+    done = CliRunner().invoke(app, shlex.split(command))
+    found[command] = (done.exit_code, done.stderr, [name for name in ("torch", "transformers") if name in sys.modules])
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, list[str]]]:
+    """Each wrong command's exit code, error and the slow packages it had imported, all in one fresh Python."""
+    folder = tmp_path_factory.mktemp("early")
+    task_folders.build_tau(folder / "data" / "TAU")
+    (folder / "file").write_text("")
+    source = "from audiomarathon.compression.pruners.frame import Frame\n\n\nclass Mine(Frame):\n    key = 'mine'\n"
+    (folder / "mine.py").write_text(source)
+    held = {"schema_version": 2, "identity": {"code of method mine": "0" * 16}}
+    builders.write_run(folder / "results/tau/embedded/mine-0.5-input", held, [builders.a_record("a")])
+    env = {name: value for name, value in os.environ.items() if name not in env_names()}
+    done = subprocess.run(
+        [sys.executable, "-c", _EARLY], input=json.dumps(list(WRONG)), cwd=folder, env=env, capture_output=True,
+        text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_word_is_refused_before_pytorch_is_imported(refused, words: str) -> None:
+    code, stderr, imported = refused[words]
+    assert code != 0
+    assert WRONG[words] in one_error(stderr)
+    assert imported == []
+
+
+def test_a_folder_for_output_gets_a_file_of_the_usual_name(command, tmp_path: Path) -> None:
+    code, _out, err = command("run", "tau", "--data", "mini", "--save-config", ".")
+    assert code == 0, err
+    assert (tmp_path / "audiomarathon.yaml").is_file()
+    assert checked_file("-o", Path(), "report.html") == Path("report.html")
+    assert checked_file("-o", tmp_path, "explain.png", *PICTURES) == tmp_path / "explain.png"
 
 
 class TestDoctor:

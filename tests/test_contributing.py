@@ -65,9 +65,11 @@ def test_the_press_runs_as_the_page_says(written: Path, tiny_checkpoint: Path, t
     data = task_folders.build_tau(tmp_path / "data")
     settings = {"data": str(data), "model_path": str(tiny_checkpoint), "results": tmp_path / "out", "max_new_tokens": 4}
     press = importlib.import_module("large_values").LargeValues(0.5)
-    method = ["base", press, f"{written}/large_values.py:LargeValues:0.5"]
-    base, *pressed = evaluate("tau", model="embedded", method=method, limit=2, **settings)
-    assert [one.method for one in pressed] == ["large_values-0.5", "LargeValues-0.5"]
+    base, first = evaluate("tau", model="embedded", method=["base", press], limit=2, **settings)
+    by_file = f"{written}/large_values.py:LargeValues:0.5"
+    (second,) = evaluate("tau", model="embedded", method=by_file, limit=2, **settings | {"results": tmp_path / "again"})
+    pressed = [first, second]
+    assert [one.method for one in pressed] == ["large_values-0.5"] * 2  # one label, installed or by its file
     for whole, *cut in zip(*(records_in(one.folder) for one in (base, *pressed)), strict=True):
         dropped = whole["audio_tokens"] - kept_count(whole["audio_tokens"], 0.5)
         assert [one["kv_lengths"] for one in cut] == [[length - dropped for length in whole["kv_lengths"]]] * 2

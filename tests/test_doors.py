@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import task_folders
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.declared import Declared
 from audiomarathon.benchmarks.registry import built_in
 from audiomarathon.cli import app as cli
+from audiomarathon.embedded.without_data import embedded_instead
 from audiomarathon.models.registry import all_models, get_model
 from audiomarathon.settings import RunSettings, env_names
 
@@ -121,3 +123,48 @@ def test_a_door_passes_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["TAU_test.py"])
     cli.run_task("tau", model="qwen2.5-omni")
     assert seen == [(["tau"], "qwen2.5-omni", RunSettings.read())]
+
+
+def _first(door: Path) -> bool:
+    """Whether `make test` runs a door: one a family, on short clips."""
+    return door.stem == "Clotho_test"
+
+
+@pytest.mark.parametrize(
+    "door",
+    [one if _first(one) else pytest.param(one, marks=pytest.mark.long) for one in DOORS],
+    ids=lambda door: f"{door.parent.name}/{door.stem}",
+)
+def test_a_door_runs_the_embedded_model_without_a_download(
+    door: Path, script: Callable[..., tuple[int, str, str]], no_env: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    settings = {"AUDIOMARATHON_DATA": "mini", "MODEL_PATH": "embedded", "RESULTS_DIR": str(tmp_path)}
+    for name, value in {**settings, "SAMPLE_LIMIT": "1", "TIMING": "0"}.items():
+        no_env(name, value)
+    code, _out, err = script(door)
+    task, model = opened(door)
+    assert code == 0, err
+    assert f"runs instead of {get_model(model).key}" in err
+    assert (tmp_path / task / "embedded" / "base-0" / "summary.json").is_file()
+
+
+def test_a_model_that_only_transcribes_is_not_replaced(no_env: Callable[[str, str], None]) -> None:
+    no_env("MODEL_PATH", "embedded")
+    said: list[str] = []
+    assert embedded_instead("whisper-base", RunSettings.read(), said.append) == ("whisper-base", RunSettings.read())
+    assert embedded_instead("openai", RunSettings.read(), said.append)[0] == "openai"
+    assert said == []
+
+
+def test_durations_are_written_into_the_repository_only_when_told(
+    script: Callable[..., tuple[int, str, str]], no_env: Callable[[str, str], None], tmp_path: Path, monkeypatch
+) -> None:
+    no_env("AUDIOMARATHON_DATA", str(task_folders.build_tau(tmp_path / "data")))
+    folder = ROOT / "analyse_audio_duration"
+    before = sorted(folder.iterdir())
+    monkeypatch.chdir(folder)
+    code, out, err = script(folder / "TAU.py")
+    assert code == 0, err
+    assert "tau" in out
+    assert "-o FOLDER also writes" in err
+    assert sorted(folder.iterdir()) == before

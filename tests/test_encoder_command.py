@@ -147,7 +147,7 @@ def test_check_tells_verdicts_and_findings(command: Command, env: Path, tmp_path
     broken = tmp_path / "broken_encoder.py"
     for old, new, said in (
         ("output_dim, hop", "output_dims, hop", "output_dim"), (".log()", ".log() * float('nan')", "not finite"),
-        ("16000, 8, 10", "16000, 9, 10", "output_dim=9"),
+        ("16000, 8, 10", "16000, 9, 10", "output_dim=9"), ("16000, 8, 10", "16000, 8, 25", "hop off"),
     ):  # fmt: skip
         broken.write_text(ENCODER.replace(old, new))
         code, out, err = command("check", broken)

@@ -18,6 +18,8 @@ import torch
 from builders import lines_of, records_in, steady
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.clip_limits import too_short
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import Result, run, score
 from audiomarathon.errors import DataError, RecordError, SettingsError
@@ -417,3 +419,15 @@ def kill_often(work: Callable[[], object], kills: int, file: Path) -> int:
 def ended(child: int) -> bool:
     """Whether a child has ended; it is left to be waited for."""
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def test_clips_far_below_the_tasks_length_are_noted(data: Path, tmp_path: Path) -> None:
+    tau = get_task("tau")
+    loaded = tau.load(tau.find(data))
+    said = too_short(tau, loaded, loaded.samples)
+    assert "10 of 10 samples have clips far below the task's 90 s" in said
+    task_folders.build_tau(tmp_path / "TAU")
+    facts = {"count": 10, "min_seconds": 1, "max_seconds": 2}
+    (tmp_path / "audiomarathon.json").write_text(json.dumps({"tasks": {"tau": facts}}))
+    loaded = tau.load(tau.find(tmp_path))
+    assert too_short(tau, loaded, loaded.samples) == ""  # the data says that its clips are short

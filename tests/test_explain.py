@@ -149,7 +149,7 @@ class TestPicture:
             ([__file__], "--prompt"),
             ([__file__, "--prompt", "?"], "is not audio that can be decoded"),
             (["tau:x", "--methods", "frame"], "add a ratio, such as frame:0.5"),
-            (["tau:x", "--methods", "framed:0.5", "--data", "nowhere"], "nowhere is not a folder"),
+            (["tau:x", "--methods", "frame:0.5", "--data", "nowhere"], "nowhere is not a folder"),
             ([__file__, "--prompt", "?", "--methods", "framed:0.5"], "unknown method 'framed'"),
             (["a", "b", "--task", "tau"], "one sample; found 2 names"),
         ],

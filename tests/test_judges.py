@@ -23,15 +23,18 @@ import toy_judged
 from builders import added, lines_of
 from conftest import call
 from endpoint_server import KEY
+from jasco_folders import a_reply as a_jasco_reply
 from tiny_tokenizer import byte_tokenizer, spread
 from toy_judged import Asking, Grade, Grades, Scripted, perfect, replies_to
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from audiomarathon.benchmarks import registry
+from audiomarathon.benchmarks.questions.open_ended import OpenEnded
 from audiomarathon.cli.judge import judge as judge_command
 from audiomarathon.errors import ModelError, RecordError, SettingsError
 from audiomarathon.files import sealed, unsealed
 from audiomarathon.judges import registry as judges
+from audiomarathon.judges import toy as toy_judge
 from audiomarathon.judges.anchors import Certificate
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judgements import Judgement, Request, judgements_file, read_judgements, request_of
@@ -688,3 +691,27 @@ def test_a_model_without_a_chat_template_is_no_judge(tiny_judge: Path, tmp_path:
             (tmp_path / file.name).write_bytes(file.read_bytes())
     with pytest.raises(ModelError, match="no chat template"):
         list(LocalJudge("t", str(tmp_path)).ask([Request([{"role": "user", "content": "x"}], 5)]))
+
+
+class TestToy:
+    """`--with toy`: a judge without a model."""
+
+    @staticmethod
+    def read(protocol: Protocol, record: Record) -> Any:
+        request = request_of(protocol, record)
+        assert request
+        return protocol.read(toy_judge.answer(request.messages[-1]["content"]), record)
+
+    def test_jasco_gets_a_rating_and_an_orientation(self) -> None:
+        protocol = registry.get_task("jasco").scorer.protocols[0]
+        right = a_jasco_reply(1, 1, "They are planning to build a sandcastle.")
+        assert self.read(protocol, right) == {"rating": 2, "orientation": "both"}
+        assert self.read(protocol, a_jasco_reply(1, 1, "Nothing.")) == {"rating": 0, "orientation": "neither"}
+
+    def test_an_open_question_of_mmau_pro_gets_every_score(self) -> None:
+        reference = {"type": "open", "question": "?", "answer": "A bell"}
+        found = self.read(OpenEnded(), Record("o1", "o1", reply="A bell rings.", reference=reference))
+        assert found == dict.fromkeys(("correctness", "relevance", "completeness", "clarity", "overall"), 5)
+
+    def test_a_question_in_another_form_cannot_be_read(self) -> None:
+        assert self.read(Grade(), Record("s0", "s0", reply="a0", reference={"answer": "a0"})) is None

@@ -2,14 +2,19 @@
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.embedded import mini_benchmark as mini
 from audiomarathon.embedded import synthesis, world
+from audiomarathon.wing import all_wings, asked
+from audiomarathon.wings.encoders.xares.task import EncoderTask
+from audiomarathon.wings.encoders.xares.tasks import TASKS as ENCODER_TASKS
 
 METADATA = {
     "race": ("race_benchmark.json", {"audio_path", "question", "options", "answer", "article_id", "question_idx"}),
@@ -172,6 +177,7 @@ def test_the_cache_is_made_once_and_never_half(tmp_path: Path, monkeypatch: pyte
         return folder
 
     monkeypatch.setattr(mini, "generate", fake)
+    monkeypatch.setattr(mini, "asked", lambda _hook: [])
     with pytest.raises(KeyboardInterrupt):
         mini.mini_benchmark(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -186,9 +192,47 @@ def test_the_cache_is_made_once_and_never_half(tmp_path: Path, monkeypatch: pyte
 def test_the_cache_follows_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "here"))
     monkeypatch.setattr(mini, "generate", lambda folder: folder)
+    monkeypatch.setattr(mini, "asked", lambda _hook: [])
     assert mini.mini_benchmark().parent == tmp_path / "here"
 
 
 def test_an_unknown_task_is_named() -> None:
     with pytest.raises(ValueError, match=r"unknown task 'tua'.*librispeech"):
         mini.generate(Path("unused"), tasks=["tua"])
+
+
+WINGS = ("jasco", "lalm/clotho", "lalm/audiocaps", "lalm/mmau_pro", "lalm/mmau_mini", "lalm/mmar")
+
+
+@pytest.fixture(scope="module")
+def wings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data that the wings write."""
+    root = tmp_path_factory.mktemp("wings")
+    asked(lambda wing: wing.mini(root))
+    return root
+
+
+@pytest.mark.parametrize("name", WINGS)
+def test_a_task_of_a_wing_is_read_like_real_data(wings: Path, name: str) -> None:
+    task = get_task(name)
+    loaded = task.load(task.find(wings))
+    assert len(loaded.samples) >= 6
+    assert not loaded.bad_rows
+    assert not loaded.defects
+
+
+@pytest.mark.parametrize("task", [one for one in ENCODER_TASKS if not one.private], ids=lambda task: task.name)
+def test_an_encoder_task_has_every_class_and_no_bad_row(wings: Path, task: EncoderTask) -> None:
+    found = task.read(wings)
+    assert not found.bad_rows
+    counts = Counter(label for clip in found.clips for label in {*clip.labels})
+    clusters = {label: len({clip.cluster for clip in found.clips if label in clip.labels}) for label in counts}
+    assert all(number > 1 for number in clusters.values())
+
+
+def test_the_wings_write_the_same_bytes_again(wings: Path, tmp_path: Path) -> None:
+    (jasco,) = [wing for wing in all_wings() if wing.key == "jasco"]
+    jasco.mini(tmp_path)
+    files = {file.relative_to(tmp_path) for file in tmp_path.rglob("*") if file.is_file()}
+    assert files
+    assert all((tmp_path / file).read_bytes() == (wings / file).read_bytes() for file in files)

@@ -1,4 +1,4 @@
-"""Runs, comparisons and pages from Python, as notebooks use them; README's snippet; the notebook of the docs."""
+"""Runs, comparisons and pages from Python, as notebooks use them; the docs' snippet; the notebook of the docs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_titles_and_notes_are_text_never_markup() -> None:
 def test_charts_are_drawn_by_task(results: Path) -> None:
     charts = load_runs(results).charts
     assert list(charts) == ["tau", "mean"]
-    assert charts["mean"] is charts["tau"]  # as README's snippet asks for it, whose runs are of one task
+    assert charts["mean"] is charts["tau"]  # as the docs' snippet asks for it, whose runs are of one task
     assert charts["tau"]._repr_svg_().startswith("<svg")
 
 
@@ -145,10 +145,12 @@ def test_the_page_is_that_of_the_command(results: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("no_env")
-def test_the_readmes_snippet_runs(
+def test_the_snippet_of_the_docs_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (snippet,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(snippet, names)

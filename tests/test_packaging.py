@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import email
 import importlib.metadata
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -29,7 +29,7 @@ from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models, get_model
-from audiomarathon.settings import RunSettings, described, env_names
+from audiomarathon.settings import env_names
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "audiomarathon").rglob("*.py"))
@@ -284,36 +284,29 @@ def test_no_file_is_large() -> None:
     assert large == {}
 
 
-def readme_settings() -> dict[str, tuple[str, str, str]]:
-    """The rows of the README's table of settings: env var to flag, default and what it is."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = page.partition("\n## Settings")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (?:`(--[a-z-]+)`|–) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)
-    return {name: (flag, default.strip("`"), what.replace("`", "")) for name, flag, default, what in rows}
+def test_the_reference_is_what_the_code_says() -> None:
+    """The generated parts of docs/reference.md are up to date: `python scripts/make_reference.py` makes them."""
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    make = runpy.run_path(str(ROOT / "scripts" / "make_reference.py"))
+    assert re.findall(r"<!-- made: (\w+) -->", page) == list(make["PARTS"])
+    assert make["filled"](page) == page
+    for name in env_names():
+        assert f"| `{name}` | `--" in page
+    for heading in ("Glossary", "Where results go", "Commands"):
+        assert f"\n## {heading}\n" in page
 
 
-def test_the_readme_lists_every_setting_with_its_flag_and_default() -> None:
-    table = readme_settings()
-    assert set(env_names()) <= set(table)
-    assert set(table) - set(env_names()) == {"CUDA_VISIBLE_DEVICES", "HF_TOKEN", "AUDIOMARATHON_CACHE"}
-    for field in (one for one in dataclasses.fields(RunSettings) if "env" in one.metadata):
-        flag, default, what = table[field.metadata["env"]]
-        assert what == described(field), field.name
-        assert flag == f"--{field.name.replace('_', '-')}"
-        told = {True: "1", False: "0", "": "–", (): "–", None: "–"}.get(field.default, str(field.default))
-        assert default == (f"{field.default:g}" if isinstance(field.default, float) else told), field.name
-
-
-def readme_rows(heading: str) -> dict[str, str]:
+def rows_of(heading: str) -> dict[str, str]:
     """The rows of the tables under a heading: each name in the first column to the whole row."""
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition(f"\n## {heading}")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## {heading}")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     return {name: row for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
 
 
-def test_the_readme_tells_what_is_built() -> None:
-    models = set(readme_rows("Models"))
-    assert {name for name, row in readme_rows("Methods").items() if "| built" in row} == {
+def test_the_catalogue_tells_what_is_built() -> None:
+    models = set(rows_of("Models"))
+    assert {name for name, row in rows_of("Methods").items() if "| built" in row} == {
         method.key for method in all_methods()
     }
     names = {name for model in all_models() for name in (model.key, *model.aliases)}
@@ -321,13 +314,26 @@ def test_the_readme_tells_what_is_built() -> None:
     assert {model.family for model in all_models()} == {get_model(name).family for name in models & names}
 
 
-def test_the_readme_gives_the_papers_numbers_of_samples() -> None:
-    rows = readme_rows("Tasks")
+def test_the_catalogue_gives_the_papers_numbers_of_samples() -> None:
+    rows = rows_of("Tasks")
     assert set(rows) == {task.key for task in AUDIOMARATHON.tasks}
     for task in AUDIOMARATHON.tasks:
         facts = AUDIOMARATHON.facts[task.key]
         assert f"| {facts.acronym} |" in rows[task.key]
         assert f"| {facts.group} | {facts.count:,} |" in rows[task.key]
+
+
+def test_the_readme_is_one_page_that_names_every_task_model_family_and_method() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) <= 140
+    named = {
+        name for cell in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`([^`]+)`", cell)
+    }
+    assert {task.key for task in AUDIOMARATHON.tasks} <= named
+    assert {method.key for method in all_methods()} <= named
+    names = {name for model in all_models() for name in (model.key, *model.aliases)}
+    families = {get_model(name).family.partition(":")[0] for name in named & names}
+    assert families == {model.family.partition(":")[0] for model in all_models()}
 
 
 def test_the_readme_says_how_to_test() -> None:

@@ -136,7 +136,7 @@ _TIMING, _TASKS, _ATTENTION = "Timing and replies", "Single tasks", "Attention"
 class RunSettings:
     """Every setting of a run. Command-line options, help and errors are made from the metadata of these fields.
 
-    The README documents the attributes under "Settings"; `RunSettings.read` fills them.
+    docs/reference.md documents the attributes; `RunSettings.read` fills them.
     """
 
     method: str = _setting(

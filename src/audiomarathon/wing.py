@@ -95,6 +95,12 @@ class Wing:
         """Return tables about those of the runs that are the wing's, such as ours beside the published scores."""
         return ()
 
+    def mini(self, root: Path) -> None:
+        """Write the wing's part of the mini benchmark into a data root: a few short synthetic clips of each task.
+
+        Its code is in `mini.py` beside `wing.py`: when that file changes, the mini benchmark is written again.
+        """
+
     def pictures(self, runs: Sequence[Run], folder: Path) -> None:
         """Draw what the wing can draw of runs into a folder."""
 

@@ -1,4 +1,4 @@
-"""Find clips that are too long for a model, from their headers, before anything runs."""
+"""Find clips that are too long for a model, or too short for a task, from their headers, before anything runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from audiomarathon.audio.decode import probe
-from audiomarathon.benchmarks.task import Sample, Task
+from audiomarathon.benchmarks.manifest import read_manifest
+from audiomarathon.benchmarks.task import Loaded, Sample, Task
 from audiomarathon.errors import AudioError
 from audiomarathon.models.registry import ModelSpec
 
@@ -18,11 +19,7 @@ def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
     """
     if not spec.most_seconds:
         return ""
-    longest: dict[str, float] = {}
-    for sample in samples:
-        for clip in sample.clips:
-            with suppress(AudioError):  # the run will record the error
-                longest[sample.id] = max(longest.get(sample.id, 0.0), probe(clip).seconds)
+    longest = _longest(samples)
     over = {id_: seconds for id_, seconds in longest.items() if seconds > spec.most_seconds}
     if not over:
         return ""
@@ -31,3 +28,32 @@ def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
         f"{task.key}: {len(over)} of {len(samples)} samples have clips over {spec.most_seconds:g} s, the limit of "
         f"{spec.key}; they will become errors (the longest: {over[worst]:.1f} s, sample {worst})"
     )
+
+
+def too_short(task: Task, data: Loaded, samples: Sequence[Sample]) -> str:
+    """Return a note that counts the samples whose clips are far below the task's length, and names the shortest.
+
+    Far below is under half of the shortest clip that the data's manifest or the paper states. Return "" if there are
+    none.
+    """
+    expected = read_manifest(data.folder).expected(task)
+    if not expected or not expected.seconds[0]:
+        return ""
+    below = {id_: seconds for id_, seconds in _longest(samples).items() if seconds < expected.seconds[0] / 2}
+    if not below:
+        return ""
+    worst = min(below, key=below.__getitem__)
+    return (
+        f"{task.key}: {len(below)} of {len(samples)} samples have clips far below the task's {expected.seconds[0]:g} s "
+        f"or more (the shortest: {below[worst]:.1f} s, sample {worst}); their scores say little about long audio"
+    )
+
+
+def _longest(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return the seconds of each sample's longest clip; a clip that cannot be read is left out."""
+    longest: dict[str, float] = {}
+    for sample in samples:
+        for clip in sample.clips:
+            with suppress(AudioError):  # the run will record the error
+                longest[sample.id] = max(longest.get(sample.id, 0.0), probe(clip).seconds)
+    return longest

@@ -173,8 +173,17 @@ def main() -> None:
 
 
 def durations_script(*tasks: str) -> None:
-    """Measure clips' durations, for the scripts in `analyse_audio_duration/`; default output folder: `durations/`."""
-    app(["data", "durations", *tasks, "-o", "durations", *sys.argv[1:]], prog_name=Path(sys.argv[0]).name)
+    """Measure clips' durations, for the scripts in `analyse_audio_duration/`.
+
+    The default output folder is `durations/`. In the scripts' own repository nothing is written unless `-o` names a
+    folder.
+    """
+    script, given = Path(sys.argv[0]), sys.argv[1:]
+    told = any(word.startswith(("-o", "--output")) or word in ("-h", "--help") for word in given)
+    inside = Path.cwd().resolve().is_relative_to(script.resolve().parent.parent)
+    if inside and not told:
+        say("nothing is written into the repository; -o FOLDER also writes JSON, CSV and pictures")
+    app(["data", "durations", *tasks, *([] if inside or told else ["-o", "durations"]), *given], prog_name=script.name)
 
 
 @reporting_errors

@@ -9,10 +9,12 @@ import functools
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from audiomarathon.cli.command import run_script, with_options
 from audiomarathon.cli.options import PlanRuns, argument, option
+from audiomarathon.cli.output import say
 from audiomarathon.cli.sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
 from audiomarathon.engine.ray_options import read_executor
 from audiomarathon.errors import SettingsError
@@ -36,7 +38,7 @@ examples:
 Tasks are DESED GTZAN HAD LibriSpeech RACE SLUE TAU VESUS Vox Vox_age, in upper or lower case; default all ten. JASCO,
 Clotho, AudioCaps and MMAU_Pro run if you name them. All settings of a task run side by side on each sample. The same
 command resumes an interrupted batch. A task that fails does not stop the others. Set all other settings by env vars
-(README, "Settings"): AUDIOMARATHON_DATA, MODEL_PATH, ...
+(docs/reference.md): AUDIOMARATHON_DATA, MODEL_PATH, ...
 
 It writes <output>/logs/<task>.log, <output>/summary.txt, .csv and .json, and records under <output>/<task>/.
 Exit code: 0 success, 1 a task or a sample failed, 2 wrong command.
@@ -82,6 +84,9 @@ def _batch(
     plan: PlanRuns = False,
 ) -> int:
     gpus = _gpus(gpu_id)
+    if gpus and not plan and not _has_gpu():
+        say(f"--gpu-id={gpu_id}: this machine has no GPU, so the sweep runs on the CPU")
+        gpus = []
     if gpus:  # set before CUDA is first used
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
@@ -105,6 +110,11 @@ def _gpus(given: str | None) -> list[str]:
     if not all(name.isdecimal() for name in named) or len(set(named)) < len(named):
         raise SettingsError(f"--gpu-id={given}: not allowed; allowed: a GPU's number, from 0, or several: 0,1,2,3")
     return named
+
+
+def _has_gpu() -> bool:
+    """Tell whether the system lists a GPU (NVIDIA, AMD, or one lent to WSL); a wrong number is another error."""
+    return any(map(Path.exists, map(Path, ("/dev/kfd", "/dev/dxg")))) or any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _check_seen(gpus: list[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from audiomarathon.cli.command import with_settings
-from audiomarathon.cli.options import Model, listed, option, output_option
+from audiomarathon.cli.options import Model, listed, option, output_file
 from audiomarathon.cli.output import say
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import check_writable, write_json
@@ -27,7 +27,9 @@ def certify(
     methods: Annotated[
         str, option("Also check your own methods: FILE.py:CLASS, joined by commas.", "--methods", "--method")
     ] = "",
-    output: Annotated[Path | None, output_option("Also write the certificate to this JSON file.")] = None,
+    output: Annotated[
+        Path | None, output_file("Also write the certificate to this JSON file.", "certificate.json")
+    ] = None,
 ) -> int:
     """Check on your machine and weights that every method does what it claims. Later runs record the result.
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from audiomarathon.cli.options import Margin, Runs, Seed, margins_of, option, output_option
+from audiomarathon.cli.options import Margin, Runs, Seed, margins_of, option, output_file
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_json, write_text
 from audiomarathon.terminal import console
@@ -38,7 +38,7 @@ def compare(
     kept: Annotated[
         bool, option("Show the share of base's right replies that each setting keeps, where the control has none.")
     ] = False,
-    output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv, .md or .tex file.")] = None,
+    output: Annotated[Path | None, output_file("Also write the rows to this .json, .csv, .md or .tex file.")] = None,
     seed: Seed = 42,
 ) -> None:
     """Compare settings, or models, on the samples that both answered.

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from audiomarathon.cli.command import Command, with_options
-from audiomarathon.cli.options import option
+from audiomarathon.cli.options import checked_file, option
 from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import read_plain, write_text
@@ -36,6 +36,7 @@ def with_config(command: Command) -> Command:
         read = ctx.meta.get(__name__, {})
         if save_config is None:
             return command(**given, **read)
+        save_config = checked_file("--save-config", save_config, "audiomarathon.yaml", "*")
         flags = {name: value for name, value in given.items() if name in _SETTINGS}
         return _save(save_config, ctx, given, RunSettings.read(**read, **flags))
 

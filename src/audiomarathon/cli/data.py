@@ -10,6 +10,7 @@ import typer
 
 from audiomarathon.cli.command import group
 from audiomarathon.cli.options import (
+    PICTURES,
     Data,
     Runs,
     argument,
@@ -17,7 +18,8 @@ from audiomarathon.cli.options import (
     listed,
     load_task,
     option,
-    output_option,
+    output_file,
+    output_folder,
     places,
     tasks_named,
 )
@@ -152,7 +154,7 @@ def durations(
     tasks: Tasks = None,
     data: Data = None,
     jobs: Jobs = 0,
-    output: Annotated[Path | None, output_option("Folder for JSON, CSV, and a PNG for each task and for all.")] = None,
+    output: Annotated[Path | None, output_folder("Folder for JSON, CSV, and a PNG for each task and for all.")] = None,
 ) -> int:
     """Show how long the clips are, and how many audio tokens they take in each model.
 
@@ -179,7 +181,7 @@ def durations(
 
 def controls(
     tasks: Annotated[list[str], argument("Tasks, or 'all'.", complete=complete_tasks)],
-    output: Annotated[Path, output_option("Output folder; each variant in it is a data root.")],
+    output: Annotated[Path, output_folder("Output folder; each variant in it is a data root.")],
     data: Data = None,
     durations: Annotated[str, option("Clip lengths in seconds, such as 30,60,90,180,300.")] = "",
     control: Annotated[
@@ -229,7 +231,9 @@ def controls(
             say(f"wrote {root}; run it with: --data {root} --results results/{root.name}")
 
 
-def plot_controls(runs: Runs, output: Annotated[Path, output_option("Picture.")] = Path("controls.png")) -> None:
+def plot_controls(
+    runs: Runs, output: Annotated[Path, output_file("Picture.", "controls.png", *PICTURES)] = Path("controls.png")
+) -> None:
     """Plot score against duration, one line per control, from finished runs on a task and its variants."""
     from audiomarathon.report.controls import control_runs, plot
     from audiomarathon.report.render import show
@@ -244,7 +248,9 @@ def review(
     data: Data = None,
     share: Annotated[float, option("Share of the task's samples to review.", min=0, max=1)] = 0.1,
     seed: Annotated[int, option("Seed that chooses the samples.", min=0)] = SEED,
-    output: Annotated[Path | None, output_option("JSONL file of verdicts (default: review-TASK.jsonl).")] = None,
+    output: Annotated[
+        Path | None, output_file("JSONL file of verdicts (default: review-TASK.jsonl).", ".jsonl")
+    ] = None,
     play: Annotated[bool, option("Play clips with ffplay, aplay, paplay or afplay.")] = True,
 ) -> None:
     """Show and play a task's samples one by one, and ask whether each is right. The same command resumes a review."""
@@ -257,7 +263,7 @@ def review(
 
 
 def card(
-    output: Annotated[Path, output_option("Folder for card.md, card.html and audio/.")],
+    output: Annotated[Path, output_folder("Folder for card.md, card.html and audio/.")],
     tasks: Tasks = None,
     data: Data = None,
     jobs: Jobs = 0,

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from audiomarathon.cli.command import with_settings
-from audiomarathon.cli.options import Model, argument, complete_methods, complete_tasks, listed, option, output_option
+from audiomarathon.cli.options import (
+    PICTURES,
+    Model,
+    argument,
+    complete_methods,
+    complete_tasks,
+    listed,
+    option,
+    output_file,
+)
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.models.registry import get_model
@@ -62,7 +71,7 @@ def explain(
     model: Model = "embedded",
     task: Annotated[str | None, option("The sample's task.", complete=complete_tasks)] = None,
     prompt: Annotated[str | None, option("Question about your own files.")] = None,
-    output: Annotated[Path, output_option("Picture to write.")] = Path("explain.png"),
+    output: Annotated[Path, output_file("Picture to write.", "explain.png", *PICTURES)] = Path("explain.png"),
 ) -> None:
     """Draw which moments of a sample's audio each method keeps, with the model's reply.
 
@@ -75,6 +84,16 @@ def explain(
     from audiomarathon.audio import decode as audio
     from audiomarathon.compression.composed import Composed
     from audiomarathon.compression.registry import as_method
+    from audiomarathon.engine.setup import check_layers
+
+    names = ["base", *(name for name in listed(methods) if name != "base")]
+    if no_ratio := [name for name in names[1:] if ":" not in name]:
+        raise SettingsError(f"--methods {no_ratio[0]}: add a ratio, such as {no_ratio[0]}:0.5")
+    chosen = [as_method(name, settings) for name in names]
+    check_layers(settings.model_path or get_model(model).checkpoint, chosen)
+    question = _question(sample, task, prompt, model, settings)
+    for path in question.clips:
+        audio.probe(path)
     from audiomarathon.engine.answer import generations
     from audiomarathon.engine.batches import sample_seed
     from audiomarathon.engine.engine import open_local
@@ -82,13 +101,6 @@ def explain(
     from audiomarathon.models.prompt import Prompt, by_clip
     from audiomarathon.report.explain import Clip, Strip, draw, shares_kept
 
-    names = ["base", *(name for name in listed(methods) if name != "base")]
-    if no_ratio := [name for name in names[1:] if ":" not in name]:
-        raise SettingsError(f"--methods {no_ratio[0]}: add a ratio, such as {no_ratio[0]}:0.5")
-    question = _question(sample, task, prompt, model, settings)
-    chosen = [as_method(name, settings) for name in names]
-    for path in question.clips:
-        audio.probe(path)
     setup = find_setup(model, settings, chosen)
     language = settings.language or (question.task.language if question.task else "en")
     if question.task is not None:

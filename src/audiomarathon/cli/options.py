@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from audiomarathon.cli.output import reporting_errors
 from audiomarathon.errors import SettingsError
+from audiomarathon.files import named_folder
 from audiomarathon.models.registry import BUILT_IN as MODELS
 
 if TYPE_CHECKING:
@@ -34,6 +36,65 @@ def argument(text: str, complete: Completion | None = None) -> Any:
 def output_option(text: str) -> Any:
     """Return the option `--output`, `-o` with a help text, for `Annotated`."""
     return option(text, "--output", "-o")
+
+
+PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp")
+
+
+def output_file(text: str, *endings: str) -> Any:
+    """Return the option `-o` for a file, checked before anything slow starts; see :func:`checked_file`."""
+    return option(text, "--output", "-o", callback=_early(lambda path: checked_file("-o", path, *endings)))
+
+
+def output_folder(text: str, *flags: str) -> Any:
+    """Return the option `-o` (or `flags`) for a folder, checked before anything slow starts."""
+    return option(text, *(flags or ("--output", "-o")), callback=_early(check_folder))
+
+
+def checked_file(flag: str, path: Path, *endings: str) -> Path:
+    """Return the file that a user names for output.
+
+    Parameters
+    ----------
+    endings
+        Allowed endings; "*" allows all. The first may be a whole name, such as `report.html`, which the file gets if
+        `path` is a folder.
+
+    Raises
+    ------
+    SettingsError
+        The name has another ending than `endings`, the file is a folder, or it would lie in a file.
+    """
+    path = named_folder(path)
+    if path.is_dir() and endings and Path(endings[0]).suffix:
+        path /= endings[0]
+    endings = tuple(Path(ending).suffix or ending for ending in endings)
+    allowed = f"a name that ends in {', '.join(dict.fromkeys(endings))}" if endings else "the name of a file"
+    if path.is_dir():
+        raise SettingsError(f"{flag} {path}: is a folder; allowed: {allowed}")
+    if endings and "*" not in endings and path.suffix.lower() not in endings:
+        raise SettingsError(f"{flag} {path}: not allowed; allowed: {allowed}")
+    check_folder(path.parent)
+    return path
+
+
+def check_folder(path: Path) -> Path:
+    """Return the folder that a user names for output; refuse a file, and a path through a file."""
+    path = named_folder(path)
+    if blocked := next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None):
+        raise SettingsError(f"{blocked}: cannot be written: not a folder")
+    return path
+
+
+def _early(check: Callable[[Path], Path]) -> Callable[[Path | None], Path | None]:
+    """Return typer's callback of an option that checks its value; None stays None."""
+
+    def callback(value: Path | None) -> Path | None:
+        checked: list[Path] = []
+        reporting_errors(lambda: checked.extend([] if value is None else [check(value)]))()
+        return checked[0] if checked else None
+
+    return callback
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from audiomarathon.cli.options import Runs, option, output_option
+from audiomarathon.cli.options import Runs, option, output_folder
 from audiomarathon.cli.output import say
 
 
 def plot(
     runs: Runs,
-    output: Annotated[Path, output_option("Output folder.")] = Path("plots"),
+    output: Annotated[Path, output_folder("Output folder.")] = Path("plots"),
     kind: Annotated[str, option("File format: png, pdf or svg.", "--format")] = "png",
 ) -> None:
     """Plot score, LLM prefill and KV cache against the ratio, one line per method: a picture per task, and the mean.

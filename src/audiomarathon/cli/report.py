@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from audiomarathon.cli.options import Margin, Runs, margins_of, option, output_option
+from audiomarathon.cli.options import Margin, Runs, margins_of, option, output_file, output_folder
 from audiomarathon.cli.output import say
-from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_text
 
 
 def report(
     runs: Runs,
-    output: Annotated[Path, output_option("HTML file to write.")] = Path("report.html"),
+    output: Annotated[Path, output_file("HTML file to write.", "report.html", ".htm")] = Path("report.html"),
     title: Annotated[str, option("Heading of the page.")] = "AudioMarathon report",
     samples: Annotated[int, option("Number of samples to show; samples on which settings disagree come first.")] = 500,
     audio: Annotated[
@@ -23,7 +22,8 @@ def report(
     data: Annotated[Path | None, option("Data root (default: the one the runs used).")] = None,
     margin: Margin = None,
     figures: Annotated[
-        Path | None, option("Also write PDF figures with their CSV, tables (.md, .tex) and records to this folder.")
+        Path | None,
+        output_folder("Also write PDF figures with their CSV, tables (.md, .tex) and records here.", "--figures"),
     ] = None,
 ) -> None:
     """Write one self-contained HTML page: scores, curves with the Pareto front, costs, and a sample browser.
@@ -43,8 +43,6 @@ def report(
     from audiomarathon.results.compare import check_margins
     from audiomarathon.results.systems import read_systems
 
-    if output.suffix.lower() not in (".html", ".htm"):
-        raise SettingsError(f"-o {output}: not allowed; allowed: a name that ends in .html (figures as PDF: --figures)")
     options = PageOptions(title, samples, audio, spectrograms, data)
     margins, systems = margins_of(margin), read_systems(runs)
     check_margins(margins, systems)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_origin, get_type
 import typer
 
 from audiomarathon.cli.command import run_script, with_options
-from audiomarathon.cli.options import argument, option, output_option
+from audiomarathon.cli.options import argument, option, output_folder
 from audiomarathon.errors import DataError
 from audiomarathon.segment.registry import corpus_class
 from audiomarathon.settings import SEED
@@ -21,7 +21,7 @@ from audiomarathon.settings import SEED
 if TYPE_CHECKING:
     pass
 
-_OUTPUT = output_option("Output folder, created if missing.")
+_OUTPUT = output_folder("Output folder, created if missing.")
 _LOW = option("Shortest clip in seconds.", "--min")
 _HIGH = option("Longest clip in seconds.", "--max")
 _GAP = "the corpus's default; 0 with --crossfade"

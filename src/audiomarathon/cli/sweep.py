@@ -111,9 +111,6 @@ def run_sweep(
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.sweep import grid, parse_ratios
     from audiomarathon.engine.sweep import sweep as sweep_tasks
-    from audiomarathon.engine.sweep_plan import plan_sweep
-    from audiomarathon.report.sweep_report import print_outcome, write_outcome
-    from audiomarathon.results.sweep_summary import read_outcome
 
     chosen = tasks_named(tasks)
     model, settings = toy_or_real(model, chosen, settings, say)
@@ -123,10 +120,15 @@ def run_sweep(
     if os.environ.get("PRUNE_RATIO"):
         say("warning: sweep ignores PRUNE_RATIO; use --ratios")
     if plan:
+        from audiomarathon.engine.sweep_plan import plan_sweep
+
         lines, complete = plan_sweep(chosen, spec, settings, settings_to_run, tflops=tflops, margins=margins, say=say)
         for line in lines:
             typer.echo(line)
         return 0 if complete else 1
+    from audiomarathon.report.sweep_report import print_outcome, write_outcome
+    from audiomarathon.results.sweep_summary import read_outcome
+
     trackers = open_trackers(track)
     outcome = read_outcome(settings.results, seed=settings.seed, tasks=[task.key for task in chosen])
 

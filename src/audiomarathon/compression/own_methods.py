@@ -1,6 +1,7 @@
 """Load a user's method from a file or a module: `my_pruner.py:Novelty`, `my_pkg.mod:Novelty`.
 
-The class name becomes the method's key. Labels of folders and table rows begin with it: `Novelty-0.5-layer2`.
+Its key is the `key` that the class states, so that it has one label whether it is installed or named by its file; else
+the class's name. Labels of folders and table rows begin with it: `Novelty-0.5-layer2`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def method_at(reference: str, ratio: float | None, known: tuple[Method, ...]) ->
     """
     where = f"method {reference}"
     name, value = object_at(reference, "method", _is_method, ALLOWED)
-    if name.lower() in {word.lower() for other in known for word in (other.key, *other.aliases)}:
+    if _is_method(value):
+        name = vars(value).get("key", name)
+    others = [other for other in known if not _same(other, value)]
+    if name.lower() in {word.lower() for other in others for word in (other.key, *other.aliases)}:
         raise SettingsError(f"{where}: the name {name} is taken by another method; rename the class")
     if not (_is_method(value) or isinstance(value, Method)):
         return _press(where, name, value, ratio)
@@ -55,6 +59,17 @@ def method_at(reference: str, ratio: float | None, known: tuple[Method, ...]) ->
 
 def _is_method(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Method)
+
+
+def _same(other: Method, value: object) -> bool:
+    """Tell whether a plug-in's method is the one that the user names by its file: the same class of the same text."""
+    mine, theirs = value if isinstance(value, type) else type(value), type(other)
+    if theirs.__module__.startswith("audiomarathon."):
+        return False
+    try:
+        return mine.__qualname__ == theirs.__qualname__ and inspect.getsource(mine) == inspect.getsource(theirs)
+    except (OSError, TypeError):
+        return False
 
 
 def _named(method: M, key: str) -> M:

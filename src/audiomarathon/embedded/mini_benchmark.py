@@ -1,4 +1,7 @@
-"""Write the mini benchmark: ten small tasks of synthetic audio, in the files and folders of the public tasks."""
+"""Write the mini benchmark: small tasks of synthetic audio, in the files and folders of the public tasks.
+
+The ten home tasks are written here; the tasks of each wing by its hook :meth:`Wing.mini`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +26,7 @@ from audiomarathon.embedded import signals, synthesis, world
 from audiomarathon.embedded.world import FACTS, QUESTIONS, TASKS, Label
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
+from audiomarathon.wing import all_wings, asked
 
 #: Clips of each task; `race` asks three questions about each of its clips.
 CLIPS = {
@@ -123,6 +129,7 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
     partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.partial-", dir=cache))
     try:
         generate(partial)
+        asked(lambda wing: wing.mini(partial))
         partial.chmod(0o755)
         try:
             partial.rename(target)
@@ -136,8 +143,14 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
 
 def fingerprint() -> str:
     """Return a short hash of the code that decides the mini benchmark's bytes."""
-    sources = (Path(module).read_bytes() for module in (world.__file__, signals.__file__, synthesis.__file__, __file__))
-    return hashlib.sha256(b"\0".join(sources)).hexdigest()[:12]
+    of_wings = [Path(str(sys.modules[type(wing).__module__].__file__)).with_name("mini.py") for wing in all_wings()]
+    files = [
+        *map(Path, (world.__file__, signals.__file__, synthesis.__file__, __file__)),
+        *filter(Path.is_file, of_wings),
+    ]
+    # Parquet tables are written only where pyarrow is installed.
+    content = [*(file.read_bytes() for file in files), str(bool(find_spec("pyarrow"))).encode()]
+    return hashlib.sha256(b"\0".join(content)).hexdigest()[:12]
 
 
 def word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from audiomarathon.benchmarks import Task, get_task
-from audiomarathon.benchmarks.locate import path_variable
+from audiomarathon.benchmarks.locate import how_to_get, path_variable
 from audiomarathon.embedded.world import TASKS
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import MissingDataError, SettingsError
 from audiomarathon.files import named_folder
 from audiomarathon.models.registry import EMBEDDED, get_model
 from audiomarathon.settings import RunSettings, cache_folder
@@ -40,6 +40,22 @@ def data_root(named: str) -> Path | None:
         return mini_benchmark()
 
 
+def embedded_instead(model: str, settings: RunSettings, say: Callable[[str], None]) -> tuple[str, RunSettings]:
+    """Return the embedded model if `MODEL_PATH` asks for its checkpoint, and say so; else the model unchanged.
+
+    So every script and command of any model can be tried without a download. A model that can only transcribe, and one
+    behind an endpoint, is never replaced.
+    """
+    spec = get_model(model)
+    if settings.model_path != EMBEDDED or spec.remote:
+        return model, settings
+    if spec.key != EMBEDDED:
+        if spec.load_family().transcribes_only:
+            return model, settings
+        say(f"MODEL_PATH={EMBEDDED}: the {EMBEDDED} toy model runs instead of {spec.key}; its scores say nothing")
+    return EMBEDDED, replace(settings, model_path="")
+
+
 def toy_or_real(
     model: str | None, tasks: Sequence[str | Task], settings: RunSettings, say: Callable[[str], None]
 ) -> tuple[str, RunSettings]:
@@ -56,12 +72,14 @@ def toy_or_real(
     own = dict(settings.data_paths)
     named = [path_variable(task) for task in chosen if own.get(path_variable(task))]
     real = [place for place in (settings.data, *named) if place not in ("", MINI)]
+    if settings.data and settings.data != MINI and not (folder := named_folder(settings.data)).is_dir():
+        raise MissingDataError(f"the data root {folder.absolute()} is not a folder. {how_to_get(chosen[0])}")
     if model is None and not settings.model_path and real:
         raise SettingsError(
             f"no model is named for the data in {', '.join(real)}: name one with --model (audiomarathon list models); "
             f"--model {EMBEDDED} is a toy that knows synthetic audio only"
         )
-    model = model or EMBEDDED
+    model, settings = embedded_instead(model or EMBEDDED, settings, say)
     toy = get_model(model).checkpoint == EMBEDDED and not settings.model_path
     # If the mini benchmark lacks a task, a later check reports that no data root is set.
     if toy and not settings.data and set() < {one.key for one in chosen if path_variable(one) not in named} <= {*TASKS}:

@@ -6,7 +6,8 @@ Two runs share a folder only if every field of their identities is equal: a :cla
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks import Loaded, Task
@@ -16,7 +17,9 @@ from audiomarathon.compression.method import Method
 from audiomarathon.engine.setup import Setup, language_of
 from audiomarathon.engine.source import source_hash
 from audiomarathon.engine.transcripts import texts_of
-from audiomarathon.runs.folder import CODE, RunFolder
+from audiomarathon.models.checkpoint import Checkpoint
+from audiomarathon.models.registry import ModelSpec
+from audiomarathon.runs.folder import CODE, RunFolder, read_run
 from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.settings import COLD, GRAPH, RunSettings
 
@@ -33,6 +36,27 @@ def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, Ru
         )
         for method in setup.methods
     ]
+
+
+def check_edited(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, methods: Sequence[Method]) -> None:
+    """Refuse folders with records of another version of a method's code, before PyTorch is imported.
+
+    Raises
+    ------
+    RecordError
+        A folder holds such records; the message names it. Everything else is compared once the model is known.
+    """
+    source = settings.model_path or spec.checkpoint
+    folder = Path(source).expanduser()
+    name = folder.resolve().name if folder.is_dir() else source.partition("@")[0]
+    place = Checkpoint(name, folder, spec.variant).folder_name
+    for method in methods:
+        now = _code("method", method.parts())
+        for task in tasks:
+            path = settings.results / task.key / place / method.label
+            if now and (path / "run.json").is_file():
+                held = read_run(path).get("identity") or {}
+                RunFolder(path, {**held, **now} if {*now} & {*held} else held).peek()
 
 
 def _method(setup: Setup, method: Method) -> dict[str, Any]:

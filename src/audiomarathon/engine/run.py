@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, selected, task_folder
-from audiomarathon.benchmarks.clip_limits import too_long
+from audiomarathon.benchmarks.clip_limits import too_long, too_short
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
-from audiomarathon.engine.identity import run_folders
+from audiomarathon.engine.identity import check_edited, run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
 from audiomarathon.engine.setup import Setup, check_able, find_setup, language_of
@@ -103,9 +103,11 @@ def run(
             f"two methods have the same label, leave one out: {', '.join(method.label for method in methods)}"
         )
     check_batch_size(settings, methods)
+    check_edited(chosen, spec, settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     for task, data in loaded:
-        if line := too_long(spec, task, selected(data, settings)):
+        samples = selected(data, settings)
+        for line in filter(None, (too_long(spec, task, samples), too_short(task, data, samples))):
             say(line)
 
     def anything_left(setup: Setup) -> bool:

@@ -6,12 +6,13 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.transcripts import Transcriber
 from audiomarathon.errors import ModelError, SettingsError
-from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
+from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint, stated_layers
 from audiomarathon.models.registry import ModelSpec, get_local_model
 from audiomarathon.settings import AUTO, EAGER, GRAPH, RunSettings
 
@@ -113,6 +114,7 @@ def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> 
         The model or device is not available here, or the config rules a method out.
     """
     spec = get_local_model(model)
+    check_layers(settings.model_path or spec.checkpoint, methods)
     if not spec.load_family().hears and not all(isinstance(method, Transcriber) for method in methods):
         raise SettingsError(f"{spec.key}: hears nothing; run it on transcripts with: audiomarathon cascade --with LLM")
     hardware = find_hardware(settings)
@@ -120,6 +122,15 @@ def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> 
     checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
     _check_config(spec.load_family(), checkpoint.path, methods)
     return Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, tuple(methods), spec)
+
+
+def check_layers(source: str, methods: Sequence[Method]) -> None:
+    """Refuse a layer beyond those that the config.json of a checkpoint states, before PyTorch is imported."""
+    if (count := stated_layers(source)) is None:
+        return
+    for method in (getattr(method, "first", method) for method in methods):
+        if getattr(method, "at", "") == "layer" and getattr(method, "layer", 0) >= count:
+            method.check_config(SimpleNamespace(num_hidden_layers=count))
 
 
 def _check_attention(settings: RunSettings, hardware: Hardware) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from audiomarathon.benchmarks import Task
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method, split_ratio
+from audiomarathon.engine.identity import check_edited
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
 from audiomarathon.engine.sessions import now
@@ -24,6 +25,7 @@ from audiomarathon.engine.source import source_hash
 from audiomarathon.engine.stopping import stop_margin
 from audiomarathon.errors import ANY_ERROR, AudioMarathonError, RecordError, SettingsError
 from audiomarathon.files import writing
+from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import what_failed
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
@@ -164,6 +166,7 @@ def sweep(
     for task in tasks:
         _note(logs, task, f"=== {now()} {task.key}")
         with _log(logs, task, say, swept) as tell:
+            check_edited([task], get_model(model), settings, methods)
             ready.append((task, load_task(task, settings, tell)))
 
     def anything_left(setup: Setup) -> bool:

@@ -13,6 +13,7 @@ from audiomarathon.judges.judge import Judge
 from audiomarathon.judges.judgements import NAME
 from audiomarathon.judges.local import LocalJudge
 from audiomarathon.judges.replay import ReplayJudge
+from audiomarathon.judges.toy import ToyJudge
 from audiomarathon.plugins import look_up, plugins
 
 GROUP = "audiomarathon.judges"  # entry point group
@@ -25,6 +26,7 @@ KNOWN = {
 }
 #: Other values for `--with`, each with a description.
 FORMS = {
+    "toy": "counts the reference's words in the reply: no model, only to try commands",
     "a folder or hub id": "a chat model that transformers loads",
     "endpoint:MODEL": "a model behind OPENAI_BASE_URL",
     "replay:FILE": "stored judgements, judgements-NAME.jsonl",
@@ -71,6 +73,8 @@ def _open(text: str, batch_size: int, download: bool) -> Judge:
         if not where:
             raise SettingsError(f"--with {text}: name the model as on the server: {kind}:MODEL")
         return EndpointJudge(_name(where), Endpoint.from_env(KNOWN.get(where, where)), at_once=batch_size)
+    if text.lower() == ToyJudge.key:
+        return ToyJudge()
     source = where if kind == "local" else text
     others = plugged_in()
     is_plugin = any(text.lower() in (judge.key.lower(), *map(str.lower, judge.aliases)) for judge in others)

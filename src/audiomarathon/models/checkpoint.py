@@ -192,6 +192,28 @@ def find_checkpoint(
     return Checkpoint(name, path)
 
 
+def stated_layers(source: str) -> int | None:
+    """Return the number of the LLM's layers that a checkpoint's config.json states; None if it states none here.
+
+    This imports neither PyTorch nor transformers, and downloads nothing.
+    """
+    folder = embedded_checkpoint() if source == EMBEDDED else Path(source).expanduser()
+    file: Any = folder / "config.json"
+    if not folder.is_dir() and source.count("/") == 1:
+        from huggingface_hub import try_to_load_from_cache
+
+        name, _, revision = source.partition("@")
+        file = try_to_load_from_cache(name, "config.json", revision=revision or None)
+    try:
+        config: Any = json_object(Path(file).read_bytes()) if isinstance(file, str | Path) else None
+    except OSError:
+        return None
+    config = config or {}
+    config = config.get("thinker_config") or config
+    count = (config.get("text_config") or config).get("num_hidden_layers")
+    return count if type(count) is int and not config.get("is_encoder_decoder") else None
+
+
 def _snapshot(name: str, revision: str, *, download: bool) -> tuple[Path, list[str]]:
     """Return the folder of a hub checkpoint, downloaded if needed, and the files to load that it lacks.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from audiomarathon.cli.command import group, run_script, with_settings
-from audiomarathon.cli.options import DeviceName, ModelOrNone, Runs, Tasks, option, output_option
+from audiomarathon.cli.options import DeviceName, ModelOrNone, Runs, Tasks, option, output_folder
 from audiomarathon.cli.output import say
 from audiomarathon.cli.run import evaluate
 from audiomarathon.errors import DataError, SettingsError
@@ -54,7 +54,7 @@ def capture(
 
 def plot(
     runs: Runs,
-    output: Annotated[Path, output_option("Folder of the pictures.")] = Path("attention"),
+    output: Annotated[Path, output_folder("Folder of the pictures.")] = Path("attention"),
     layer: Annotated[
         int,
         option(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 _logger = logging.getLogger(__name__)
+HOP_OFF = "hop off"  # name of the finding that the measured hop is not the declared one
 _NOT_FINITE = "not finite"
 
 
@@ -125,7 +126,7 @@ def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
         return f"audio on {here} gives features on {there}" if here != there else ""
 
     tests: dict[str, Callable[[], str]] = {
-        "hop off": lambda: hop_off(encoder),
+        HOP_OFF: lambda: hop_off(encoder),
         "not deterministic": lambda: _apart(encoder.encode(clip)[0], encoder.encode(clip)[0], 1e-5),
         "hears its neighbours": neighbours,
         "gain sensitive": lambda: changed(clip * 0.1),

@@ -18,9 +18,9 @@ from audiomarathon.cli.output import one_by_one, say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.errors import AudioMarathonError, EncoderError, SettingsError
-from audiomarathon.files import file_name
-from audiomarathon.models.registry import all_models
+from audiomarathon.errors import AudioMarathonError, EncoderError, MissingDataError, SettingsError
+from audiomarathon.files import file_name, named_folder
+from audiomarathon.models.registry import EMBEDDED, all_models, get_model
 from audiomarathon.settings import SEED, cache_folder
 from audiomarathon.text import counted
 from audiomarathon.wings.encoders.encoder import Encoder
@@ -82,9 +82,25 @@ class Probing:
         return without_data.data_root(str(self.data or "")) or data_root()
 
     @property
+    def is_mini(self) -> bool:
+        """Whether the data is the mini benchmark."""
+        from audiomarathon.embedded.without_data import MINI
+
+        return str(self.data) == MINI
+
+    @property
     def arguments(self) -> dict[str, str]:
         """The values of --encoder-arg, by name: arguments for the encoder's class."""
         return _by_name(self.encoder_arg)
+
+    def check(self, tasks: str, model: str = "") -> None:
+        """Refuse unknown tasks or models, and data that is not a folder, before anything is loaded."""
+        if model:
+            get_model(model)
+        for name in (one for one in tasks.split(",") if not one.strip().lower().endswith(".py")):
+            _named(name)
+        if self.data and not self.is_mini and not named_folder(self.data).is_dir():
+            raise MissingDataError(f"{self.data}: not a folder; name the data root with --data, or mini")
 
     def on_workers(self, loaded: Encoder, name: str, ray: Ray | None) -> AbstractContextManager[Encoder]:
         """Return a context in which the loaded encoder runs on Ray's workers; without `ray`, in this process."""
@@ -126,11 +142,13 @@ def run(
     tables. Embeddings are kept in $AUDIOMARATHON_CACHE, so the same command resumes and encodes nothing twice. With
     --executor ray, package, encoder and data must have the same paths on every machine.
     """
+    probing.check(tasks)
     from audiomarathon.wings.encoders.probing.evaluate import check_protocol, probe_task, read_tasks, ready
     from audiomarathon.wings.encoders.probing.run import found_for
 
     check_protocol(protocol)
     loaded = ready(encoder, probing.arguments, probing.device)
+    tokenizer = tokenizer or EMBEDDED * probing.is_mini
     chosen = _named(tasks, loaded.module, llm=llm, tokenizer=tokenizer)
     found, missing = read_tasks(chosen, probing.root, limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say)
     if plan:
@@ -148,10 +166,11 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName 
 
     Example: audiomarathon encoder check my_encoder.py
 
-    Exit code 1: the encoder breaks one of X-ARES' ten rules, or its output is not finite; 0 otherwise.
+    Exit code 1: the encoder breaks one of X-ARES' ten rules, its hop is not the declared one, or its output is not
+    finite; 0 otherwise.
     --long also tests ten minutes of audio.
     """
-    from audiomarathon.wings.encoders.check import check_encoder
+    from audiomarathon.wings.encoders.check import HOP_OFF, check_encoder
     from audiomarathon.wings.encoders.probing.evaluate import checked_device
 
     try:
@@ -159,13 +178,16 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName 
     except EncoderError as error:
         say(f"error: {error}")
         return 1
-    for line in checked.errors:
+    # A wrong hop shifts every label in time, so it is an error here, though X-ARES does not check it.
+    errors = [*checked.errors, *(f"{one.name}: {one.line}" for one in checked.findings if one.name == HOP_OFF)]
+    for line in errors:
         say(f"error: {line}")
     for finding in checked.findings:
-        typer.echo(f"finding: {finding.name}: {finding.line}")
+        if finding.name != HOP_OFF:
+            typer.echo(f"finding: {finding.name}: {finding.line}")
     if not checked.errors:
         typer.echo("the encoder follows X-ARES' interface")
-    return int(bool(checked.errors))
+    return int(bool(errors))
 
 
 def list_(what: Annotated[str, argument("What to list: tasks or encoders.")] = "tasks") -> None:
@@ -366,6 +388,7 @@ def layers(model: _Model, tasks: _Tasks, probing: Probing, limit: _Limit = 0) ->
     MODEL@tower-mix and MODEL@llm-mix learn a weight for each layer. MODEL@text is the prompt's last token. Pictures in
     RESULTS show one curve per task, with 95 % intervals.
     """
+    probing.check(tasks, model)
     from audiomarathon.report import render
     from audiomarathon.wings.encoders.probing.towers import probe_layers
     from audiomarathon.wings.encoders.report.tower_sections import layer_curves, layer_table
@@ -400,6 +423,11 @@ def prune(
     shows what is lost, and what the model does not use.
     """
     from audiomarathon.engine.sweep import grid, parse_ratios
+
+    if at not in ("layer", "input"):
+        raise SettingsError(f"--at {at}: allowed: layer, input")
+    probing.check(tasks, model)
+    chosen = grid([*dict.fromkeys(["random", *listed(methods)])], parse_ratios(ratios), layer=layer, at=at)
     from audiomarathon.report import render, tables
     from audiomarathon.report.comparison_text import notes
     from audiomarathon.results.compare import compare_with
@@ -407,9 +435,6 @@ def prune(
     from audiomarathon.wings.encoders.probing.towers import check_methods, probe_pruned
     from audiomarathon.wings.encoders.report.tower_sections import pruned_curves
 
-    if at not in ("layer", "input"):
-        raise SettingsError(f"--at {at}: allowed: layer, input")
-    chosen = grid([*dict.fromkeys(["random", *listed(methods)])], parse_ratios(ratios), layer=layer, at=at)
     check_methods(chosen)
     if not any(method.ratio for method in chosen):
         raise SettingsError(f"--ratios {ratios}: nothing is dropped; allowed: at least one ratio above 0")

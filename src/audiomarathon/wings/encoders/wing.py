@@ -36,6 +36,12 @@ class Encoders(Wing):
 
         return on_record(name)
 
+    def mini(self, root: Path) -> None:
+        """See :meth:`Wing.mini`."""
+        from audiomarathon.wings.encoders.mini import write
+
+        write(root)
+
     def commands(self) -> Mapping[str, Commands]:
         """See :meth:`Wing.commands`."""
         from audiomarathon.wings.encoders.commands import encoder_app

@@ -21,7 +21,8 @@ from audiomarathon.cli.options import (
     argument,
     load_task,
     option,
-    output_option,
+    output_file,
+    output_folder,
 )
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import DataError, SettingsError
@@ -40,7 +41,8 @@ _ADDED = ("rating", "orientation", "gated", "rule", "judge", "judge_prompt")
 
 
 def example(
-    output: Annotated[Path, output_option("CSV file to write.")] = Path("jasco.csv"), data: Data = None
+    output: Annotated[Path, output_file("CSV file to write.", "jasco.csv")] = Path("jasco.csv"),
+    data: Data = None,
 ) -> None:
     """Write a CSV file to fill in: 640 rows, one per clip and instruction, with an empty `allm_output`."""
     from audiomarathon.wings.jasco.exchange import REPLY
@@ -54,7 +56,9 @@ def example(
 
 def speech(
     data: Data = None,
-    output: Annotated[Path | None, output_option("CSV file to write (default: speech.csv beside v0.csv).")] = None,
+    output: Annotated[
+        Path | None, output_file("CSV file to write (default: speech.csv beside v0.csv).", "speech.csv")
+    ] = None,
 ) -> None:
     """Find the speech in each clip with silero-vad, for the controls speech-first and speech-last."""
     from audiomarathon.audio.decode import decode, probe
@@ -154,7 +158,7 @@ def evaluate(
 
 
 def table(
-    runs: Runs, output: Annotated[Path | None, output_option("Also write exact values to this CSV file.")] = None
+    runs: Runs, output: Annotated[Path | None, output_file("Also write exact values to this CSV file.", ".csv")] = None
 ) -> None:
     """Print one row per model and setting: best_mean by judge, and whether replies depend on sound, speech or both.
 
@@ -188,7 +192,7 @@ def survival(
     speech: Annotated[
         Path | None, option("Speech times of each clip (default: speech.csv beside the runs' data).")
     ] = None,
-    output: Annotated[Path | None, output_option("Folder for survival.json, .csv and .png.")] = None,
+    output: Annotated[Path | None, output_folder("Folder for survival.json, .csv and .png.")] = None,
 ) -> None:
     """Measure whether pruning removes a clip's sound or its speech first. No judge is needed.
 

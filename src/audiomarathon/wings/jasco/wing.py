@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from audiomarathon.wing import Commands, Wing
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from audiomarathon.benchmarks.benchmark import Benchmark
     from audiomarathon.report.page_data import PageData
     from audiomarathon.report.render import Table
@@ -25,6 +27,12 @@ class JascoWing(Wing):
         from audiomarathon.wings.jasco.benchmark import JASCO
 
         return (JASCO,)
+
+    def mini(self, root: Path) -> None:
+        """See :meth:`Wing.mini`."""
+        from audiomarathon.wings.jasco.mini import write
+
+        write(root)
 
     def commands(self) -> Mapping[str, Commands]:
         """See :meth:`Wing.commands`."""

@@ -32,7 +32,7 @@ from audiomarathon.cli.options import (
     complete_methods,
     listed,
     option,
-    output_option,
+    output_folder,
 )
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import ANY_ERROR, AudioMarathonError, DataError, RecordError, SettingsError
@@ -96,7 +96,7 @@ def import_(
 
 
 def export(
-    runs: Runs, output: Annotated[Path, output_option("Output folder; files go to MODEL/clotho or MODEL/mmau-pro.")]
+    runs: Runs, output: Annotated[Path, output_folder("Output folder; files go to MODEL/clotho or MODEL/mmau-pro.")]
 ) -> None:
     """Write runs as LALM Bench's result files.
 
@@ -345,13 +345,15 @@ class _Options:
     def _infer(
         self, model: str, chosen: _Chosen, runs: Path, target: Path, methods: str, ratios: str, replies: int
     ) -> tuple[list[Path], int]:
+        from audiomarathon.embedded.without_data import embedded_instead
         from audiomarathon.engine.run import run
         from audiomarathon.engine.sweep import grid, parse_ratios
         from audiomarathon.runs.folder import what_failed
 
         settings = replace(chosen[0], results=runs / chosen[1])
+        name, settings = embedded_instead(_OUR_NAMES.get(model, model), settings, say)
         swept = grid(listed(methods), parse_ratios(ratios), **settings.places) if methods.strip(" ,") else None
-        found = list(run([_TASKS[self.bench]], _OUR_NAMES.get(model, model), settings, swept, say=say))
+        found = list(run([_TASKS[self.bench]], name, settings, swept, say=say))
         for one in found:
             done = _read(one.folder)
             _write_predictions(done, place := _place_of(done, target))

@@ -10,7 +10,17 @@ import typer
 
 from audiomarathon.cli.command import group, run_script
 from audiomarathon.cli.judge import Asking, with_asking
-from audiomarathon.cli.options import BatchSize, Data, Yes, argument, option, output_option, places
+from audiomarathon.cli.options import (
+    BatchSize,
+    Data,
+    Yes,
+    argument,
+    option,
+    output_file,
+    output_folder,
+    output_option,
+    places,
+)
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import check_writable, write_json, write_lines, write_text
@@ -70,7 +80,7 @@ def references(
     split: Split = "",
     run: Annotated[Path | None, option(f"Also score these replies. {_RUN}")] = None,
     encoder: Encoder = "BAAI/bge-m3",
-    output: Annotated[Path, output_option("Output folder.")] = Path("references"),
+    output: Annotated[Path, output_folder("Output folder.")] = Path("references"),
     batch_size: BatchSize = 32,
 ) -> None:
     """Find captions that differ from the other captions of their clip; show scores with and without them.
@@ -123,7 +133,7 @@ def references(
 def write(
     asking: Asking,
     captions: Captions = "clotho",
-    output: Annotated[Path, output_option("JSONL file, one line per clip.")] = Path("rubrics.jsonl"),
+    output: Annotated[Path, output_file("JSONL file, one line per clip.", "rubrics.jsonl")] = Path("rubrics.jsonl"),
     data: Data = None,
     split: Split = "",
     limit: Annotated[int, option("Use the first N clips; 0 = all.", min=0)] = 0,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from audiomarathon.wing import Commands, Wing
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from audiomarathon.benchmarks.benchmark import Benchmark
 
 
@@ -21,6 +23,12 @@ class Lalm(Wing):
         from audiomarathon.wings.lalm.benchmark import LALM_BENCH
 
         return (LALM_BENCH,)
+
+    def mini(self, root: Path) -> None:
+        """See :meth:`Wing.mini`."""
+        from audiomarathon.wings.lalm.mini import write
+
+        write(root)
 
     def commands(self) -> Mapping[str, Commands]:
         """See :meth:`Wing.commands`."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from audiomarathon.errors import ModelError, told
+from audiomarathon.models.checkpoint import embedded_checkpoint
+from audiomarathon.models.registry import EMBEDDED
 from audiomarathon.wings.encoders.scoring.retrieved import Retrieved
 from audiomarathon.wings.encoders.xares.task import EncoderTask
 
@@ -19,7 +21,7 @@ class CaptionedTask(EncoderTask):
     Attributes
     ----------
     tokenizer
-        Tokenizer of captions: a hub id or a folder.
+        Tokenizer of captions: a hub id, a folder, or `embedded` for the embedded model's.
     """
 
     tokenizer: str = "google-bert/bert-base-uncased"
@@ -43,7 +45,9 @@ class CaptionedTask(EncoderTask):
         from transformers import AutoTokenizer
 
         try:
-            return AutoTokenizer.from_pretrained(self.tokenizer)
+            return AutoTokenizer.from_pretrained(
+                embedded_checkpoint() if self.tokenizer == EMBEDDED else self.tokenizer
+            )
         except (OSError, ValueError) as error:
             allowed = "a hub id that can be reached, or a folder (--tokenizer, XARES_TOKENIZER)"
             raise ModelError(f"{self.name}: tokenizer {self.tokenizer}: {told(error)}; allowed: {allowed}") from None

@@ -202,21 +202,21 @@ class EncoderTask(Task):
         return f"{self.name}: its test clips are its training clips; use protocol as_published only" if alone else ""
 
     def find(self, root: Path) -> Path:
-        """Return the folder with the task's tars: `<root>/<name>`, or the root itself.
+        """Return the folder with the task's tars: `<root>/<name>`, `<root>/xares/<name>`, or the root itself.
 
         Raises
         ------
         MissingDataError
-            Neither folder has a tar of the task; the message says how to get the data.
+            No such folder has a tar of the task; the message says how to get the data.
         """
-        for folder in (root / self.name, root):
+        for folder in (root / self.name, root / self.key, root):
             if any(tars_of(folder, glob) for glob in self.globs.values()):
                 return folder.absolute()
         raise self._missing(root / self.name, *self.globs.values())
 
     def missing(self, folder: Path) -> list[str]:
         """Return the task's globs that match no tar in a folder; of `{00..02}`, each number is a glob of its own."""
-        globs = [text for glob in dict.fromkeys(self.globs.values()) for text in _written_out(glob)]
+        globs = [text for glob in dict.fromkeys(self.globs.values()) for text in written_out(glob)]
         return [glob for glob in globs if not tars_of(folder, glob)]
 
     def placed(self, root: Path) -> bool:
@@ -247,7 +247,7 @@ class EncoderTask(Task):
         clustered = True
         for part, glob in {self.part(role): glob for role, glob in chosen.items()}.items():
             before = len(clips)
-            if lost := [text for text in _written_out(glob) if not tars_of(folder, text)]:
+            if lost := [text for text in written_out(glob) if not tars_of(folder, text)]:
                 raise self._missing(folder, *lost)
             check_shards(tars := tars_of(folder, glob))
             for tar in tars:
@@ -385,16 +385,16 @@ def _same_bytes(one: Member, other: Member) -> bool:
 
 def tars_of(folder: Path, glob: str) -> list[Path]:
     """Return the tars in a folder that match a glob, sorted; `{00..02}` in a glob stands for 00, 01 and 02."""
-    return [tar for text in _written_out(glob) for tar in sorted(folder.glob(text))] if folder.is_dir() else []
+    return [tar for text in written_out(glob) for tar in sorted(folder.glob(text))] if folder.is_dir() else []
 
 
-def _written_out(glob: str) -> list[str]:
+def written_out(glob: str) -> list[str]:
     """Return the globs that `{00..02}` stands for; a glob without it is returned unchanged."""
     if not (found := _BRACES.search(glob)):
         return [glob]
     numbers = range(int(found[1]), int(found[2]) + 1)
     texts = [f"{glob[: found.start()]}{number:0{len(found[1])}}{glob[found.end() :]}" for number in numbers]
-    return [one for text in texts for one in _written_out(text)]
+    return [one for text in texts for one in written_out(text)]
 
 
 def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
