@@ -12,7 +12,8 @@ from audiomarathon.encoders import load_encoder
 from audiomarathon.wings.encoders.probing.store import Store
 
 CODE = '''"""Doc."""
-from a import (  # why
+import numpy as np
+from audiomarathon.files import (  # why
     b,
     c as d,
 )
@@ -20,23 +21,36 @@ from a import (  # why
 
 def f(x: int) -> str:
     """Doc."""
-    return "# ä" + b(x)  # ö
+    text = """a
+
+    b"""
+    return "# ä" + text + b(x)  # ö
 '''
-IMPORTS = CODE[CODE.index("from") : CODE.index("\n\n")]
+IMPORTS = CODE[CODE.index("from") : CODE.index("\n\n\ndef")]
 SAME = {
     "no docstrings": CODE.replace('    """Doc."""\n', "").replace('"""Doc."""\n', ""),
     "no comments": CODE.replace("  # ö", "").replace("  # why", ""),
-    "imported from elsewhere": CODE.replace("from a", "from z.y"),
-    "two imports": CODE.replace(IMPORTS, "from k import b\nfrom l import e as d"),
+    "our module moved": CODE.replace("audiomarathon.files", "audiomarathon.wings.files"),
+    "two imports": CODE.replace(IMPORTS, "from audiomarathon.a import b\nfrom audiomarathon.z import c as d"),
     "empty lines": CODE.replace("\n\n\n", "\n"),
     "a comment alone": f"# first\n{CODE}",
 }
 OTHER = {
     "a text": CODE.replace("# ä", "# a"),
+    "an empty line in a text": CODE.replace('"""a\n\n', '"""a\n'),
+    "a space in a text": CODE.replace('"""a\n', '"""a \n'),
     "a name": CODE.replace("b(x)", "d(x)"),
     "an imported name": CODE.replace("    b,\n", "    b,\n    g,\n"),
+    "what a name stands for": CODE.replace("c as d", "g as d"),
+    "a library": CODE.replace("numpy", "cupy"),
+    "a module of others": CODE.replace("audiomarathon.files", "other.files"),
     "an indent": CODE.replace("    return", "        return"),
 }
+
+
+def test_a_docstring_that_is_read_counts() -> None:
+    first, second = (f'"""{text}"""\nPROMPT = __doc__\n'.encode() for text in ("one", "two"))
+    assert code_of(first) != code_of(second)
 
 
 @pytest.mark.parametrize("text", SAME.values(), ids=SAME)
