@@ -67,6 +67,32 @@ class Deaf(Birds):
         raise RuntimeError("no ears")
 
 
+class Thief(Birds):
+    """A wing whose names are taken."""
+
+    key = "thief"
+
+    def commands(self) -> Mapping[str, Commands]:
+        return {"Measure a model": {"run": whistle, "tweet": whistle}}
+
+    def importers(self) -> Commands:
+        return {"lalm": whistle}
+
+
+ODD: dict[str, Any] = {
+    "none": lambda *_given: None,
+    "a text": lambda *_given: "junk",
+    "a list of texts": lambda *_given: ["junk"],
+    "texts by name": lambda *_given: {"x": "junk"},
+    "a generator that raises": lambda *_given: (1 / 0 for _ in "a"),
+}
+
+
+def odd(hook: str, answer: str) -> Wing:
+    """Return a wing one of whose hooks answers what it must not."""
+    return type("Odd", (Wing,), {"key": "odd", hook: ODD[answer]})()
+
+
 def whistle() -> None:
     """Whistle a tune."""
     print("tweet")  # noqa: T201
@@ -118,6 +144,31 @@ class TestThirdParty:
             text = of_app("--help").output
         assert "whistle" not in text
         assert "compare" in text
+
+    def test_a_taken_name_is_left_out(self, plug_in: Callable[[str], None]) -> None:
+        plug_in("Thief")
+        with pytest.warns(UserWarning, match="the name is taken"):
+            text = of_app("--help").output
+        assert "tweet" in text
+        assert "tweet" not in of_app("run", "--help").output
+        assert "LALM" in of_app("import", "lalm", "--help").output
+
+    @pytest.mark.parametrize("answer", ODD)
+    @pytest.mark.parametrize(
+        "hook", ["benchmarks", "task", "commands", "importers", "exporters", "templates", "sections", "tables"]
+    )
+    def test_an_odd_answer_leaves_the_wing_out(
+        self, hook: str, answer: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+    ) -> None:
+        if (hook, answer) == ("task", "none"):
+            return  # no such task
+        monkeypatch.setattr(wing, "plugins", lambda *_given: [odd(hook, answer)])
+        given = {"task": ("x",), "sections": (PageData([]),), "tables": ([],)}.get(hook, ())
+        known = len(wing.built_in())
+        monkeypatch.setattr(wing, "built_in", lambda: ())
+        assert known
+        assert wing.asked(lambda one: getattr(one, hook)(*given)) == []
+        assert f"'odd': {hook}()" in str(recwarn.pop(UserWarning).message)
 
 
 def names_in(file: Path) -> Iterator[ast.AST]:

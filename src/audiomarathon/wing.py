@@ -7,6 +7,7 @@ A wing is a folder in `wings/` whose `wing.py` has the object `WING`, or an entr
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from audiomarathon.errors import PluginError, warn
+from audiomarathon.errors import PluginError, blaming, warn
 from audiomarathon.plugins import plugins
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class Wing:
 
     key: str
     aliases: tuple[str, ...] = ()
+
+    @property
+    def home(self) -> Path:
+        """Folder of the wing's code."""
+        return Path(str(sys.modules[type(self).__module__].__file__)).parent
 
     def benchmarks(self) -> Sequence[Benchmark]:
         """Return the wing's benchmarks, whose tasks then have names, data, runs and scores like all others."""
@@ -113,8 +119,8 @@ def built_in() -> tuple[Wing, ...]:
 
 
 def all_wings() -> tuple[Wing, ...]:
-    """Return the wings of this package, then those of other packages."""
-    return (*built_in(), *plugins(GROUP, Wing, built_in()))
+    """Return the wings of this package, then those of other packages, whose answers are checked."""
+    return (*built_in(), *map(_Checked, plugins(GROUP, Wing, built_in())))
 
 
 def asked(hook: Callable[[Wing], T]) -> list[T]:
@@ -126,3 +132,92 @@ def asked(hook: Callable[[Wing], T]) -> list[T]:
         except PluginError as error:
             warn(f"left out: {error}")
     return found
+
+
+def joined(what: str, known: Mapping[str, Any], hook: Callable[[Wing], Mapping[str, T]]) -> dict[str, T]:
+    """Return what all wings answer as one mapping, without names that are taken, of which a warning tells.
+
+    Parameters
+    ----------
+    what
+        What the names are, for the warning.
+    known
+        The core's own names.
+    """
+    found: dict[str, T] = {}
+    for own in asked(hook):
+        for name, value in own.items():
+            if name in known or name in found:
+                warn(f"{what} {name!r} of a wing is left out: the name is taken")
+            else:
+                found[name] = value
+    return found
+
+
+class _Checked(Wing):
+    """A wing of another package: an answer of another kind than its hook's raises a :class:`PluginError`."""
+
+    def __init__(self, wing: Wing) -> None:
+        self.key, self._wing = wing.key, wing
+
+    @property
+    def home(self) -> Path:
+        return self._wing.home
+
+    def _answer(self, name: str, kind: str, *given: Any, named: bool = False, several: bool = True) -> Any:
+        """Return a hook's answer: a mapping if `named`, else a list if `several`, of objects of this kind."""
+        where = f"{GROUP} plug-in {self.key!r}: {name}()"
+        with blaming(f"{where} raised"):
+            found = getattr(self._wing, name)(*given)
+            found = dict(found) if named else list(found) if several else found
+        each = list(dict(found).values()) if named else found if several else [found] * (found is not None)
+        if odd := [one for one in each if not _is_a(one, kind)]:
+            raise PluginError(f"{where} returned {type(odd[0]).__name__}; allowed: {kind}")
+        return found
+
+    def benchmarks(self) -> Sequence[Benchmark]:
+        found: Sequence[Benchmark] = self._answer("benchmarks", "Benchmark")
+        return found
+
+    def task(self, name: str) -> Task | None:
+        found: Task | None = self._answer("task", "Task", name, several=False)
+        return found
+
+    def commands(self) -> Mapping[str, Commands]:
+        found: Mapping[str, Commands] = self._answer("commands", "Mapping", named=True)
+        if odd := [one for own in found.values() for one in own.values() if not _is_a(one, "command")]:
+            raise PluginError(f"{GROUP} plug-in {self.key!r}: commands() holds {odd[0]!r}; allowed: functions")
+        return found
+
+    def importers(self) -> Commands:
+        found: Commands = self._answer("importers", "command", named=True)
+        return found
+
+    def exporters(self) -> Commands:
+        found: Commands = self._answer("exporters", "command", named=True)
+        return found
+
+    def templates(self) -> Mapping[str, Template]:
+        found: Mapping[str, Template] = self._answer("templates", "Template", named=True)
+        return found
+
+    def sections(self, data: PageData) -> Sequence[Section]:
+        found: Sequence[Section] = self._answer("sections", "Section", data)
+        return found
+
+    def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
+        found: Sequence[Table] = self._answer("tables", "Table", runs)
+        return found
+
+    def mini(self, root: Path) -> None:
+        self._answer("mini", "None", root, several=False)
+
+    def pictures(self, runs: Sequence[Run], folder: Path) -> None:
+        self._answer("pictures", "None", runs, folder, several=False)
+
+
+def _is_a(one: object, kind: str) -> bool:
+    """Tell whether an object is of a kind, named as text, since the core's classes lie above this module."""
+    if kind == "command":
+        return callable(one) or hasattr(one, "registered_commands")
+    return isinstance(one, Mapping) if kind == "Mapping" else kind in {part.__name__ for part in type(one).__mro__}

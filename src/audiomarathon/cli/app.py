@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,7 @@ from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.settings import RunSettings, described, settings_fields
 from audiomarathon.version import __version__
-from audiomarathon.wing import asked
+from audiomarathon.wing import Wing, joined
 
 
 class CommandGroups(TyperGroup):
@@ -126,14 +127,19 @@ def _download_fense() -> None:
     say(f"{encoder.name} is in the hub's cache, the fluency checker in {file}")
 
 
+def _named(wing: Wing) -> Mapping[str, tuple[str, Any]]:
+    """Return a wing's commands with their headings, by name."""
+    return {name: (heading, one) for heading, own in wing.commands().items() for name, one in own.items()}
+
+
 models_app = group("Download checkpoints.", {"download": download})
 import_app = group(
     "Turn replies of other programs into runs.",
-    {name: one for own in asked(lambda wing: wing.importers()) for name, one in own.items()},
+    joined("the importer", {}, lambda wing: wing.importers()),
 )
 export_app = group(
     "Write runs as result files of other programs.",
-    {name: one for own in asked(lambda wing: wing.exporters()) for name, one in own.items()},
+    joined("the exporter", {}, lambda wing: wing.exporters()),
 )
 OTHERS = "Other benchmarks, and their files"
 #: Every command by name, under its heading in the help.
@@ -150,9 +156,10 @@ COMMANDS: dict[str, dict[str, Command | typer.Typer]] = {
     OTHERS: {},
     "Build on it": {"new": new},
 }  # fmt: skip
-for _commands_of in asked(lambda wing: wing.commands()):
-    for _heading, _own in _commands_of.items():
-        COMMANDS.setdefault(_heading, {}).update(_own)
+_ours = {"import", "export", *(name for own in COMMANDS.values() for name in own)}
+_headings = joined("the command", dict.fromkeys(_ours), _named)
+for _name, (_heading, _command) in _headings.items():
+    COMMANDS.setdefault(_heading, {})[_name] = _command
 COMMANDS[OTHERS] |= {"import": import_app, "export": export_app}
 for _commands in COMMANDS.values():
     for _name, _command in _commands.items():

@@ -19,7 +19,7 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.files import named_folder, write_bytes, writing
 from audiomarathon.models.registry import all_models
 from audiomarathon.plugins import Named
-from audiomarathon.wing import Template, asked
+from audiomarathon.wing import Template, joined
 
 _TEMPLATES = Path(__file__).parent / "new_templates"
 _LONGEST = 60  # characters of a name, which is part of file names and of labels in tables
@@ -46,14 +46,15 @@ def _judges() -> Sequence[Named]:
 
 
 #: The kinds of packages, by name: those of the core, then those of wings.
-KINDS = {
+_CORE = {
     "method": Template(
         _TEMPLATES / "method", "audiomarathon run tau --data mini --method {name} --ratio 0.5", _methods
     ),
     "task": Template(_TEMPLATES / "task", "audiomarathon run {name} --data {folder}/example --model embedded", _tasks),
     "model": Template(_TEMPLATES / "model", "audiomarathon run tau --data mini --model {name} --limit 2", all_models),
     "judge": Template(_TEMPLATES / "judge", "audiomarathon judge results/jasco --with {name}", _judges),
-} | {kind: one for own in asked(lambda wing: wing.templates()) for kind, one in own.items()}
+}
+KINDS = _CORE | joined("the template", _CORE, lambda wing: wing.templates())
 
 
 def new(

@@ -12,7 +12,7 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_json, write_text
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
-from audiomarathon.wing import all_wings
+from audiomarathon.wing import asked
 
 
 @with_settings("limit", "results", "model_path", "data", "device", "dtype", "allow_bad_rows")
@@ -41,13 +41,8 @@ def reproduce(
     from audiomarathon.runs.read import Run
 
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
-    tables_of = {
-        task.key: wing.tables
-        for wing in all_wings()
-        for one in wing.benchmarks()
-        if one.published
-        for task in one.tasks
-    }
+    every = [(wing.tables, one) for wing, own in asked(lambda wing: (wing, wing.benchmarks())) for one in own]
+    tables_of = {task.key: of_wing for of_wing, one in every if one.published for task in one.tasks}
     if len(chosen) == 1 and (its_tables := tables_of.get(next(iter(chosen)).key)):
         swept = sweep([*chosen], model, settings, [get_method("base")], say=say)
         render.show(*its_tables([Run.read(result.folder) for result in swept.results]))

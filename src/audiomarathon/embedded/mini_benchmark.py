@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -143,7 +142,7 @@ def mini_benchmark(cache_dir: Path | None = None) -> Path:
 
 def fingerprint() -> str:
     """Return a short hash of the code that decides the mini benchmark's bytes."""
-    of_wings = [Path(str(sys.modules[type(wing).__module__].__file__)).with_name("mini.py") for wing in all_wings()]
+    of_wings = [wing.home / "mini.py" for wing in all_wings()]
     files = [
         *map(Path, (world.__file__, signals.__file__, synthesis.__file__, __file__)),
         *filter(Path.is_file, of_wings),

@@ -62,10 +62,11 @@ class Encoders(Wing):
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
         """See :meth:`Wing.tables`: scores of encoders, those of X-ARES' baselines beside the published ones."""
         from audiomarathon.wings.encoders.report.encoder_sections import score_tables
+        from audiomarathon.wings.encoders.report.tower_sections import of_encoders
         from audiomarathon.wings.encoders.results.scores import task_scores
         from audiomarathon.wings.encoders.xares.task import EncoderTask
 
-        own = [run for run in runs if isinstance(run.task, EncoderTask)]
+        own = of_encoders([run for run in runs if isinstance(run.task, EncoderTask)])
         return score_tables(task_scores(own)) if own else ()
 
 

@@ -29,7 +29,8 @@ def beside_published(run: Run) -> render.Table:
         ours = render.with_interval("ours", summary[name], summary["intervals"].get(name))
         ours["ours, read as published"] = summary["as_published"].get(name)
         rows.append({"figure": name, **ours, "three judges": of_panel, "Llama alone, prompt v1": of_llama})
-    title = f"{run.checkpoint}, {run.method}: {by_whom}, beside {published or 'no published row'}"
+    control = f" [{run.control}]" * bool(run.control)
+    title = f"{run.checkpoint}, {run.method}{control}: {by_whom}, beside {published or 'no published row'}"
     kinds = {name: render.Kind(name, ".2f") for name in rows[0] if name != "figure"}
     kinds["ours"] = render.Kind("ours [95 %]", ".2f")
     ask = f"next: audiomarathon judge {run.folder} --with {','.join(JUDGES)}; then the same command again"

@@ -41,7 +41,7 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import utc_name
 from audiomarathon.version import __version__
-from audiomarathon.wing import all_wings
+from audiomarathon.wing import asked
 
 if TYPE_CHECKING:
     from audiomarathon.engine.run import Result
@@ -382,8 +382,7 @@ class _Options:
         say(f"attention: {place}")
         if self.draw and rows:
             try:
-                for wing in all_wings():
-                    wing.pictures([run], place)
+                asked(lambda wing: wing.pictures([run], place))
             except AudioMarathonError as error:  # the attention itself is saved already
                 say(f"warning: no pictures are drawn; {error}")
 

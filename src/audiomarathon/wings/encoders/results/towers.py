@@ -118,7 +118,8 @@ def standings(runs: Sequence[Run]) -> list[Standing]:
     base = Base().label
     models: dict[str, dict[str, Run]] = {}
     for run in runs:
-        if not isinstance(run.task, EncoderTask) and run.method == base and not run.control and run.verdicts:
+        replies = run.task and run.task.owner is run.task and not isinstance(run.task, EncoderTask)
+        if replies and run.method == base and not run.control and run.verdicts:
             models.setdefault(run.checkpoint, {})[run.key] = run
     found: dict[str, tuple[str, dict[str, Run]]] = {}
     for name, own in models.items():
