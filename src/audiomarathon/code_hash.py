@@ -49,7 +49,7 @@ FORMER = {
     "589920c11f26": "8069cb0401f1",  # Retrieved
     "2ae73a5393f6": "41f47db4aaf9",  # Segmented
     "b903b39e0993": "0daa7e85081b",  # Tagged
-    "f10e6c007187": "8f6f44ddc0f8",  # Recognised
+    "a024548c37c8": "8f6f44ddc0f8",  # Recognised
     "c363fb710724": "fee1a4717bc3",  # Graded
     "e89da035ba4a": "65151f19684f",  # RubricScore
 }  # fmt: skip
