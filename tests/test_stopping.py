@@ -218,7 +218,9 @@ def test_sweep_stops_says_so_and_compare_goes_by_its_order(
     assert again.exit_code == 0
     assert run_json.with_name("samples.jsonl").read_text() == records
     compared = CliRunner().invoke(app, ["compare", "results", "--margin", "0.9", "-o", "c.json"])
-    assert "some settings stopped when their margin was decided" in compared.output
+    assert f"frame-0.1-layer2 in tau: stopped when it was decided to be {stop['verdict']}" in compared.output
+    (note,) = json.loads(run_json.with_name("summary.json").read_text())["notes"]
+    assert "the bounds of compare --margin hold" in note
     (row,) = json.loads(Path("c.json").read_text())["rows"]
     assert row["decision"]["each"] is True
     refused = CliRunner().invoke(app, command)

@@ -132,8 +132,8 @@ def _write(
             "left_out": [asdict(one) for one in compared.left_out],
             "controls_not_run": missing,
             "answers": answers,
-            "kept": None if more is None else [asdict(row) for row in more.rows],
             "notes": lines,
+            **({} if more is None else {"kept": [asdict(row) for row in more.rows]}),
         }
         write_json(output, content)
     elif output.suffix == ".csv":
@@ -145,6 +145,7 @@ def _write(
 
 
 def _as_json(row: Comparison) -> dict[str, Any]:
-    """Return a comparison for JSON; the verdict about a margin is a property, so it is added."""
+    """Return a comparison for JSON; a verdict about a margin is a property, so it is added."""
     found = asdict(row)
-    return found | {"decision": {**found["decision"], "verdict": row.decision.verdict}} if row.decision else found
+    own = {} if row.decision is None else {"decision": {**found["decision"], "verdict": row.decision.verdict}}
+    return {name: value for name, value in found.items() if name != "decision"} | own

@@ -75,11 +75,6 @@ def at_margins(rows: Sequence[Comparison]) -> list[str]:
             f"of {counted(len(tested), 'verdict')} about a margin: {said}. Each error has a chance of at most "
             f"{tested[0][1].alpha:.0%} in the whole table (betting on whole clusters, Holm; docs/lossless.md)"
         )
-    if any(found.each for _, found in tested):
-        lines.append(
-            "some settings stopped when their margin was decided: differences, intervals and p of these rows ignore "
-            "that; the bounds of the margin's test (margin_difference in .json and .csv) hold"
-        )
     return lines
 
 

@@ -358,7 +358,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
 def _decision(found: Decision | None) -> dict[str, Any]:
     """Return the cells of what the samples decide about a margin."""
     if found is None:
-        return {"margin_verdict": None, "smallest_margin": None}
+        return {}
     said = AS_BASE if found.by_construction else found.missing or found.beside
     return {
         "margin": found.margin,

@@ -28,7 +28,7 @@ from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict
 from audiomarathon.results.beside import Timed, batched_pairs, other_question, timed_pairs
 from audiomarathon.runs.read import Run
-from audiomarathon.runs.summary import busy, note_of, samples_a_second
+from audiomarathon.runs.summary import busy, note_of, samples_a_second, stopped_note
 from audiomarathon.scoring.scorer import sums_of
 from audiomarathon.text import counted
 
@@ -197,6 +197,7 @@ class Pairs:
         return AS_BASE if fixed else "same replies"
 
     @cached_property
+    @_as_written()
     def clustered(self) -> Clusters:
         """Differences of the samples' own scores (run − reference) by cluster, for the test of a margin.
 
@@ -256,7 +257,11 @@ class Pairs:
     @property
     def notes(self) -> list[str]:
         """Notes of the scorer and of the method on the run's score."""
-        return [*self.task.scorer.notes([own for _, own in self.pairs]), *filter(None, [note_of(self.run.facts)])]
+        facts = self.run.facts
+        return [
+            *self.task.scorer.notes([own for _, own in self.pairs]),
+            *filter(None, [note_of(facts), stopped_note(facts)]),
+        ]
 
     @property
     def truncated(self) -> int:

@@ -33,6 +33,7 @@ _NUMBER = int | float
 _RUN_TYPES = (  # types of the fields of run.json
     dict.fromkeys(("task", "method", "model", "checkpoint", "checkpoint_name", "data_folder"), str)
     | dict.fromkeys(("identity", "settings", "control", "drops", "cost", "environment", "left_out"), dict)
+    | {"stopping": dict}
     | dict.fromkeys(("samples", "sessions", "bad_rows"), list)
 )
 _SUMMARY_TYPES = (

@@ -11,6 +11,7 @@ import numpy as np
 
 from audiomarathon.benchmarks.task import KNOWN_GAPS, Task
 from audiomarathon.compression.registry import all_methods
+from audiomarathon.metrics.betting import NO_WORSE, WORSE
 from audiomarathon.metrics.statistics import mean_of, means_of
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import figures_of, fingerprint_of
@@ -63,7 +64,7 @@ def summarise(
         "peak_memory_bytes": max((r.peak_memory_bytes or 0 for r in answered), default=0) or None,
         "cost": _cost(answered),
         "timing": _timing(answered, _throughput(facts)),
-        "notes": [*metrics.get("notes", ()), *filter(None, [note_of(facts), _gaps(facts)])],
+        "notes": [*metrics.get("notes", ()), *filter(None, [note_of(facts), _gaps(facts), stopped_note(facts)])],
         "busy": busy(facts, answered),
         "control": facts.get("control"),
         "bad_rows": len(facts.get("bad_rows", ())),
@@ -88,6 +89,18 @@ def note_of(facts: Mapping[str, Any]) -> str:
     """
     notes = {method.key: method.note for method in all_methods()}
     return str(facts.get("note") or notes.get(str((facts.get("identity") or {}).get("method")), ""))
+
+
+def stopped_note(facts: Mapping[str, Any]) -> str:
+    """Return a note on a run that stopped when its margin was decided; "" for a run of all its samples."""
+    stop = facts.get("stopping") or {}
+    if stop.get("verdict") not in (NO_WORSE, WORSE):
+        return ""
+    found = f"{stop['verdict']} than base by more than {stop.get('margin')}"
+    return (
+        f"stopped when it was decided to be {found}: scores, differences, intervals and p ignore that; the bounds of "
+        "compare --margin hold"
+    )
 
 
 def _gaps(facts: Mapping[str, Any]) -> str:
