@@ -39,7 +39,7 @@ from audiomarathon.report.render import for_width, rich_table
 from audiomarathon.report.tables import comparison, comparison_row
 from audiomarathon.results.beside import ACROSS, base_among
 from audiomarathon.results.best import Ranking, ranking_of
-from audiomarathon.results.compare import Compared, Comparison, compare, is_clear, lines_by_reason
+from audiomarathon.results.compare import Compared, Comparison, LeftOut, compare, is_clear, lines_by_reason
 from audiomarathon.results.pairs import ONE_GRAPH, Pairs, speed_up
 from audiomarathon.results.savings import savings
 from audiomarathon.results.status import read_status
@@ -933,3 +933,11 @@ def test_the_table_is_as_rich_would_make_it_without_measuring_its_cells(
     (own, measured), (of_rich, _) = printed
     assert own == of_rich
     assert measured == 0
+
+
+def test_a_remark_about_every_setting_does_not_list_them() -> None:
+    names = [f"frame-0.{n}" for n in range(1, 6)]
+    left = [LeftOut(name, "tau", "why") for name in names]
+    assert lines_by_reason(left, names) == ["all 5 settings in tau: why"]
+    assert lines_by_reason(left[:4], names) == [f"{', '.join(names[:4])} in tau: why"]
+    assert lines_by_reason(left[:2], names[:2]) == ["frame-0.1, frame-0.2 in tau: why"]

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import task_folders
 
+from audiomarathon.cli.output import reporting_errors
 from audiomarathon.engine import environment
 from audiomarathon.engine.run import run
+from audiomarathon.errors import BusyMachineWarning, warn
 from audiomarathon.settings import RunSettings
 
 
@@ -56,3 +58,17 @@ def test_a_timed_run_on_a_busy_machine_warns_and_has_the_load_on_record(
     (session,) = json.loads((result.folder / "run.json").read_text())["sessions"]
     assert [session["load_before"], session["load_after"]] == loads
     assert session["cpu_s"] == 3.5  # what the session took, not the process since its start
+
+
+def test_a_command_says_once_that_the_machine_is_busy(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        for number in (2, 3):
+            warn(f"{number} busy processes", BusyMachineWarning)
+            warn(f"another warning, {number}")
+        return 0
+
+    with warnings.catch_warnings():
+        reporting_errors(command)()
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: 2 busy processes", "warning: another warning, 2", "warning: another warning, 3"
+    ]  # fmt: skip

@@ -122,7 +122,7 @@ def test_the_label_is_the_name_of_the_class(mine: Path, name: str, label: str) -
         ("nowhere.py:Novelty:0.5", "No such file"),
         ("no_such_package.mod:Novelty:0.5", "No module named 'no_such_package'"),
         ("fast_v:half", "got 'half'"),
-        ("audiomarathon.compression.pruners.frame:Frame:0.5", "name Frame is taken by another method; rename"),
+        ("audiomarathon.compression.pruners.frame:Frame:0.5", "name frame is taken by another method; rename"),
         ("fsat_v:0.5", "did you mean 'fast_v'"),
     ],
 )

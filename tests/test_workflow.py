@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from audiomarathon.version import __version__
+
 ROOT = Path(__file__).parent.parent
 WORKFLOW: dict[str, Any] = yaml.load((ROOT / ".github" / "workflows" / "tests.yml").read_text(), yaml.BaseLoader)
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -40,9 +42,18 @@ def test_the_notebook_is_executed_and_mlflow_met() -> None:
     assert step["env"] == {"AUDIOMARATHON_TESTS": "all"}
 
 
-@pytest.mark.parametrize("job", JOBS)
+OTHERS = {
+    f"{name} {job}": [step["run"] for step in content["steps"] if "run" in step]
+    for name in ("release", "weekly")
+    for job, content in yaml.load((ROOT / f".github/workflows/{name}.yml").read_text(), yaml.BaseLoader)["jobs"].items()
+}
+
+
+@pytest.mark.parametrize("job", [*JOBS, *OTHERS])
 def test_every_target_and_extra_that_a_job_names_exists(job: str) -> None:
-    for command in commands(job):
+    for command in OTHERS[job] if job in OTHERS else commands(job):
+        for file in re.findall(r"tests/\S+", command):
+            assert (ROOT / file).exists(), file
         if command.startswith("make "):
             name = command.split()[1].replace(".venv/.installed", "$(STAMP)")
             assert f"\n{name}: " in MAKEFILE, name
@@ -70,3 +81,16 @@ def test_actions_are_pinned_by_their_major_version_and_may_only_read() -> None:
     assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in actions), actions
     assert WORKFLOW["permissions"] == {"contents": "read"}
     assert all(int(job["timeout-minutes"]) <= 90 for job in JOBS.values())
+
+
+def test_a_release_is_named_alike_everywhere() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    heading = f"## {__version__} ({citation['date-released']})"
+    assert heading in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+
+
+def test_what_make_test_lints_is_linted_before_a_commit() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    entries = {hook["entry"].removesuffix(" --fix") for hook in hooks}
+    assert entries == {re.sub(r" (--check )?\.$", "", line) for line in recipe("test") if "pytest" not in line}

@@ -27,12 +27,16 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
 
 
-def warn(message: str) -> None:
+class BusyMachineWarning(UserWarning):
+    """Other programs make measured times longer. A command says so once, whatever it counts at each task."""
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning that points to the user's line that called this package, as notebooks show that line."""
     frame, level = inspect.currentframe(), 1
     while frame and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 class AudioMarathonError(Exception):

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from audiomarathon.errors import AudioMarathonError, told
+from audiomarathon.errors import AudioMarathonError, BusyMachineWarning, told
 from audiomarathon.terminal import showing_records, standard_streams
 from audiomarathon.text import counted, plain
 
@@ -90,11 +90,12 @@ def _outside(error: BaseException) -> str:
 
 def _showing_warnings() -> Callable[..., None]:
     """Return a `warnings.showwarning` that prints each warning once, even if a library resets the filters."""
-    shown = set[str]()
+    shown = set[object]()
 
     def show(message: Warning | str, category: type[Warning], *_where: object, **_more: object) -> None:
-        if issubclass(category, UserWarning) and str(message) not in shown:
-            shown.add(str(message))
+        told = category if issubclass(category, BusyMachineWarning) else str(message)
+        if issubclass(category, UserWarning) and told not in shown:
+            shown.add(told)
             say(f"warning: {message}")
 
     return show

@@ -12,7 +12,7 @@ from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.setup import Setup
-from audiomarathon.errors import warn
+from audiomarathon.errors import BusyMachineWarning, warn
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.runs.summary import foreign_count, is_busy, threads_of
 from audiomarathon.text import Say, counted
@@ -82,7 +82,10 @@ def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
     if load and is_busy(load, threads):
         found = counted(foreign_count(load), "busy process", "busy processes")
         advice = "wait until they end, or run without times (--no-timing; in Python timing=False)"
-        warn(f"{found} of other programs on {load['cores']} cores, so measured times will be longer; {advice}")
+        warn(
+            f"{found} of other programs on {load['cores']} cores, so measured times will be longer; {advice}",
+            BusyMachineWarning,
+        )
 
 
 def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:

@@ -35,24 +35,28 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
             f"audiomarathon sweep … --methods random --ratios {ratios}"
         )
     of_tasks = [row for row in compared.rows if len(row.tasks) == 1]
+    every = {row.side for row in of_tasks}
     for timed, what in ((False, "no speed-ups"), (True, "no decode speed-up")):
         without = [row for row in of_tasks if row.untimed and bool(row.speed_ups["first_token"]) == timed]
         lines += [
             f"{what} for {line}"
-            for line in lines_by_reason(LeftOut(row.side, row.scope, row.untimed) for row in without)
+            for line in lines_by_reason((LeftOut(row.side, row.scope, row.untimed) for row in without), every)
         ]
     lines += [
         f"no samples a second for {line}"
-        for line in lines_by_reason(LeftOut(row.side, row.scope, row.unbatched) for row in of_tasks if row.unbatched)
+        for line in lines_by_reason(
+            (LeftOut(row.side, row.scope, row.unbatched) for row in of_tasks if row.unbatched), every
+        )
     ]
     partly = [row for row in of_tasks if 0 < row.timed < row.samples]
     lines += [f"{row.side} in {row.scope}: speed-ups use {row.timed} of the {row.samples} samples" for row in partly]
-    lines += lines_by_reason(
+    remarks = (
         LeftOut(side, task, remark)
         for side, tasks in compared.shared.items()
         for task, pairs in tasks.items()
         for remark in _remarks(pairs)
     )
+    lines += lines_by_reason(remarks, every)
     lines += [f"{row.side} in {row.scope}: {gap}" for row in compared.rows if (gap := _undefined(row.verdict))]
     lines += [f"left out: {line}" for line in lines_by_reason(compared.left_out)]
     few = dict.fromkeys(row.scope for row in of_tasks if row.clusters < FEW_CLUSTERS and row.verdict.interval)

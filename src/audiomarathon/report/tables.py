@@ -265,7 +265,8 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
     for name, what in kinds.items():
         whys = [(one.result, one.savings.get(name) or one.why * (name == "untimed")) for one in settings]
         without = [LeftOut(one.method, one.summary["task"], why) for one, why in whys if why]
-        lines = lines_by_reason(one for one in without if one.side != Base().label)
+        every = {one.result.method for one in settings} - {Base().label}
+        lines = lines_by_reason((one for one in without if one.side != Base().label), every)
         notes += [f"{what} for {line}" for line in lines]
     *speed_ups, decode = (f"{stage}_speedup" for stage in _SPEED_UPS)
     columns = (*always, *speed_ups, decode, "throughput_speedup")

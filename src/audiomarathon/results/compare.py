@@ -219,8 +219,14 @@ def check_margins(margins: Mapping[str, float], systems: Sequence[System]) -> No
         raise SettingsError(f"--margin: no run of {', '.join(unknown)} here; allowed: {', '.join(keys)}")
 
 
-def lines_by_reason(left_out: Iterable[LeftOut]) -> list[str]:
-    """Return one line per reason: the systems and tasks that were left out for it, then the reason."""
+_FEW = 3  # settings that are always listed
+
+
+def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) -> list[str]:
+    """Return one line per reason: the systems and tasks that were left out for it, then the reason.
+
+    A list of all systems in `every`, if these are more than three, is called "all 11 settings".
+    """
     by_reason: dict[str, dict[str, list[str]]] = {}
     for one in left_out:
         by_reason.setdefault(one.why, {}).setdefault(one.side, []).extend([one.task] if one.task else [])
@@ -229,7 +235,12 @@ def lines_by_reason(left_out: Iterable[LeftOut]) -> list[str]:
         by_tasks: dict[str, list[str]] = {}
         for side, tasks in by_side.items():
             by_tasks.setdefault(", ".join(tasks), []).append(side)
-        where = "; ".join(", ".join(names) + (f" in {tasks}" if tasks else "") for tasks, names in by_tasks.items())
+        said = {tasks: ", ".join(names) for tasks, names in by_tasks.items()}
+        if len({*every}) > _FEW:
+            said |= {
+                tasks: f"all {len({*every})} settings" for tasks, names in by_tasks.items() if {*names} >= {*every}
+            }
+        where = "; ".join(names + (f" in {tasks}" if tasks else "") for tasks, names in said.items())
         lines.append(f"{where}: {why}")
     return lines
 
