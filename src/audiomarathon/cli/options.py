@@ -156,6 +156,11 @@ Track = Annotated[
 ]
 
 
+Fresh = Annotated[
+    bool, option("If a method's code was edited since its last run, put its results into a new folder.", "--fresh")
+]
+
+
 def listed(text: str) -> list[str]:
     """Split a text at commas; strip the parts, and leave out empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]

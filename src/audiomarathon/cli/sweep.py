@@ -10,8 +10,19 @@ import typer
 
 from audiomarathon.cli.command import with_executor, with_settings
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, PlanRuns, Tasks, Track, complete_methods, listed, option, tasks_named
+from audiomarathon.cli.options import (
+    Fresh,
+    ModelOrNone,
+    PlanRuns,
+    Tasks,
+    Track,
+    complete_methods,
+    listed,
+    option,
+    tasks_named,
+)
 from audiomarathon.cli.output import say
+from audiomarathon.cli.run import renewed
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.settings import RunSettings
@@ -52,6 +63,7 @@ def sweep(
     tflops: Annotated[float | None, option("With --plan: assumed TFLOP/s if no run has been timed yet.")] = None,
     logs: Annotated[bool, option("Write a log per task into RESULTS/logs.", "--logs")] = False,
     track: Track = "",
+    fresh: Fresh = False,
     ray: Ray | None = None,
 ) -> int:
     """Evaluate a model on tasks with every method at every ratio, each measured beside base.
@@ -62,6 +74,11 @@ def sweep(
     RESULTS/summary.txt, .csv and .json hold scores, times, and measured and ideal speed-ups. The same command resumes
     an interrupted sweep. Give joined methods their ratios: --methods fast_v:0.5+snapkv:0.3
     """
+    if fresh:
+        from audiomarathon.engine.sweep import grid, parse_ratios
+
+        names = listed(methods.strip() or DEFAULT_METHOD)
+        settings = renewed(tasks, model, settings, grid(names, parse_ratios(ratios), base=base, **settings.places))
     return run_sweep(
         tasks, model, settings, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray, track=track
     )
