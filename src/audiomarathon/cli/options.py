@@ -81,7 +81,8 @@ def check_folder(path: Path) -> Path:
     """Return the folder that a user names for output; refuse a file, and a path through a file."""
     path = named_folder(path)
     if blocked := next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None):
-        raise SettingsError(f"{blocked}: cannot be written: not a folder")
+        place = "" if blocked == path else f"{blocked} is "
+        raise SettingsError(f"{path}: cannot be written: {place}not a folder")
     return path
 
 
