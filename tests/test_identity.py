@@ -13,12 +13,16 @@ from typing import ClassVar
 import pytest
 import task_folders
 import tiny_qwen2_5_omni
+from builders import a_record, write_run
 
-from audiomarathon.benchmarks import multiple_choice
+from audiomarathon.benchmarks import get_task, multiple_choice
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine import environment
+from audiomarathon.engine.identity import fresh_results
 from audiomarathon.engine.run import Result, run
+from audiomarathon.engine.sweep import grid
 from audiomarathon.errors import RecordError
+from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
 
 PRESS = "knorm-0.5"
@@ -232,3 +236,18 @@ def test_a_version_of_ours_is_noted_and_not_refused(place: Path, tiny_checkpoint
     said.clear()
     go(place, tiny_checkpoint, limit=2, say=said.append)
     assert not any("0.0.9" in line for line in said)
+
+
+def test_fresh_gives_an_edited_method_a_folder_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from audiomarathon.compression.pruners.frame import Frame\n\nclass Mine(Frame):\n    pass\n"
+    )
+    (method,) = grid([f"{tmp_path}/mine.py:Mine:0.5"], [], base=False, at="input")
+    tau, spec, settings = get_task("tau"), get_model("embedded"), RunSettings.read({}, results=tmp_path / "out")
+    assert fresh_results([tau], spec, settings, [method]) is settings
+    held = {"schema_version": 2, "identity": {f"code of method {method.key}": "0" * 16}}
+    write_run(tmp_path / "out" / "tau" / "embedded" / method.label, held, [a_record("a")])
+    found = fresh_results([tau], spec, settings, [method])
+    assert found.results.parent == tmp_path
+    assert found.results.name.startswith("out-")
+    assert fresh_results([tau], spec, settings, [method]) == found

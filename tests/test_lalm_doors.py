@@ -437,3 +437,12 @@ def test_the_originals_scripts(door: Call, tmp_path: Path, data: Path, monkeypat
     results = read(out / "predictions_comprehensive_results.json")
     assert results["evaluation_summary"]["parquet_file"] == str(file)
     assert read(out / "debug_info.json")["n"] == 3
+
+
+def test_every_model_can_be_tried_with_the_embedded_one(
+    door: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MODEL_PATH", "embedded")
+    code, _out, _err = door("inference", "clotho", "-m", "gemma3n", "--output-root", "./out")
+    assert code == 0
+    assert (tmp_path / "out" / "gemma3n" / "clotho" / "predictions.json").is_file()

@@ -47,7 +47,7 @@ FORMER = {
     "f4ec6beb1330": "1f52929583eb",  # Questions
     "37c83ce1c9f5": "752241563891",  # Classified
     "fa0e2b589a85": "8069cb0401f1",  # Retrieved
-    "add4b0deebb3": "41f47db4aaf9",  # Segmented
+    "9fbd15660604": "41f47db4aaf9",  # Segmented
     "e4c2ee2494a3": "0daa7e85081b",  # Tagged
     "6a4831d916f8": "8f6f44ddc0f8",  # Recognised
     "7aae23b9e079": "fee1a4717bc3",  # Graded

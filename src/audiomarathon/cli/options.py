@@ -82,7 +82,8 @@ def check_folder(path: Path) -> Path:
     """Return the folder that a user names for output; refuse a file, and a path through a file."""
     path = named_folder(path)
     if blocked := next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None):
-        raise SettingsError(f"{blocked}: cannot be written: not a folder")
+        place = "" if blocked == path else f"{blocked} is "
+        raise SettingsError(f"{path}: cannot be written: {place}not a folder")
     return path
 
 
@@ -154,6 +155,11 @@ BatchSize = Annotated[int, option("Texts per batch, or requests sent at the same
 Track = Annotated[
     str,
     option("Log runs to a tracker while they run: mlflow (docs/tracking.md).", "--track", rich_help_panel="Tracking"),
+]
+
+
+Fresh = Annotated[
+    bool, option("If a method's code was edited since its last run, put its results into a new folder.", "--fresh")
 ]
 
 

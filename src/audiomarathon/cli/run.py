@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from audiomarathon.cli.command import with_executor, with_settings
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, Tasks, Track, tasks_named
+from audiomarathon.cli.options import Fresh, ModelOrNone, Tasks, Track, tasks_named
 from audiomarathon.cli.output import say, show
+from audiomarathon.compression.method import Method
+from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.ray_options import Ray
+from audiomarathon.models.registry import EMBEDDED, get_model
 from audiomarathon.settings import RunSettings
 from audiomarathon.tracking.registry import open_trackers
 
@@ -14,7 +19,14 @@ from audiomarathon.tracking.registry import open_trackers
 @with_config
 @with_executor
 @with_settings()
-def run(settings: RunSettings, ray: Ray | None, tasks: Tasks, model: ModelOrNone = None, track: Track = "") -> int:
+def run(
+    settings: RunSettings,
+    ray: Ray | None,
+    tasks: Tasks,
+    model: ModelOrNone = None,
+    track: Track = "",
+    fresh: Fresh = False,
+) -> int:
     """Evaluate a model on one or more tasks under one setting.
 
     Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100
@@ -23,7 +35,19 @@ def run(settings: RunSettings, ray: Ray | None, tasks: Tasks, model: ModelOrNone
     command resumes an interrupted run. --method my_pruner.py:Novelty loads your own class from a file. Without data and
     --model, the embedded toy model runs on the mini benchmark (--data mini).
     """
+    if fresh:
+        settings = renewed(tasks, model, settings, [get_method(settings.method, settings.ratio, **settings.places)])
     return evaluate(tasks, model, settings, ray, track)
+
+
+def renewed(tasks: list[str], model: str | None, settings: RunSettings, methods: Sequence[Method]) -> RunSettings:
+    """Return the settings for --fresh: with a new results folder, and a line, if a method's code was edited."""
+    from audiomarathon.engine.identity import fresh_results
+
+    found = fresh_results(tasks_named(tasks), get_model(model or EMBEDDED), settings, methods)
+    if found.results != settings.results:
+        say(f"a method's code was edited since its last run: results go to {found.results}")
+    return found
 
 
 def evaluate(

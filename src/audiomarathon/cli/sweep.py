@@ -12,6 +12,7 @@ import typer
 from audiomarathon.cli.command import with_executor, with_settings
 from audiomarathon.cli.config import with_config
 from audiomarathon.cli.options import (
+    Fresh,
     Margin,
     ModelOrNone,
     PlanRuns,
@@ -24,6 +25,7 @@ from audiomarathon.cli.options import (
     tasks_named,
 )
 from audiomarathon.cli.output import say
+from audiomarathon.cli.run import renewed
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.registry import get_local_model
@@ -69,6 +71,7 @@ def sweep(
     ] = False,
     logs: Annotated[bool, option("Write a log per task into RESULTS/logs.", "--logs")] = False,
     track: Track = "",
+    fresh: Fresh = False,
     ray: Ray | None = None,
 ) -> int:
     """Evaluate a model on tasks with every method at every ratio, each measured beside base.
@@ -82,6 +85,11 @@ def sweep(
     margins = margins_of(margin)
     if bool(margins) != (stop_when_decided or (plan and bool(margins))):
         raise SettingsError("--margin and --stop-when-decided go together; allowed: both, or --margin with --plan")
+    if fresh:
+        from audiomarathon.engine.sweep import grid, parse_ratios
+
+        names = listed(methods.strip() or DEFAULT_METHOD)
+        settings = renewed(tasks, model, settings, grid(names, parse_ratios(ratios), base=base, **settings.places))
     return run_sweep(
         tasks, model, settings, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray, track=track,
         margins=margins,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from audiomarathon.compression.method import Method
 from audiomarathon.engine.setup import Setup, language_of
 from audiomarathon.engine.source import source_hash
 from audiomarathon.engine.transcripts import texts_of
+from audiomarathon.errors import RecordError
 from audiomarathon.models.checkpoint import Checkpoint
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.runs.folder import CODE, RunFolder, read_run
@@ -57,6 +59,22 @@ def check_edited(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, 
             if now and (path / "run.json").is_file():
                 held = read_run(path).get("identity") or {}
                 RunFolder(path, {**held, **now} if {*now} & {*held} else held).peek()
+
+
+def fresh_results(
+    tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, methods: Sequence[Method]
+) -> RunSettings:
+    """Return settings with a results folder of its own if a method's code was edited since its records were made.
+
+    The folder's name ends in a hash of the code, so the same code finds it again.
+    """
+    try:
+        check_edited(tasks, spec, settings, methods)
+    except RecordError:
+        code = repr(sorted({found for method in methods for found in _code("method", method.parts()).values()}))
+        name = f"{settings.results.absolute().name}-{hashlib.sha256(code.encode()).hexdigest()[:6]}"
+        return replace(settings, results=settings.results.absolute().with_name(name))
+    return settings
 
 
 def _method(setup: Setup, method: Method) -> dict[str, Any]:

@@ -41,7 +41,7 @@ _ADDED = ("rating", "orientation", "gated", "rule", "judge", "judge_prompt")
 
 
 def example(
-    output: Annotated[Path, output_file("CSV file to write.", "jasco.csv")] = Path("jasco.csv"),
+    output: Annotated[Path, output_file("CSV file to write.", "jasco.csv", "*")] = Path("jasco.csv"),
     data: Data = None,
 ) -> None:
     """Write a CSV file to fill in: 640 rows, one per clip and instruction, with an empty `allm_output`."""

@@ -76,7 +76,7 @@ class Segmented(Probed):
         seeds = self._f1(verdicts[0].record, counts[None])[0].tolist()
         by_label = dict(zip(verdicts[0].record.reference["labels"], f1(counts).mean(axis=0).tolist(), strict=True))
         return {
-            **spread(seeds),
+            **({} if any(map(isnan, seeds)) else spread(seeds)),  # NaN: no clip has an event, or none lasts a segment
             "classes": len(by_label),
             "f1_by_label": {label: None if isnan(value) else value for label, value in by_label.items()},
         }
