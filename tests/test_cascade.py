@@ -380,6 +380,14 @@ class TestRefusals:
         transcribed(tmp_path, "librispeech", data)
         assert "only asks for a transcript" in self.refused(tmp_path / "transcripts", "librispeech", data=data)
 
+    @pytest.mark.parametrize("plan", [(), ("--plan",)])
+    def test_all_leaves_out_tasks_of_transcripts(self, data: Path, tmp_path: Path, plan: Sequence[str]) -> None:
+        transcribed(tmp_path, "tau", data)
+        code, output = call("cascade", tmp_path / "transcripts", "all", "--with", "no/such", "--data", data, *plan)
+        assert code == 2
+        assert "librispeech: left out of all" in output
+        assert "error: librispeech" not in output  # but whatever the next task lacks
+
     def test_folders_and_tasks_are_both_needed(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
         assert "names no folder with runs of transcripts" in self.refused("race", data=data)

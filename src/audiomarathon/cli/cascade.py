@@ -86,11 +86,20 @@ def cascade(
     if not folders or not names:
         lacks = "task" if folders else "folder with runs of transcripts (audiomarathon transcribe makes them)"
         raise SettingsError(f"cascade {' '.join(given)}: names no {lacks}; give folders, then tasks")
-    words = [task.key for task in tasks_named(names)] if names == ["all"] else names
+    words = _of_all() if names == ["all"] else names
     if plan:
         return _show_plan(folders, words, with_, settings)
     trackers = open_trackers(track)
     return show(list(run_cascade(folders, words, with_, settings, say=say, trackers=trackers)))
+
+
+def _of_all() -> list[str]:
+    """Return the tasks that `all` means to a text LLM: without those that only ask for a transcript."""
+    tasks = tasks_named(["all"])
+    for task in tasks:
+        if task.transcribes:
+            say(f"{task.key}: left out of all: it only asks for a transcript")
+    return [task.key for task in tasks if not task.transcribes]
 
 
 def _holds_runs(folder: Path) -> bool:
