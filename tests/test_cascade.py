@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from audiomarathon.benchmarks import Loaded, get_task, selected
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.engine.cascade import find_transcribers
-from audiomarathon.engine.transcripts import NO_WORDS, Reading
+from audiomarathon.engine.transcripts import NO_WORDS, Reading, Transcriber, made_by
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.text_llm import TextLLM
@@ -144,6 +144,45 @@ class TestTranscripts:
             get_task(name)
 
 
+class TestWordings:
+    """The request for a transcript belongs to what made it, if the model is told it."""
+
+    def made(self, root: Path, data: Path, key: str, model: str = "embedded", **more: object) -> Run:
+        clips = [one.id for one in loaded("transcripts/race", data).samples]
+        shutil.copytree(data / "RACE", root, dirs_exist_ok=True)
+        (root / "q.jsonl").write_text("".join(json.dumps({"audio": one, "a": "x"}) + "\n" for one in clips))
+        toml = f'key = "{key}"\nrows = "q.jsonl"\nclips = "audio"\ntranscript = "a"\n'
+        (root / f"{key}.toml").write_text(toml)
+        flags = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
+        code, output = call(
+            "run", root / f"{key}.toml", "--model", model, "--data", root, "--results", root, "--max-new-tokens", 2,
+            *flags,
+        )  # fmt: skip
+        assert code == 0, output
+        return Run.read(next((root / "own-transcript" / key).glob("*/base-0")))
+
+    def test_that_differ_do_not_merge(self, data: Path, tmp_path: Path) -> None:
+        runs = [
+            self.made(tmp_path, data, "plain"),
+            self.made(tmp_path, data, "german", prompt="Translate into German."),
+            self.made(tmp_path, data, "less", limit=1),
+        ]
+        plain, german, less = (made_by(run) for run in runs)
+        assert plain == less
+        assert plain != german
+        own = [Transcriber(made_by=one).parameters() for one in (plain, german)]
+        assert own[0]["transcripts"] != own[1]["transcripts"]
+        assert own[0]["transcriber's wording"] != own[1]["transcriber's wording"]
+
+    def test_do_not_count_for_a_model_that_is_told_none(self, data: Path, tmp_path: Path) -> None:
+        whisper: dict[str, Any] = {
+            "model": "whisper-base",
+            "model_path": tiny_whisper.checkpoint(tmp_path / "tiny-whisper"),
+        }
+        runs = [self.made(tmp_path, data, key, **whisper, prompt=f"Do {key}.") for key in ("one", "other")]
+        assert made_by(runs[0]) == made_by(runs[1])
+
+
 class TestPrompts:
     @pytest.mark.parametrize(
         ("texts", "said"),
@@ -252,6 +291,21 @@ class TestRuns:
         )  # fmt: skip
         assert code == 0, output
         assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
+
+    def test_tell_of_cut_and_wordless_transcripts(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        run = transcribed(tmp_path, "race", data, {loaded("transcripts/race", data).samples[1].id: " ♪"})
+        first, *others = lines_of(run / "samples.jsonl")
+        (run / "samples.jsonl").write_text(
+            "".join(json.dumps(one) + "\n" for one in (first | {"finish": "length"}, *others))
+        )
+        found = "of 2 transcripts, 1 cut by the token limit and 1 without words"
+        code, output = call(
+            "cascade", run, "race", "--with", llm, "--data", data, "--results", tmp_path, "--no-timing",
+        )  # fmt: skip
+        assert code == 0, output
+        assert output.count(f"race: asr base-0: {found}") == 1
+        (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
+        assert note == found  # and nothing of times
 
     def test_of_control_audio_are_marked(self, data: Path, llm: Path, tmp_path: Path) -> None:
         assert call("data", "controls", "tau", "--control", "silence", "--data", data, "-o", tmp_path)[0] == 0
@@ -399,6 +453,11 @@ class TestRefusals:
         task = get_task("race")
         with pytest.raises(RecordError, match="name only one of them"):
             find_transcribers([tmp_path], {"race": (task, loaded("race", data))}, RunSettings(), lambda _line: None)
+
+    def test_two_transcripts_of_one_clip_are_not_merged(self, data: Path, tmp_path: Path) -> None:
+        for place, text in (("a", "a bell rings"), ("b", "eine Glocke")):
+            transcribed(tmp_path / place, "race", data, text, prompts=place)
+        assert "name only one of them" in self.refused(tmp_path, "race", data=data)
 
     def test_a_system_without_any_transcript_of_a_task_is_left_out(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "tau", data)
