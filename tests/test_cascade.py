@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.text_llm import TextLLM
 from audiomarathon.records import Record
+from audiomarathon.results.beside import timed_pairs
 from audiomarathon.results.compare import compare_with
 from audiomarathon.results.systems import read_systems
 from audiomarathon.runs.read import Run
@@ -137,6 +140,23 @@ class TestTranscripts:
         assert (summary["headline"], summary["score"]) == ("heard", 0.9)
         assert summary["words_a_minute"] == pytest.approx(9 * 3 / (10 * 2 / 60))
         assert words_of("♪ so, … 3 -") == ["so,", "3"]
+
+    def test_of_a_folder_named_transcripts_leave_files_of_tasks_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = tmp_path / "transcripts"
+        folder.mkdir()
+        (folder / "q.toml").write_text('key = "q"\nrows = "q.jsonl"\nclips = "c"\ntranscript = "t"\n')
+        (folder / "own.py").write_text(
+            "from audiomarathon.benchmarks.audiomarathon.librispeech import LibriSpeech\n"
+            "class Mine(LibriSpeech):\n    key = 'mine'\n"
+        )
+        monkeypatch.chdir(tmp_path)
+        assert get_task("transcripts/q.toml").key == "own-transcript/q"
+        assert get_task("transcripts/transcripts/q.toml").key == "transcripts/own-transcript/q"
+        assert get_task("transcripts/own.py:Mine").key.endswith("mine")
+        monkeypatch.chdir(folder)
+        assert get_task("transcripts/q.toml").key == "transcripts/own-transcript/q"
 
     @pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
     def test_are_not_made_of_what_asks_nothing_about_clips(self, name: str) -> None:
@@ -325,6 +345,9 @@ class TestRuns:
         run = answer(tmp_path, data, "openai:tiny", "race")
         server.shutdown()
         assert run.parent.name == "asr+tiny-endpoint"
+        (note,) = json.loads((run / "summary.json").read_text())["notes"]
+        assert "latencies include the transcription by asr (on a cpu)" in note
+        assert "prefill" not in note
         for record in records_of(run).values():
             assert "\n\na bell rings\n\n" in record["reply"]
             assert record["latency"]["first_token"] > 0.4  # with the transcription
@@ -372,6 +395,20 @@ class TestCosts:
         assert any("transcription by asr (on a cpu)" in note for note in summary["notes"])
         assert call("report", tmp_path / "race", "-o", tmp_path / "page.html")[0] == 0
 
+    def test_are_those_of_the_samples_that_both_answered(self) -> None:
+        def at(seconds: float, **more: Any) -> Record:
+            return Record("q", time={"prefill": seconds}, **more)
+
+        local, identity = {"task": "race", "method": "base-0", "identity": {}}, {"origin": "cascade"}
+        reference = Run(local, {"q": at(1.0), "r": at(9.0), "s": at(9.0)})
+        asked = Record("q", latency={"first_token": 0.25, "total": 1.0}, attempts=1, cost=0.5)
+        cascade = Run({**local, "identity": identity}, {"q": asked})
+        timed, _across, why = timed_pairs(cascade, reference, [(at(1.0, peak_memory_bytes=2 * 10**9), asked)])
+        assert not timed
+        assert "0.25 s to the first token, the reference 1 s;" in why
+        assert "unknown of memory at the peak, the reference 2 GB" in why
+        assert "cost 0.5, the reference none" in why
+
     def test_of_a_batched_llm_claim_no_rate(self, data: Path, llm: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
         code, output = call(
@@ -413,6 +450,24 @@ class TestRefusals:
         assert "3 of 10 clips have no transcript by asr frame-0.5-input" in line
         assert "audiomarathon transcribe tau --model whisper-base --methods frame:0.5 --at input" in line
 
+    def test_the_command_has_the_settings_of_the_run(self, data: Path, tmp_path: Path) -> None:
+        run = transcribed(tmp_path, "tau", data, without=3)
+        facts = json.loads((run / "run.json").read_text())
+        its = {"seed": 7, "language": "de", "max_new_tokens": 99, "dtype": "float16", "timing": False, "batch_size": 4}
+        facts["settings"] = {**asdict(RunSettings(results=tmp_path, **its)), "results": "elsewhere", "limit": 3}
+        first = {"method": "frame", "ratio": 0.5, "layer": 5}
+        facts["identity"] |= {"first": first, "second": {"method": "snapkv", "ratio": 0.3, "scope": "all"}}
+        (run / "run.json").write_text(json.dumps(facts, default=str))
+        line = self.refused(run, "tau", "--skip-persons", "1,2", "--split", "all", "--balance", data=data)
+        _before, _found, command = line.partition("make them: audiomarathon ")
+        words = shlex.split(command.partition(";")[0])
+        flags = {"--methods": "frame:0.5+snapkv:0.3", "--layer": "5", "--scope": "all", "--seed": "7"}
+        flags |= {"--language": "de", "--max-new-tokens": "99", "--dtype": "float16", "--batch-size": "4"}
+        flags |= {"--skip-persons": "1,2", "--split": "all", "--data": str(data), "--model": "whisper-base"}
+        assert {*pairwise(words)} >= {*flags.items()}
+        assert {"--no-timing", "--balance"} < {*words}
+        assert not {"--limit", "--results", "--at", "--decode"} & {*words}
+
     def test_a_failed_transcript_is_named(self, data: Path, tmp_path: Path) -> None:
         run = transcribed(tmp_path, "race", data)
         clips = [line["clips"] for line in lines_of(run / "samples.jsonl")]
@@ -441,6 +496,32 @@ class TestRefusals:
         assert code == 2
         assert "librispeech: left out of all" in output
         assert "error: librispeech" not in output  # but whatever the next task lacks
+
+    @pytest.mark.parametrize("llm", ["openai", "openai:", "endpoint:"])
+    def test_an_endpoint_needs_a_name(self, data: Path, tmp_path: Path, llm: str) -> None:
+        run = transcribed(tmp_path, "race", data)
+        code, output = call("cascade", run, "race", "--with", llm, "--data", data)
+        assert code == 2
+        assert "openai:NAME" in output
+        assert "--model-path" not in output
+
+    def test_an_endpoint_has_no_plan(self, data: Path, tmp_path: Path) -> None:
+        run = transcribed(tmp_path, "race", data)
+        code, output = call("cascade", run, "race", "--with", "openai:tiny", "--data", data, "--plan")
+        assert code == 2
+        assert "leave out --plan" in output
+        assert "audiomarathon run" not in output
+
+    def test_a_task_may_have_the_name_of_a_folder_of_its_results(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        transcribed(tmp_path, "race", data, without=1)
+        facts = {"schema_version": 2, "task": "race", "method": "base-0", "checkpoint_name": "x", "identity": {}}
+        write_run(tmp_path / "race/x/base-0", facts, [a_record("q")])
+        (write_run(tmp_path / "race/x/damaged", facts, []) / "run.json").write_text("{")
+        monkeypatch.chdir(tmp_path)
+        assert "1 of 2 clips" in self.refused("transcripts", "race", data=data)
+        assert "1 of 2 clips" in self.refused("transcripts/race", "race", data=data)
 
     def test_folders_and_tasks_are_both_needed(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)

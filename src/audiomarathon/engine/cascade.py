@@ -13,7 +13,7 @@ from pathlib import Path
 from audiomarathon.benchmarks import Loaded, Sample, Task, get_task, selected
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.benchmarks.transcripts import PREFIX
-from audiomarathon.compression.method import Base
+from audiomarathon.compression.method import Base, plain
 from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.transcripts import LATENCY, STAGES, Reading, Transcriber, made_by
@@ -22,11 +22,17 @@ from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import TEXT_LLM, get_model
 from audiomarathon.records import Record
 from audiomarathon.runs.read import Run, named, read_runs
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RunSettings, flags_for
 from audiomarathon.text import Say, counted
 from audiomarathon.tracking.tracker import Tracker
 
 _REMOTE = ("openai", "endpoint")  # prefixes of the name of an LLM behind an endpoint
+
+#: Settings that choose samples and places, which are the cascade's; of a method, which are its identity's; and others
+#: that a command for transcripts does without.
+_OF_SAMPLES = ("data", "limit", "results", "skip_persons", "skip_emotion", "balance", "split", "allow_bad_rows")
+_PLACES = ("layer", "at", "scope")
+_NOT_ITS = ("method", "ratio", "save_attn", "attn_layers")
 
 
 @dataclass(frozen=True)
@@ -52,14 +58,14 @@ class _Made:
 
     def command(self, task: str, settings: RunSettings) -> str:
         """Return the command that makes the transcripts of a task's clips."""
-        facts, identity = self.runs[0].facts, self.runs[0].identity
-        given = {"--model": facts.get("model"), "--model-path": (facts.get("settings") or {}).get("model_path")}
-        if identity.get("ratio"):
-            given |= {"--methods": f"{identity.get('method')}:{identity['ratio']:g}"}
-            given |= {"--at": "input"} if self.runs[0].method.endswith("-input") else {}
-        other = str(settings.results) if settings.results != RunSettings.results else ""
-        given |= {"--data": settings.data, "--limit": settings.limit, "--results": other}
-        words = [str(word) for flag, value in given.items() if value for word in (flag, value)]
+        run, own = self.runs[0], {name: getattr(settings, name) for name in _OF_SAMPLES}
+        parts = [run.identity[name] for name in ("first", "second") if name in run.identity] or [run.identity]
+        removing = [f"{one.get('method')}:{plain(one['ratio'])}" for one in parts if one.get("ratio")]
+        places = {name: value for one in parts for name, value in one.items() if name in _PLACES and removing}
+        left_out = dict.fromkeys((*_PLACES, *_NOT_ITS))
+        its = {**(run.facts.get("settings") or {}), **left_out, **places, **own}
+        methods = ["--methods", "+".join(removing)] if removing else []
+        words = ["--model", str(run.facts.get("model")), *methods, *flags_for(its)]
         return shlex.join(["audiomarathon", "transcribe", task, *words])
 
 
@@ -71,12 +77,14 @@ def llm_settings(llm: str, settings: RunSettings) -> tuple[str, RunSettings]:
     ModelError
         The checkpoint is missing.
     SettingsError
-        Attention would be saved.
+        Attention would be saved, or an endpoint's model has no name.
     """
     kind, _, name = llm.partition(":")
     if settings.save_attn:
         raise SettingsError("SAVE_ATTN=1: a text LLM attends to no audio; leave it out")
     if kind in _REMOTE:
+        if not name.strip():
+            raise SettingsError(f"--with {llm}: names no model; write openai:NAME, such as openai:gpt-4o")
         return "openai", replace(settings, model_path=name)
     find_checkpoint(llm, named="name a folder that holds it: --with FOLDER")
     return TEXT_LLM.key, replace(settings, model_path=llm)
