@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from audiomarathon.benchmarks import Loaded, get_task, selected
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.engine.cascade import find_transcribers
-from audiomarathon.engine.transcripts import NO_WORDS, Reading
+from audiomarathon.engine.transcripts import NO_WORDS, Reading, Transcriber, made_by
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.text_llm import TextLLM
 from audiomarathon.records import Record
+from audiomarathon.results.beside import timed_pairs
 from audiomarathon.results.compare import compare_with
 from audiomarathon.results.systems import read_systems
 from audiomarathon.runs.read import Run
@@ -138,10 +141,66 @@ class TestTranscripts:
         assert summary["words_a_minute"] == pytest.approx(9 * 3 / (10 * 2 / 60))
         assert words_of("♪ so, … 3 -") == ["so,", "3"]
 
+    def test_of_a_folder_named_transcripts_leave_files_of_tasks_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = tmp_path / "transcripts"
+        folder.mkdir()
+        (folder / "q.toml").write_text('key = "q"\nrows = "q.jsonl"\nclips = "c"\ntranscript = "t"\n')
+        (folder / "own.py").write_text(
+            "from audiomarathon.benchmarks.audiomarathon.librispeech import LibriSpeech\n"
+            "class Mine(LibriSpeech):\n    key = 'mine'\n"
+        )
+        monkeypatch.chdir(tmp_path)
+        assert get_task("transcripts/q.toml").key == "own-transcript/q"
+        assert get_task("transcripts/transcripts/q.toml").key == "transcripts/own-transcript/q"
+        assert get_task("transcripts/own.py:Mine").key.endswith("mine")
+        monkeypatch.chdir(folder)
+        assert get_task("transcripts/q.toml").key == "transcripts/own-transcript/q"
+
     @pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
     def test_are_not_made_of_what_asks_nothing_about_clips(self, name: str) -> None:
         with pytest.raises(SettingsError):
             get_task(name)
+
+
+class TestWordings:
+    """The request for a transcript belongs to what made it, if the model is told it."""
+
+    def made(self, root: Path, data: Path, key: str, model: str = "embedded", **more: object) -> Run:
+        clips = [one.id for one in loaded("transcripts/race", data).samples]
+        shutil.copytree(data / "RACE", root, dirs_exist_ok=True)
+        (root / "q.jsonl").write_text("".join(json.dumps({"audio": one, "a": "x"}) + "\n" for one in clips))
+        toml = f'key = "{key}"\nrows = "q.jsonl"\nclips = "audio"\ntranscript = "a"\n'
+        (root / f"{key}.toml").write_text(toml)
+        flags = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
+        code, output = call(
+            "run", root / f"{key}.toml", "--model", model, "--data", root, "--results", root, "--max-new-tokens", 2,
+            *flags,
+        )  # fmt: skip
+        assert code == 0, output
+        return Run.read(next((root / "own-transcript" / key).glob("*/base-0")))
+
+    def test_that_differ_do_not_merge(self, data: Path, tmp_path: Path) -> None:
+        runs = [
+            self.made(tmp_path, data, "plain"),
+            self.made(tmp_path, data, "german", prompt="Translate into German."),
+            self.made(tmp_path, data, "less", limit=1),
+        ]
+        plain, german, less = (made_by(run) for run in runs)
+        assert plain == less
+        assert plain != german
+        own = [Transcriber(made_by=one).parameters() for one in (plain, german)]
+        assert own[0]["transcripts"] != own[1]["transcripts"]
+        assert own[0]["transcriber's wording"] != own[1]["transcriber's wording"]
+
+    def test_do_not_count_for_a_model_that_is_told_none(self, data: Path, tmp_path: Path) -> None:
+        whisper: dict[str, Any] = {
+            "model": "whisper-base",
+            "model_path": tiny_whisper.checkpoint(tmp_path / "tiny-whisper"),
+        }
+        runs = [self.made(tmp_path, data, key, **whisper, prompt=f"Do {key}.") for key in ("one", "other")]
+        assert made_by(runs[0]) == made_by(runs[1])
 
 
 class TestPrompts:
@@ -253,6 +312,21 @@ class TestRuns:
         assert code == 0, output
         assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
 
+    def test_tell_of_cut_and_wordless_transcripts(self, data: Path, llm: Path, tmp_path: Path) -> None:
+        run = transcribed(tmp_path, "race", data, {loaded("transcripts/race", data).samples[1].id: " ♪"})
+        first, *others = lines_of(run / "samples.jsonl")
+        (run / "samples.jsonl").write_text(
+            "".join(json.dumps(one) + "\n" for one in (first | {"finish": "length"}, *others))
+        )
+        found = "of 2 transcripts, 1 cut by the token limit and 1 without words"
+        code, output = call(
+            "cascade", run, "race", "--with", llm, "--data", data, "--results", tmp_path, "--no-timing",
+        )  # fmt: skip
+        assert code == 0, output
+        assert output.count(f"race: asr base-0: {found}") == 1
+        (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
+        assert note == found  # and nothing of times
+
     def test_of_control_audio_are_marked(self, data: Path, llm: Path, tmp_path: Path) -> None:
         assert call("data", "controls", "tau", "--control", "silence", "--data", data, "-o", tmp_path)[0] == 0
         transcribed(tmp_path, "tau", tmp_path / "silence", "", control={"kind": "silence"})
@@ -271,6 +345,9 @@ class TestRuns:
         run = answer(tmp_path, data, "openai:tiny", "race")
         server.shutdown()
         assert run.parent.name == "asr+tiny-endpoint"
+        (note,) = json.loads((run / "summary.json").read_text())["notes"]
+        assert "latencies include the transcription by asr (on a cpu)" in note
+        assert "prefill" not in note
         for record in records_of(run).values():
             assert "\n\na bell rings\n\n" in record["reply"]
             assert record["latency"]["first_token"] > 0.4  # with the transcription
@@ -318,6 +395,20 @@ class TestCosts:
         assert any("transcription by asr (on a cpu)" in note for note in summary["notes"])
         assert call("report", tmp_path / "race", "-o", tmp_path / "page.html")[0] == 0
 
+    def test_are_those_of_the_samples_that_both_answered(self) -> None:
+        def at(seconds: float, **more: Any) -> Record:
+            return Record("q", time={"prefill": seconds}, **more)
+
+        local, identity = {"task": "race", "method": "base-0", "identity": {}}, {"origin": "cascade"}
+        reference = Run(local, {"q": at(1.0), "r": at(9.0), "s": at(9.0)})
+        asked = Record("q", latency={"first_token": 0.25, "total": 1.0}, attempts=1, cost=0.5)
+        cascade = Run({**local, "identity": identity}, {"q": asked})
+        timed, _across, why = timed_pairs(cascade, reference, [(at(1.0, peak_memory_bytes=2 * 10**9), asked)])
+        assert not timed
+        assert "0.25 s to the first token, the reference 1 s;" in why
+        assert "unknown of memory at the peak, the reference 2 GB" in why
+        assert "cost 0.5, the reference none" in why
+
     def test_of_a_batched_llm_claim_no_rate(self, data: Path, llm: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
         code, output = call(
@@ -359,6 +450,24 @@ class TestRefusals:
         assert "3 of 10 clips have no transcript by asr frame-0.5-input" in line
         assert "audiomarathon transcribe tau --model whisper-base --methods frame:0.5 --at input" in line
 
+    def test_the_command_has_the_settings_of_the_run(self, data: Path, tmp_path: Path) -> None:
+        run = transcribed(tmp_path, "tau", data, without=3)
+        facts = json.loads((run / "run.json").read_text())
+        its = {"seed": 7, "language": "de", "max_new_tokens": 99, "dtype": "float16", "timing": False, "batch_size": 4}
+        facts["settings"] = {**asdict(RunSettings(results=tmp_path, **its)), "results": "elsewhere", "limit": 3}
+        first = {"method": "frame", "ratio": 0.5, "layer": 5}
+        facts["identity"] |= {"first": first, "second": {"method": "snapkv", "ratio": 0.3, "scope": "all"}}
+        (run / "run.json").write_text(json.dumps(facts, default=str))
+        line = self.refused(run, "tau", "--skip-persons", "1,2", "--split", "all", "--balance", data=data)
+        _before, _found, command = line.partition("make them: audiomarathon ")
+        words = shlex.split(command.partition(";")[0])
+        flags = {"--methods": "frame:0.5+snapkv:0.3", "--layer": "5", "--scope": "all", "--seed": "7"}
+        flags |= {"--language": "de", "--max-new-tokens": "99", "--dtype": "float16", "--batch-size": "4"}
+        flags |= {"--skip-persons": "1,2", "--split": "all", "--data": str(data), "--model": "whisper-base"}
+        assert {*pairwise(words)} >= {*flags.items()}
+        assert {"--no-timing", "--balance"} < {*words}
+        assert not {"--limit", "--results", "--at", "--decode"} & {*words}
+
     def test_a_failed_transcript_is_named(self, data: Path, tmp_path: Path) -> None:
         run = transcribed(tmp_path, "race", data)
         clips = [line["clips"] for line in lines_of(run / "samples.jsonl")]
@@ -380,6 +489,40 @@ class TestRefusals:
         transcribed(tmp_path, "librispeech", data)
         assert "only asks for a transcript" in self.refused(tmp_path / "transcripts", "librispeech", data=data)
 
+    @pytest.mark.parametrize("plan", [(), ("--plan",)])
+    def test_all_leaves_out_tasks_of_transcripts(self, data: Path, tmp_path: Path, plan: Sequence[str]) -> None:
+        transcribed(tmp_path, "tau", data)
+        code, output = call("cascade", tmp_path / "transcripts", "all", "--with", "no/such", "--data", data, *plan)
+        assert code == 2
+        assert "librispeech: left out of all" in output
+        assert "error: librispeech" not in output  # but whatever the next task lacks
+
+    @pytest.mark.parametrize("llm", ["openai", "openai:", "endpoint:"])
+    def test_an_endpoint_needs_a_name(self, data: Path, tmp_path: Path, llm: str) -> None:
+        run = transcribed(tmp_path, "race", data)
+        code, output = call("cascade", run, "race", "--with", llm, "--data", data)
+        assert code == 2
+        assert "openai:NAME" in output
+        assert "--model-path" not in output
+
+    def test_an_endpoint_has_no_plan(self, data: Path, tmp_path: Path) -> None:
+        run = transcribed(tmp_path, "race", data)
+        code, output = call("cascade", run, "race", "--with", "openai:tiny", "--data", data, "--plan")
+        assert code == 2
+        assert "leave out --plan" in output
+        assert "audiomarathon run" not in output
+
+    def test_a_task_may_have_the_name_of_a_folder_of_its_results(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        transcribed(tmp_path, "race", data, without=1)
+        facts = {"schema_version": 2, "task": "race", "method": "base-0", "checkpoint_name": "x", "identity": {}}
+        write_run(tmp_path / "race/x/base-0", facts, [a_record("q")])
+        (write_run(tmp_path / "race/x/damaged", facts, []) / "run.json").write_text("{")
+        monkeypatch.chdir(tmp_path)
+        assert "1 of 2 clips" in self.refused("transcripts", "race", data=data)
+        assert "1 of 2 clips" in self.refused("transcripts/race", "race", data=data)
+
     def test_folders_and_tasks_are_both_needed(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
         assert "names no folder with runs of transcripts" in self.refused("race", data=data)
@@ -391,6 +534,11 @@ class TestRefusals:
         task = get_task("race")
         with pytest.raises(RecordError, match="name only one of them"):
             find_transcribers([tmp_path], {"race": (task, loaded("race", data))}, RunSettings(), lambda _line: None)
+
+    def test_two_transcripts_of_one_clip_are_not_merged(self, data: Path, tmp_path: Path) -> None:
+        for place, text in (("a", "a bell rings"), ("b", "eine Glocke")):
+            transcribed(tmp_path / place, "race", data, text, prompts=place)
+        assert "name only one of them" in self.refused(tmp_path, "race", data=data)
 
     def test_a_system_without_any_transcript_of_a_task_is_left_out(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "tau", data)

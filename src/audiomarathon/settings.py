@@ -371,6 +371,24 @@ def flag_of(setting: dataclasses.Field[Any]) -> str:
     return f"--{setting.name.replace('_', '-')}"
 
 
+def flags_for(values: Mapping[str, Any]) -> list[str]:
+    """Return the flags that give settings these values, such as those stored in `run.json`, by field name.
+
+    Values of None and defaults are left out, and so is `timing` as `cold`, which has no flag.
+    """
+    found = list[str]()
+    for setting in settings_fields():
+        value = values.get(setting.name)
+        value = tuple(value) if isinstance(value, list) else value
+        if value is None or value == setting.default:
+            continue
+        if isinstance(setting.default, bool):
+            found += [flag_of(setting) if value else f"--no-{flag_of(setting)[2:]}"] if value != COLD else []
+        else:
+            found += [flag_of(setting), ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    return found
+
+
 def described(setting: dataclasses.Field[Any]) -> str:
     """Return a setting's help text, followed by its allowed values unless it is a switch."""
     facts = setting.metadata

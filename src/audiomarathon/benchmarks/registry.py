@@ -15,7 +15,7 @@ from audiomarathon.benchmarks.task import Task
 from audiomarathon.benchmarks.transcripts import PREFIX, Transcripts
 from audiomarathon.errors import SettingsError, warn
 from audiomarathon.files import named_folder
-from audiomarathon.object_reference import is_reference, object_at, raising
+from audiomarathon.object_reference import FILE, is_reference, object_at, raising
 from audiomarathon.plugins import flaw, guard, look_up, plugins
 from audiomarathon.records import Figure
 from audiomarathon.scoring.scorer import Scorer
@@ -91,14 +91,14 @@ def get_task(name: str) -> Task:
     """Return a task by its key or an alias (in upper or lower case), a TOML file that describes it, or a Python class.
 
     A class is named by its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`. `transcripts/` before any of these
-    is the task to transcribe its clips.
+    is the task to transcribe its clips, unless there is such a file in a folder `transcripts`.
 
     Raises
     ------
     SettingsError
         The task does not exist (the message lists the tasks and the nearest name), or the file is wrong.
     """
-    if name.lower().startswith(PREFIX):
+    if name.lower().startswith(PREFIX) and not _is_task_file(name):
         return Transcripts(get_task(name[len(PREFIX) :]))
     if name.lower().endswith(".toml"):
         return declared.read_task(named_folder(name))
@@ -114,6 +114,12 @@ def get_task(name: str) -> Task:
         return unlisted
     others = [task for benchmark in all_benchmarks() for task in benchmark.tasks if task.own_command]
     return look_up(name, (*all_tasks(), *others), kind="task")
+
+
+def _is_task_file(name: str) -> bool:
+    """Tell whether a name is that of a file of a task, which exists: TOML, or Python with or without a class."""
+    python = FILE.fullmatch(name)
+    return bool(python or name.lower().endswith(".toml")) and named_folder(python[1] if python else name).is_file()
 
 
 def _task_at(reference: str) -> Task:

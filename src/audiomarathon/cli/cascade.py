@@ -22,7 +22,7 @@ from audiomarathon.cli.options import (
 )
 from audiomarathon.cli.output import say, show
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.settings import RunSettings
 from audiomarathon.tracking.registry import open_trackers
 
@@ -81,37 +81,69 @@ def cascade(
     """
     from audiomarathon.engine.cascade import cascade as run_cascade
 
-    folders = [Path(one) for one in given if _holds_runs(Path(one))]
+    folders = [Path(one) for one in given if _holds_transcripts(one)]
     names = [one for one in given if Path(one) not in folders]
     if not folders or not names:
         lacks = "task" if folders else "folder with runs of transcripts (audiomarathon transcribe makes them)"
         raise SettingsError(f"cascade {' '.join(given)}: names no {lacks}; give folders, then tasks")
-    words = [task.key for task in tasks_named(names)] if names == ["all"] else names
+    words = _of_all() if names == ["all"] else names
     if plan:
         return _show_plan(folders, words, with_, settings)
     trackers = open_trackers(track)
     return show(list(run_cascade(folders, words, with_, settings, say=say, trackers=trackers)))
 
 
-def _holds_runs(folder: Path) -> bool:
-    """Tell whether an argument is a folder with runs; a folder of data may have the name of a task."""
+def _of_all() -> list[str]:
+    """Return the tasks that `all` means to a text LLM: without those that only ask for a transcript."""
+    tasks = tasks_named(["all"])
+    for task in tasks:
+        if task.transcribes:
+            say(f"{task.key}: left out of all: it only asks for a transcript")
+    return [task.key for task in tasks if not task.transcribes]
+
+
+def _holds_transcripts(given: str) -> bool:
+    """Tell whether an argument is a folder with runs; one with the name of a task needs runs of transcripts.
+
+    A folder of data may have the name of a task, and so have the results of the task.
+    """
+    from audiomarathon.benchmarks import get_task
     from audiomarathon.runs.read import run_folders
 
     try:
-        return bool(run_folders([folder]))
+        runs = run_folders([Path(given)])
     except RecordError:
         return False
+    try:
+        get_task(given)
+    except AudioMarathonError:
+        return bool(runs)
+    return any(map(_is_of_transcripts, runs))
+
+
+def _is_of_transcripts(folder: Path) -> bool:
+    """Tell whether a run folder holds transcripts; a folder that cannot be read holds none."""
+    from audiomarathon.runs.folder import read_run
+    from audiomarathon.runs.read import Run
+
+    try:
+        task = Run(read_run(folder), {}).task
+    except RecordError:
+        return False
+    return task is not None and task.transcribes
 
 
 def _show_plan(folders: list[Path], words: list[str], llm: str, settings: RunSettings) -> int:
     """Print how long the LLM's part takes, and how much memory; return 1 if a task cannot be run."""
     from audiomarathon.engine.cascade import find_transcribers, llm_settings, load_tasks
     from audiomarathon.engine.sweep_plan import plan_sweep
-    from audiomarathon.models.registry import TEXT_LLM, get_local_model
+    from audiomarathon.models.registry import TEXT_LLM, get_local_model, get_model
 
     loaded = load_tasks(words, settings, say)
     transcribers = find_transcribers(folders, loaded, settings, say)
     model, settings = llm_settings(llm, settings)
+    if get_model(model).remote:
+        raise SettingsError(f"--with {llm}: an endpoint's time and memory are unknown; leave out --plan")
     complete = True
     for system in dict.fromkeys(one.system for one in transcribers):
         own = [one for one in transcribers if one.system == system]

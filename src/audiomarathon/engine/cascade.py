@@ -12,29 +12,44 @@ from pathlib import Path
 
 from audiomarathon.benchmarks import Loaded, Sample, Task, get_task, selected
 from audiomarathon.benchmarks.fingerprint import clip_hashes
-from audiomarathon.compression.method import Base
+from audiomarathon.benchmarks.transcripts import PREFIX
+from audiomarathon.compression.method import Base, plain
 from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
 from audiomarathon.engine.setup import Setup
-from audiomarathon.engine.transcripts import Reading, Transcriber, made_by
+from audiomarathon.engine.transcripts import LATENCY, STAGES, Reading, Transcriber, made_by
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
-from audiomarathon.models.registry import TEXT_LLM
+from audiomarathon.models.registry import TEXT_LLM, get_model
 from audiomarathon.records import Record
 from audiomarathon.runs.read import Run, named, read_runs
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RunSettings, flags_for
 from audiomarathon.text import Say, counted
 from audiomarathon.tracking.tracker import Tracker
 
 _REMOTE = ("openai", "endpoint")  # prefixes of the name of an LLM behind an endpoint
 
+#: Settings that choose samples and places, which are the cascade's; of a method, which are its identity's; and others
+#: that a command for transcripts does without.
+_OF_SAMPLES = ("data", "limit", "results", "skip_persons", "skip_emotion", "balance", "split", "allow_bad_rows")
+_PLACES = ("layer", "at", "scope")
+_NOT_ITS = ("method", "ratio", "save_attn", "attn_layers")
+
 
 @dataclass(frozen=True)
 class _Made:
-    """The transcripts that one setting of one system has made, of any task; `records` and `failed` by clip hash."""
+    """The transcripts that one setting of one system has made, of any task; by clip hash.
+
+    `records` holds each run's record of the clip with the run's task.
+    """
 
     runs: Sequence[Run]
-    records: Mapping[str, Record]
+    records: Mapping[str, Sequence[tuple[str, Record]]]
     failed: Mapping[str, Record]
+
+    def of(self, task: Task, clip: str) -> list[Record]:
+        """Return a clip's records from the runs of the task's own transcripts; if there are none, from all runs."""
+        every = self.records[clip]
+        return [one for key, one in every if key == f"{PREFIX}{task.key}"] or [one for _key, one in every]
 
     @property
     def name(self) -> str:
@@ -43,14 +58,14 @@ class _Made:
 
     def command(self, task: str, settings: RunSettings) -> str:
         """Return the command that makes the transcripts of a task's clips."""
-        facts, identity = self.runs[0].facts, self.runs[0].identity
-        given = {"--model": facts.get("model"), "--model-path": (facts.get("settings") or {}).get("model_path")}
-        if identity.get("ratio"):
-            given |= {"--methods": f"{identity.get('method')}:{identity['ratio']:g}"}
-            given |= {"--at": "input"} if self.runs[0].method.endswith("-input") else {}
-        other = str(settings.results) if settings.results != RunSettings.results else ""
-        given |= {"--data": settings.data, "--limit": settings.limit, "--results": other}
-        words = [str(word) for flag, value in given.items() if value for word in (flag, value)]
+        run, own = self.runs[0], {name: getattr(settings, name) for name in _OF_SAMPLES}
+        parts = [run.identity[name] for name in ("first", "second") if name in run.identity] or [run.identity]
+        removing = [f"{one.get('method')}:{plain(one['ratio'])}" for one in parts if one.get("ratio")]
+        places = {name: value for one in parts for name, value in one.items() if name in _PLACES and removing}
+        left_out = dict.fromkeys((*_PLACES, *_NOT_ITS))
+        its = {**(run.facts.get("settings") or {}), **left_out, **places, **own}
+        methods = ["--methods", "+".join(removing)] if removing else []
+        words = ["--model", str(run.facts.get("model")), *methods, *flags_for(its)]
         return shlex.join(["audiomarathon", "transcribe", task, *words])
 
 
@@ -62,12 +77,14 @@ def llm_settings(llm: str, settings: RunSettings) -> tuple[str, RunSettings]:
     ModelError
         The checkpoint is missing.
     SettingsError
-        Attention would be saved.
+        Attention would be saved, or an endpoint's model has no name.
     """
     kind, _, name = llm.partition(":")
     if settings.save_attn:
         raise SettingsError("SAVE_ATTN=1: a text LLM attends to no audio; leave it out")
     if kind in _REMOTE:
+        if not name.strip():
+            raise SettingsError(f"--with {llm}: names no model; write openai:NAME, such as openai:gpt-4o")
         return "openai", replace(settings, model_path=name)
     find_checkpoint(llm, named="name a folder that holds it: --with FOLDER")
     return TEXT_LLM.key, replace(settings, model_path=llm)
@@ -110,12 +127,15 @@ def find_transcribers(
             say(f"{task.key}: left out {', '.join(without)}: no transcripts of its clips")
         for one in with_any:
             name = Checkpoint(one.runs[0].checkpoint, Path()).folder_name, one.runs[0].method
-            if any(task.key in own.readings and (own.system, own.setting) == name for own in found.values()):
+            twice = any(task.key in own.readings and (own.system, own.setting) == name for own in found.values())
+            if twice or any(len({each.text.strip() for each in one.of(task, clip)}) > 1 for clip in known):
                 differ = f"two runs of {one.name} that differ have transcripts of {task.key}; name only one of them"
                 raise RecordError(f"{named(one.runs)}: {differ}")
             own = found.get(id(one)) or Transcriber(system=name[0], setting=name[1], made_by=made_by(one.runs[0]))
-            readings = {id_: Reading(tuple(one.records[clip] for clip in hashes)) for id_, hashes in clips.items()}
+            readings = {id_: Reading(tuple(one.of(task, clip)[-1] for clip in hashes)) for id_, hashes in clips.items()}
             found[id(one)] = replace(own, readings={**own.readings, task.key: readings})
+            if flaws := found[id(one)].reading(task).flaws:
+                say(f"{task.key}: {one.name}: {flaws}")
     return list(found.values())
 
 
@@ -133,7 +153,10 @@ def _made(paths: Sequence[Path]) -> list[_Made]:
         groups.setdefault(repr((run.checkpoint, run.method, sorted(made_by(run).items()))), []).append(run)
     found = []
     for own in groups.values():
-        records = {str(one.clips): one for run in own for one in run.whole.records.values()}
+        records: dict[str, list[tuple[str, Record]]] = {}
+        for run in own:
+            for clip, one in {str(one.clips): one for one in run.whole.records.values()}.items():
+                records.setdefault(clip, []).append((run.key, one))
         failed = {str(one.clips): one for run in own for one in run.failed.values()}
         found.append(_Made(own, records, failed))
     return found
@@ -185,7 +208,13 @@ def cascade(
     transcribers = find_transcribers(paths, loaded, settings, say)
     model, settings = llm_settings(llm, settings)
     check_batch_size(settings, transcribers)
-    work = [(one, *loaded[word]) for word in loaded for one in transcribers if loaded[word][0].key in one.readings]
+    times = "" if not settings.timing else LATENCY if get_model(model).remote else STAGES
+    work = [
+        (replace(one.reading(task), times=times), task, data)
+        for task, data in loaded.values()
+        for one in transcribers
+        if task.key in one.readings
+    ]
 
     def anything_left(setup: Setup) -> bool:
         # Check every task now: an error in the last task must be found before hours are spent on the first.

@@ -12,6 +12,7 @@ from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.setup import Setup
+from audiomarathon.engine.transcripts import wording_of
 from audiomarathon.errors import BusyMachineWarning, warn
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.runs.summary import foreign_count, is_busy, threads_of
@@ -104,6 +105,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
         "left_out": dict(data.left_out),
         "defects": dict(data.defects),
         "samples": [sample.id for sample in samples],
+        **wording_of(setup.spec, task, data.samples),
     }
 
 

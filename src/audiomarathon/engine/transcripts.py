@@ -8,19 +8,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from audiomarathon.benchmarks.task import Task
+from audiomarathon.benchmarks.task import Sample, Task
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.judges.protocol import shielded
+from audiomarathon.models.registry import ModelSpec
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import CODE
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.summary import CASCADE
 from audiomarathon.scoring.heard import words_of
+from audiomarathon.text import counted
 
 #: The prompt of every question about clips; it belongs to a run's identity.
 FRAME = "You cannot hear the audio. A speech recogniser wrote down what is said in it:\n\n{transcripts}\n\n{question}"
 #: A transcript in a prompt about several clips; and what stands for a transcript without words.
 NUMBERED, NO_WORDS = "Audio {number}: {transcript}", "(no words were heard)"
+
+#: Times of an LLM's replies: those of its stages, or the latency of an endpoint's requests.
+STAGES, LATENCY = "stages", "latency"
+
+#: Field of `run.json`, and of a cascade's identity: what the model was told.
+WORDING = "wording"
 
 _OF_DATA = ("data", "prompts", "control", "version", "decode_tokens")
 _OF_MACHINE = ("device", "sdpa_backends", "timing", "decode")
@@ -110,6 +118,8 @@ class Transcriber(Base):
         Everything that makes the transcripts: its run's identity without its data.
     readings
         By a task's key and a sample's id: what the LLM reads.
+    times
+        Which times the LLM's replies have: :data:`STAGES`, :data:`LATENCY` or "" for none.
     """
 
     title: ClassVar[str] = "transcripts of another model's setting"
@@ -118,6 +128,7 @@ class Transcriber(Base):
     setting: str = ""
     made_by: Mapping[str, Any] = field(default_factory=dict)
     readings: Mapping[str, Mapping[str, Reading]] = field(default_factory=dict)
+    times: str = STAGES
 
     @property
     def label(self) -> str:
@@ -129,16 +140,32 @@ class Transcriber(Base):
         """How to read the times; see :class:`Method`."""
         device = self.made_by.get("device")
         on = f"on {device}" if device else "which was not timed, so no times are shown"
-        return (
-            f"the encoder's time is the transcription by {self.system} ({on}); time to first token adds the LLM's "
-            "prefill, which ran in another process"
-        )
+        says = {
+            STAGES: f"the encoder's time is the transcription by {self.system} ({on}); time to first token adds the "
+            "LLM's prefill, which ran in another process",
+            LATENCY: f"latencies include the transcription by {self.system} ({on})",
+        }
+        return "; ".join(filter(None, (says.get(self.times), self.flaws)))
+
+    @property
+    def flaws(self) -> str:
+        """How many transcripts were cut by the token limit or hold no words, as text; "" if none."""
+        every = {str(one.clips): one for own in self.readings.values() for each in own.values() for one in each.records}
+        cut = sum(one.finish == "length" for one in every.values())
+        wordless = sum(not words_of(one.text) for one in every.values())
+        found = [f"{cut:,} cut by the token limit"] * bool(cut) + [f"{wordless:,} without words"] * bool(wordless)
+        return f"of {counted(len(every), 'transcript')}, {' and '.join(found)}" if found else ""
+
+    def reading(self, task: Task) -> Transcriber:
+        """Return the transcriber with the transcripts of one task only, so that its note counts no others."""
+        return replace(self, readings={task.key: self.readings[task.key]})
 
     def parameters(self) -> dict[str, Any]:
         """Return the parts of a cascade's identity that the LLM's own run lacks."""
         of_method = {name: value for name, value in self.made_by.items() if _is_of_method(name)}
         conditions = [self.made_by.get(name) for name in _CONDITIONS]
         conditions += [value for name, value in sorted(self.made_by.items()) if name.startswith(f"{CODE}model ")]
+        conditions += [self.made_by[WORDING]] if WORDING in self.made_by else []
         return {
             **of_method,
             "origin": CASCADE,
@@ -150,17 +177,33 @@ class Transcriber(Base):
 
 
 def _is_of_method(name: str) -> bool:
-    return name not in (*_CONDITIONS, *_OF_MACHINE, "model") and not name.startswith(CODE)
+    return name not in (*_CONDITIONS, *_OF_MACHINE, "model", WORDING) and not name.startswith(CODE)
 
 
 def made_by(run: Run) -> dict[str, Any]:
-    """Return what makes a run's transcripts: the model's key, and the run's identity without its data."""
+    """Return what makes a run's transcripts: the model's key, its wording, and the run's identity without its data.
+
+    The identity's `prompts` depend on the number of samples; the wording does not, so that runs of the same request
+    over different clips agree. Models that no prompt reaches, and runs of older versions, have none.
+    """
     kept = {
         name: value
         for name, value in run.identity.items()
         if name not in _OF_DATA and not name.startswith(f"{CODE}task ")
     }
-    return {"model": run.facts.get("model"), **kept}
+    worded = {WORDING: run.facts[WORDING]} if run.facts.get(WORDING) else {}
+    return {"model": run.facts.get("model"), **kept, **worded}
+
+
+def wording_of(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> dict[str, str]:
+    """Return a hash of the different prompts of a task, as a field of `run.json`; {} if the model is told none of them.
+
+    Models that can only transcribe, such as Whisper, are told none.
+    """
+    if not spec.remote and spec.load_family().transcribes_only:
+        return {}
+    different = sorted({task.prompt(sample) for sample in samples})
+    return {WORDING: hashlib.sha256("\0".join(different).encode()).hexdigest()[:12]}
 
 
 def readings_of(methods: Sequence[Method], task: Task) -> Mapping[str, Reading]:

@@ -145,8 +145,7 @@ def other_machine(run: Run, base: Run) -> str:
     if run.control != base.control:
         return OTHER_AUDIO
     if CASCADE in _origins(run, base) or any(one.latency for own in (run, base) for one in own.records.values()):
-        medians = f"{_first_token(run)} to the first token, the reference {_first_token(base)}"
-        return f"{APART}: {medians}" if CASCADE in _origins(run, base) else LATENCIES
+        return APART if CASCADE in _origins(run, base) else LATENCIES
     own, other = (one.identity.get("device") for one in (run, base))
     if own is None or other is None:
         return "untimed runs"
@@ -159,10 +158,34 @@ def other_machine(run: Run, base: Run) -> str:
     return "" if _sharing(run) == _sharing(base) else SHARED
 
 
-def _first_token(run: Run) -> str:
-    """Return a run's median seconds to the first token as text."""
-    seconds = [record.time["prefill"] for record in run.records.values() if record.time]
+def _costs(both: Sequence[tuple[Record, Record]]) -> str:
+    """Return what a run and its base (the second and the first of each pair) took on the samples of both, as text."""
+    own, theirs = ([pair[side] for pair in both] for side in (1, 0))
+    told = [f"{_first_token(own)} to the first token, the reference {_first_token(theirs)}"]
+    if any(known := [_peak(own), _peak(theirs)]):
+        told.append("{} of memory at the peak, the reference {}".format(*(one or "unknown" for one in known)))
+    if any(known := [_charged(own), _charged(theirs)]):
+        told.append("cost {}, the reference {}".format(*(one or "none" for one in known)))
+    return "; ".join(told)
+
+
+def _first_token(records: Sequence[Record]) -> str:
+    """Return the records' median seconds to the first token as text; of an endpoint, its latency."""
+    known = [one.time["prefill"] if one.time else (one.latency or {}).get("first_token") for one in records]
+    seconds = [one for one in known if one is not None]
     return f"{statistics.median(seconds):.3g} s" if seconds else "an unknown time"
+
+
+def _peak(records: Sequence[Record]) -> str:
+    peaks = [one.peak_memory_bytes for one in records if one.peak_memory_bytes]
+    return f"{max(peaks) / 1e9:.3g} GB" if peaks else ""
+
+
+def _charged(records: Sequence[Record]) -> str:
+    charges = [one.cost for one in records if one.attempts is not None]
+    if not charges:
+        return ""
+    return "unknown" if None in charges else f"{sum(filter(None, charges)):.3g}"
 
 
 def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, bool, str]:
@@ -181,7 +204,7 @@ def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> t
         Why there are none; "" if there are some.
     """
     if why := other_machine(run, base):
-        return [], False, why
+        return [], False, f"{why}: {_costs(both)}" if why == APART else why
     measured = [pair for pair in both if pair[0].time and pair[1].time]
     if together := [pair for pair in measured if pair[0].session == pair[1].session]:
         return together, False, ""
