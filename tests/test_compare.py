@@ -22,6 +22,7 @@ from builders import (
     changed,
     changed_records,
     finished,
+    lines_of,
     records_in,
     write_records,
 )
@@ -779,11 +780,43 @@ class TestMargin:
         found = {place[1]: row.decision for place, row in rows_of(tmp_path, margins={"": 0.02}).items()}
         assert (found["base-0 [silence]"], found["dart-0.5-layer2"].tests) == (None, 1)
 
-    def test_nothing_is_tested_where_no_reply_can_differ(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("most", "verdict"), [(16, "not decided"), (1, "no worse")])
+    def test_replies_that_happen_to_be_one_token_prove_nothing(self, most: int, verdict: str, tmp_path: Path) -> None:
         for label in ("base-0", "snapkv-0.5"):
-            changed_records(changed(a_run(tmp_path, label, [True] * 8), note=ONE_TOKEN), new_tokens=1)
+            run = changed(a_run(tmp_path, label, [True] * 8, max_new_tokens=most), note=ONE_TOKEN)
+            changed_records(run, new_tokens=1)
         found = rows_of(tmp_path, margins={"": 0.02})["tau", "snapkv-0.5"].decision
-        assert (found.verdict, found.by_construction) == ("no worse", True)
+        assert (found.verdict, found.by_construction) == (verdict, most == 1)
+
+    def test_a_sample_that_failed_counts_as_lost(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 300)
+        run = a_run(tmp_path, "dart-0.5-layer2", [True] * 300)
+        found = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
+        assert (found.verdict, found.beside) == ("no worse", "")
+        records = lines_of(run / "samples.jsonl")
+        failed = [a_failed_record(one["id"], cluster=one["cluster"], clips=one["clips"]) for one in records[:60]]
+        write_records(run, [*failed, *records[60:]])
+        found = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
+        assert found.verdict != "no worse"
+        assert found.beside == "60 without a score count as lost"
+
+    def test_the_largest_cluster_is_that_of_the_task(self, tmp_path: Path) -> None:
+        for label in ("base-0", "dart-0.5-layer2"):
+            changed(a_run(tmp_path, label, [True] * 300), largest_cluster=4)
+        assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision.verdict == "not decided"
+
+    def test_a_task_without_scores_is_no_test(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for label in ("base-0", "dart-0.5-layer2"):
+            a_run(tmp_path, label, [True] * 8)
+        monkeypatch.setattr("audiomarathon.scoring.choice.Choice.own_score", lambda *_given: None)
+        assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision is None
+
+    def test_scores_beyond_one_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for label in ("base-0", "dart-0.5-layer2"):
+            a_run(tmp_path, label, [True] * 8)
+        monkeypatch.setattr("audiomarathon.scoring.choice.Choice.own_score", lambda *_given: 5.0)
+        with pytest.raises(RecordError, match=r"clip0 is 5; a margin needs scores in \[0, 1\]"):
+            rows_of(tmp_path, margins={"": 0.02})
 
     def test_the_command_writes_it_everywhere(self, folder: Path) -> None:
         for end in ("json", "csv", "md", "tex"):

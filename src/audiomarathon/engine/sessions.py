@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
         "left_out": dict(data.left_out),
         "defects": dict(data.defects),
         "samples": [sample.id for sample in samples],
+        "largest_cluster": max(Counter(sample.cluster for sample in data.samples).values(), default=1),
         **wording_of(setup.spec, task, data.samples),
     }
 

@@ -204,13 +204,22 @@ def decide(
     *,
     figure: str,
     alpha: float = ALPHA,
+    worst: Clusters | None = None,
     each: bool = False,
     beside: str = "",
     by_construction: bool = False,
 ) -> Decision:
-    """Test whether a setting is no worse than base by more than a margin, and whether it is worse by more."""
-    low, high = found.bound(alpha, each=each), found.bound(alpha, worse=True, each=each)
-    no_worse, worse = (float(found.p(margin, worse=one, each=each)) for one in (False, True))
+    """Test whether a setting is no worse than base by more than a margin, and whether it is worse by more.
+
+    `worst` counts samples that only one side scored as lost by the setting; "no worse" has to hold with them.
+    """
+    worst = worst or found
+    low, high = worst.bound(alpha, each=each), found.bound(alpha, worse=True, each=each)
+    no_worse = float(worst.p(margin, each=each))
+    worse = float(found.p(margin, worse=True, each=each))
+    lost = int(worst.sizes.sum()) - int(found.sizes.sum())
+    if lost:
+        beside = ", ".join([f"{lost} without a score count as lost", *filter(None, [beside])])
     samples = int(found.sizes.sum())
     difference = float(found.totals.sum()) / samples if samples else math.nan
     return Decision(

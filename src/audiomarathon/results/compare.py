@@ -361,10 +361,13 @@ def _decided(
     asked = {
         place: (shared[row.side][row.scope], margin)
         for place, row in enumerate(rows)
-        if len(row.tasks) == 1 and row.side in shared and (margin := margins.get(row.scope, margins.get("")))
+        if len(row.tasks) == 1
+        and row.side in shared
+        and (margin := margins.get(row.scope, margins.get("")))
+        and len(shared[row.side][row.scope].clustered.sizes)
     }
     found = corrected(
-        [pairs.decided(margin) for pairs, margin in asked.values()], [pairs.clustered for pairs, _ in asked.values()]
+        [pairs.decided(margin) for pairs, margin in asked.values()], [pairs.worst for pairs, _ in asked.values()]
     )
     decisions = dict(zip(asked, found, strict=True))
     return [replace(row, decision=decisions.get(place)) for place, row in enumerate(rows)]

@@ -197,24 +197,48 @@ class Pairs:
         return AS_BASE if fixed else "same replies"
 
     @cached_property
-    @_as_written()
     def clustered(self) -> Clusters:
         """Differences of the samples' own scores (run − reference) by cluster, for the test of a margin.
 
-        Samples without a score under one of the two are left out. The largest cluster is that of the samples on record,
-        answered or not. If the sweep stopped early, its drawn order is kept.
+        Samples without a score under one of the two are left out. The largest cluster is the whole task's, if the run
+        knows it, else that of the samples on record, answered or not. If the sweep stopped early, its drawn order is
+        kept.
         """
-        own_score = self.task.scorer.own_score
-        scored = [(own_score(base), own_score(own), own.record.cluster) for base, own in self.pairs]
-        known = [(own - base, cluster) for base, own, cluster in scored if base is not None and own is not None]
-        runs = self.base, self.run
-        asked = {one.id: one.cluster for run in runs for one in (*run.failed.values(), *run.whole.records.values())}
+        return self._clustered(None)
+
+    @cached_property
+    def worst(self) -> Clusters:
+        """The same, with samples that only one of the two scored: the missing score counts as if the run had lost.
+
+        Else a setting that fails on the samples that it would lose would be no worse.
+        """
+        return self._clustered(1.0)
+
+    @_as_written()
+    def _clustered(self, lost: float | None) -> Clusters:
+        own_score, sides = self.task.scorer.own_score, (self.run.whole, self.base)
+        known: dict[str, tuple[float, str]] = {}
+        scores = [{id_: own_score(one) for id_, one in side.verdicts.items()} for side in sides]
+        records = [{**side.records, **side.failed} for side in sides]
+        paired = {own.record.id for _, own in self.pairs}
+        failed = {id_ for id_ in {*records[0]} & {*records[1]} if any(not side[id_].answered for side in records)}
+        for id_ in sorted(paired | (failed if lost is not None else set())):
+            own, base = (side.get(id_) for side in scores)
+            if odd := [one for one in (own, base) if one is not None and not 0 <= one <= 1]:
+                raise RecordError(f"{self.task.key}: the score of {id_} is {odd[0]:g}; a margin needs scores in [0, 1]")
+            missing = [own, base].count(None)
+            if missing == 2 or (missing and lost is None):
+                continue
+            of_base = (lost or 0.0) if base is None else base
+            known[id_] = (own or 0.0) - of_base, records[0][id_].cluster
+        asked = {id_: one.cluster for side in records for id_, one in side.items()}
         largest = max(Counter(asked.values()).values(), default=1)
         stop = self.stopping or {}
+        stated = [int(facts.get(name) or 1) for facts, name in ((self.run.facts, "largest_cluster"), (stop, "largest"))]
         return Clusters.of(
-            [difference for difference, _ in known],
-            [cluster for _, cluster in known],
-            max(largest, int(stop.get("largest", 1))),
+            [difference for difference, _ in known.values()],
+            [cluster for _, cluster in known.values()],
+            max(largest, *stated),
             stop.get("order", ()),
         )
 
@@ -231,10 +255,11 @@ class Pairs:
         return decide(
             self.clustered,
             margin,
+            worst=self.worst,
             figure=scorer.own_title,
             each=self.stopping is not None,
             beside=beside,
-            by_construction=self.alike == AS_BASE,
+            by_construction=self.alike == AS_BASE and self.run.identity.get("max_new_tokens") == 1,
         )
 
     def to_settle(self, found: Decision, seed: int) -> tuple[int, int] | None:
