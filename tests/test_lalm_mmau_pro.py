@@ -135,7 +135,9 @@ class TestDefects:
         assert loaded.defects == DEFECTS
         lines = [f"{TASK.key}: 1 sample: {name}" for name in DEFECTS]
         assert [line for line in told if line in lines] == lines
-        setup = SimpleNamespace(settings=RunSettings(), checkpoint=SimpleNamespace(path=""), name="")
+        setup = SimpleNamespace(
+            settings=RunSettings(), checkpoint=SimpleNamespace(path=""), name="", spec=SimpleNamespace(remote=True)
+        )
         facts = facts_of(setup, TASK, loaded, loaded.samples)  # type: ignore[arg-type]
         assert facts["defects"] == DEFECTS
         report = verify(TASK, folder.parent, {})

@@ -58,7 +58,7 @@ class TestStages:
         plain = quickest(lm, inputs, Base())
         with nap_in(lm.audio_tower):
             napping = quickest(lm, inputs, Base())
-        assert napping.encoder - plain.encoder > 0.9 * NAP
+        assert napping.encoder - plain.encoder > 0.5 * NAP
         assert napping.llm_prefill - plain.llm_prefill < 0.5 * NAP
         assert napping.decode - plain.decode < 0.5 * NAP
 
