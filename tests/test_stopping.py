@@ -211,8 +211,18 @@ class TestLooksThatWereTaken:
         assert after[:50] == before
         assert after[50:] == [name for name in stopping_of().clusters if name not in before]
 
+    def test_get_no_more_samples_of_a_cluster(self, tmp_path: Path) -> None:
+        """Half of each cluster ran; the other half would change what was seen."""
+        half = SAMPLES[:100:2]
+        rule = stopping_of(samples=half).rule(Job(DART, RunFolder(tmp_path, {})))
+        jobs = [a_job(BASE, tmp_path, None, half), a_job(DART, tmp_path, rule, half)]
+        found = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
+        assert found
+        sizes = [len(part) for part in found.clusters.values()]
+        assert sizes == [1] * 50 + [2] * 100
+
     def test_allow_no_smaller_limit(self, tmp_path: Path) -> None:
-        with pytest.raises(SettingsError, match="looked at on 50 clusters, of which this run leaves out 20"):
+        with pytest.raises(SettingsError, match="looked at with 100 samples, of which this run leaves out 40"):
             self.again(tmp_path, samples=SAMPLES[:60])
 
     @pytest.mark.parametrize(

@@ -58,7 +58,8 @@ class Margin:
     ) -> Stopping | None:
         """Return how a task's settings stop; None if the task has no margin.
 
-        Looks that were taken stay looks: clusters in a recorded order come first, and new ones follow in seeded order.
+        Looks that were taken stay looks: clusters in a recorded order come first, with the samples that they had, and
+        new ones follow in seeded order. More samples of a cluster on record would change what was seen.
 
         Parameters
         ----------
@@ -77,14 +78,16 @@ class Margin:
         margin = self.by_task.get(task.key, self.by_task.get(""))
         if margin is None:
             return None
+        recorded = [_recorded(job) for job in jobs]
+        looked = [(job, old) for job, old in zip(jobs, recorded, strict=True) if old and not _is_base(job)]
+        most = max((old for _, old in looked), key=lambda old: len(old.get("samples", ())), default={})
+        for job, old in looked:
+            self._check_looks(job, old, margin, most, {sample.id for sample in samples})
+        first, asked = most.get("order", []), set(most.get("samples", ()))
         by_cluster: dict[str, list[Sample]] = {}
         for sample in samples:
-            by_cluster.setdefault(sample.cluster, []).append(sample)
-        recorded = [_recorded(job) for job in jobs]
-        first: list[str] = max((one.get("order", []) for one in recorded), key=len, default=[])
-        for job, old in zip(jobs, recorded, strict=True):
-            if old and not _is_base(job):
-                self._check_looks(job, old, margin, first, by_cluster)
+            if sample.id in asked or not asked or sample.cluster not in first:
+                by_cluster.setdefault(sample.cluster, []).append(sample)
         drawn = sorted(by_cluster, key=lambda name: (draw(seed, "drawn", name), name))
         order = dict.fromkeys([name for name in first if name in by_cluster] + drawn)
         sizes = Counter(sample.cluster for sample in whole or samples)
@@ -92,11 +95,11 @@ class Margin:
         known = {}
         for job, old in zip(jobs, recorded, strict=True):
             chosen = set(old["before"] if "before" in old else job.folder.run.get("samples", ()))
-            known[job.method.label] = frozenset(chosen & job.folder.done(clips))
+            known[job.method.label] = frozenset(chosen & job.folder.done(clips) & {one.id for one in samples})
         return Stopping(task, margin, self.tests, {name: by_cluster[name] for name in order}, largest, known)
 
     def _check_looks(
-        self, job: Job, old: Mapping[str, Any], margin: float, first: Sequence[str], clusters: Collection[str]
+        self, job: Job, old: Mapping[str, Any], margin: float, most: Mapping[str, Any], ids: Collection[str]
     ) -> None:
         """Refuse to look at a setting's samples again by another rule."""
         there, now = (
@@ -106,16 +109,16 @@ class Margin:
                 (margin, ALPHA, self.tests),
             )
         )
-        order = old.get("order", [])
-        absent = sum(name not in clusters for name in order)
+        order, samples = old.get("order", []), old.get("samples", [])
+        absent = sum(id_ not in ids for id_ in samples)
         found = ""
         if there != now:
             found, advice = f"with {there}; now it is {now}", "use the same margin, tasks and methods"
         elif absent:
-            found = f"on {counted(len(order), 'cluster')}, of which this run leaves out {absent:,}"
+            found = f"with {counted(len(samples), 'sample')}, of which this run leaves out {absent:,}"
             advice = "use the same SAMPLE_LIMIT, or a larger one"
-        elif order != list(first[: len(order)]):
-            found, advice = "in another order of clusters than the other settings", "run it without them"
+        elif order != most.get("order", [])[: len(order)] or samples != most.get("samples", [])[: len(samples)]:
+            found, advice = "in another order of clusters than other settings, or with others", "run it without them"
         if found:
             raise SettingsError(f"{job.folder.path}: was looked at {found}; {advice}, or another RESULTS_DIR")
 
@@ -170,6 +173,7 @@ class Stopping:
             "alpha": ALPHA,
             "tests": self.tests,
             "order": list(self.clusters),
+            "samples": [sample.id for part in self.clusters.values() for sample in part],
             "largest": self.largest,
             "stopped_after": None,
             "verdict": OPEN,
@@ -190,7 +194,8 @@ class Stopping:
             samples, known = list[str](), self.known.get(label, frozenset())
             for place, members in enumerate(self.clusters.values()):
                 samples += [one.id for one in members if place < count or one.id in known]
-            everything = len(samples) == sum(map(len, self.clusters.values()))
+            samples += sorted(known.difference(samples))
+            everything = len(samples) >= sum(map(len, self.clusters.values()))
             stopped = {
                 "stopped_after": len(self.clusters) if everything else count,
                 "verdict": verdict or OPEN,
