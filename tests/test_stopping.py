@@ -178,6 +178,111 @@ class TestStop:
         assert turns[:4] == [0, 2, 4, 6]
 
 
+def a_job(method: Method, root: Path, stopping: Mapping[str, Any] | None, answered: Sequence[Sample] = ()) -> Job:
+    """Return a setting whose folder holds right replies, and a rule in `run.json`."""
+    folder = RunFolder(root / method.label, {})
+    folder.run = {"samples": [one.id for one in answered], **({"stopping": dict(stopping)} if stopping else {})}
+    records = (typed(a_timed_choice(int(one.id[4:]), right=True, cluster=one.cluster)) for one in answered)
+    folder.records = {record.id: record for record in records}
+    return Job(method, folder)
+
+
+class TestLooksThatWereTaken:
+    """The first 100 samples were looked at; then the limit, the margin or the settings change."""
+
+    def again(
+        self,
+        root: Path,
+        margin: float = 0.1,
+        tests: int = 1,
+        samples: Sequence[Sample] = SAMPLES,
+        answered: Sequence[Sample] = SAMPLES[:50],
+        **changed: Any,
+    ) -> Stopping:
+        first = stopping_of(samples=SAMPLES[:100])
+        rule = first.rule(Job(DART, RunFolder(root, {}))) | changed
+        jobs = [a_job(BASE, root, None, answered), a_job(DART, root, rule, answered)]
+        found = Margin({"": margin}, tests).stopping(TAU, samples, 42, SAMPLES, jobs)
+        assert found
+        return found
+
+    def test_come_first_under_a_larger_limit(self, tmp_path: Path) -> None:
+        before, after = list(stopping_of(samples=SAMPLES[:100]).clusters), list(self.again(tmp_path).clusters)
+        assert after[:50] == before
+        assert after[50:] == [name for name in stopping_of().clusters if name not in before]
+
+    def test_get_no_more_samples_of_a_cluster(self, tmp_path: Path) -> None:
+        """Half of each cluster ran; the other half would change what was seen."""
+        half = SAMPLES[:100:2]
+        rule = stopping_of(samples=half).rule(Job(DART, RunFolder(tmp_path, {})))
+        jobs = [a_job(BASE, tmp_path, None, half), a_job(DART, tmp_path, rule, half)]
+        found = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
+        assert found
+        sizes = [len(part) for part in found.clusters.values()]
+        assert sizes == [1] * 50 + [2] * 100
+
+    def test_allow_no_smaller_limit(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match="looked at with 100 samples, of which this run leaves out 40"):
+            self.again(tmp_path, samples=SAMPLES[:60])
+
+    @pytest.mark.parametrize(
+        ("asked", "there", "now"),
+        [
+            ({"margin": 0.2}, "margin 0.1,", "margin 0.2,"),
+            ({"tests": 3}, "1 test;", "3 tests;"),
+            ({"alpha": 0.1}, "α 0.1 ", "α 0.05 "),
+        ],
+    )
+    def test_allow_no_other_rule(self, asked: dict[str, Any], there: str, now: str, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match=f"was looked at with .*{there}.* now it is .*{now}"):
+            self.again(tmp_path, **asked)
+
+    def test_are_none_without_a_reply(self, tmp_path: Path) -> None:
+        assert self.again(tmp_path, margin=0.2, answered=()).margin == 0.2
+
+    def test_allow_no_other_order(self, tmp_path: Path) -> None:
+        jobs = [a_job(BASE, tmp_path, None)]
+        for method, seed in ((DART, 1), (RANDOM, 2)):
+            rule = stopping_of(seed=seed).rule(Job(method, RunFolder(tmp_path, {})))
+            jobs.append(a_job(method, tmp_path, rule, SAMPLES[:50]))
+        with pytest.raises(SettingsError, match="in another order of clusters"):
+            Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
+
+    def test_largest_cluster_is_that_of_the_whole_task(self) -> None:
+        found = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES[::2], 42, SAMPLES)
+        assert found
+        assert found.largest == 2
+
+
+class TestResultsOnRecord:
+    def test_are_not_dropped_by_a_stop(self, tmp_path: Path) -> None:
+        jobs = [a_job(method, tmp_path, None, SAMPLES) for method in (BASE, DART)]
+        stopping = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
+        assert stopping
+        for outcome in stopping.outcomes(jobs).values():
+            assert set(outcome["samples"]) == {one.id for one in SAMPLES}
+            assert outcome["stopping"]["stopped_after"] == 150
+        (line,) = stopping.lines(jobs)
+        assert f"after {fewest(0.1)} of 150 clusters (300 samples); 228 samples beyond were on record already" in line
+
+    def test_of_base_are_kept_for_a_setting_of_an_earlier_sweep(self, tmp_path: Path) -> None:
+        jobs = [a_job(BASE, tmp_path, None, SAMPLES), a_job(DART, tmp_path, None)]
+        stopping = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
+        assert stopping
+        jobs[1] = a_job(DART, tmp_path, None, SAMPLES)
+        outcomes = stopping.outcomes(jobs)
+        assert len(outcomes[BASE.label]["samples"]) == 300
+        assert len(outcomes[DART.label]["samples"]) == 2 * fewest(0.1)
+
+    def test_that_a_round_left_behind_the_stop_still_count_for_nothing(self, tmp_path: Path) -> None:
+        """Records of samples that the first run did not select: it was killed, so only the rule says which it had."""
+        rule = stopping_of().rule(Job(DART, RunFolder(tmp_path, {})))
+        jobs = [a_job(method, tmp_path, rule, SAMPLES) for method in (BASE, DART)]
+        stopping = Margin({"": 0.1}, 1).stopping(TAU, SAMPLES, 42, SAMPLES, jobs)
+        assert stopping
+        assert len(stopping.outcomes(jobs)[DART.label]["samples"]) == 2 * fewest(0.1)
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("margins", "methods", "message"),
@@ -226,6 +331,58 @@ def test_sweep_stops_says_so_and_compare_goes_by_its_order(
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 2
     assert "go together" in refused.output
+
+
+class TestRunJson:
+    """The embedded model on its own benchmark, at a margin so wide that two clusters decide."""
+
+    COMMAND = ("sweep", "tau", "--model", "embedded", "--methods", "frame:0.1", "--limit", "12")
+    STOP = ("--margin", "0.9", "--stop-when-decided")
+
+    @pytest.fixture(autouse=True)
+    def _there(self, no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    def run_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(next(Path("results").rglob("frame-0.1*/run.json")).read_text())
+        return found
+
+    def test_holds_the_rule_before_the_first_reply(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen = list[dict[str, Any]]()
+
+        def killed(_engine: object, _plan: object, jobs: Sequence[Job], **_: Any) -> None:
+            seen.extend(json.loads((job.folder.path / "run.json").read_text())["stopping"] for job in jobs)
+            raise MemoryError
+
+        monkeypatch.setattr(Engine, "evaluate", killed)
+        CliRunner().invoke(app, [*self.COMMAND, *self.STOP])
+        assert len(seen) == 2
+        for stop in seen:
+            assert (stop["margin"], stop["alpha"], stop["stopped_after"]) == (0.9, 0.05, None)
+            assert stop["order"]
+            assert stop["largest"] >= 1
+
+    def test_no_longer_says_stopped_after_a_run_of_all_samples(self) -> None:
+        assert CliRunner().invoke(app, [*self.COMMAND, *self.STOP]).exit_code == 0
+        order = self.run_json()["stopping"]["order"]
+        assert CliRunner().invoke(app, self.COMMAND).exit_code == 0
+        assert len(self.run_json()["samples"]) == len(order)
+        assert self.run_json()["stopping"]["order"] == order
+        compared = CliRunner().invoke(app, ["compare", "results", "--margin", "0.9"])
+        assert "stopped when it was decided" not in compared.output
+        back = CliRunner().invoke(app, [*self.COMMAND, *self.STOP])
+        assert "beyond were on record already" in back.stderr
+        assert len(self.run_json()["samples"]) == len(order)
+        assert "stopped when it was decided" not in CliRunner().invoke(app, ["compare", "results"]).output
+
+    def test_of_a_stopped_setting_is_not_changed_by_a_refused_margin(self) -> None:
+        assert CliRunner().invoke(app, [*self.COMMAND, *self.STOP]).exit_code == 0
+        before = self.run_json()
+        refused = CliRunner().invoke(app, [*self.COMMAND, "--margin", "0.8", "--stop-when-decided"])
+        assert refused.exit_code != 0
+        assert "was looked at with margin 0.9" in refused.stderr
+        assert "now it is margin 0.8" in refused.stderr
+        assert self.run_json() == before
 
 
 def test_the_plan_says_how_many_clusters_like_a_pilots_decide(

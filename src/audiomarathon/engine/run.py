@@ -27,7 +27,7 @@ from audiomarathon.engine.identity import check_edited, run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
 from audiomarathon.engine.setup import Setup, check_able, find_setup, language_of
-from audiomarathon.engine.stopping import Margin
+from audiomarathon.engine.stopping import Margin, without_stopping
 from audiomarathon.engine.transcripts import readings_of
 from audiomarathon.errors import DataError, ModelError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
@@ -249,7 +249,7 @@ def is_finished(setup: Setup, task: Task, data: Loaded, margin: Margin | None = 
         if folder.path.exists():
             with folder:  # reads its records
                 pass
-    if margin and (stopping := margin.stopping(task, samples, settings.seed)):
+    if margin and (stopping := margin.stopping(task, samples, settings.seed, data.samples, jobs, clips)):
         left = stopping.rounds(jobs, 1)
         return all({one.id for one in part} <= job.folder.done(clips) for part, active in left for job in active)
     done = [
@@ -330,7 +330,6 @@ def run_task(
         clips=clips,
         control=(read_manifest(data.folder).control or {}).get("kind"),
         readings=readings_of(setup.methods, task),
-        stopping=margin.stopping(task, samples, settings.seed) if margin else None,
     )
     if 0 < settings.limit < len(samples):
         why = "samples that belong together are all run or all left out"
@@ -338,6 +337,8 @@ def run_task(
     torch.manual_seed(settings.seed)
     with ExitStack() as stack:
         jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
+        stopping = margin.stopping(task, samples, settings.seed, data.samples, jobs, clips) if margin else None
+        plan = replace(plan, stopping=stopping)
         under = counted(len(jobs), "setting")
         say(f"{task.key}: {counted(len(samples), 'sample')} in {data.folder} under {under}")
         corpus = task.corpus(data)
@@ -355,12 +356,14 @@ def run_task(
             check_layers(engine.lm, settings.attn_layers)
         if engine is not None and not keep_records:
             run_session(engine, data, plan, jobs, say, progress)
+        for line in stopping.lines(jobs) if stopping and engine is None else ():
+            say(line)
         if settings.save_attn and isinstance(engine, LocalEngine):
             with progress_of(len(samples), f"{task.key}: attention", "sample") as step:
                 capture_missing(engine.lm, plan, jobs, settings, say=say, step=step)
         for job in jobs:
             if engine is None and not keep_records:  # store which samples this run selects: the summary covers them
-                outcome = plan.stopping.outcomes(jobs)[job.method.label] if plan.stopping else {}
+                outcome = stopping.outcomes(jobs)[job.method.label] if stopping else without_stopping(job)
                 job.folder.write_run({**job.folder.run, **facts_of(setup, task, data, samples), **outcome})
             without_attention = set[str]()
             if settings.save_attn:

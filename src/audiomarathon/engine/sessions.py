@@ -13,6 +13,7 @@ from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.setup import Setup
+from audiomarathon.engine.stopping import without_stopping
 from audiomarathon.engine.transcripts import wording_of
 from audiomarathon.errors import BusyMachineWarning, warn
 from audiomarathon.runs.folder import RunFolder
@@ -54,7 +55,8 @@ def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], s
         sessions = [*job.folder.run.get("sessions", []), session]
         drops = drops_of(job.method)
         setting = {"method": job.method.label, "note": job.method.note, "drops": asdict(drops) if drops else None}
-        job.folder.write_run({**facts, **setting, **stopped_before(job), "sessions": sessions})
+        rule = {"stopping": plan.stopping.rule(job)} if plan.stopping else without_stopping(job)
+        job.folder.write_run({**facts, **setting, **rule, "sessions": sessions})
     engine.evaluate(plan, jobs, say=say, progress=progress)
     wall, end = time.monotonic() - clock, engine.state()
     if engine.setup.settings.timing:
@@ -73,11 +75,6 @@ def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], s
         counts = {"samples": len(fresh), "audio_s": sum(record.clip_seconds for record in fresh)}
         job.folder.run["sessions"][-1] |= {"ended": now(), **ended, **counts}
         job.folder.write_run(job.folder.run)
-
-
-def stopped_before(job: Job) -> dict[str, Any]:
-    """Return the rule by which an earlier call stopped a setting: looks that were taken count for later ones too."""
-    return {"stopping": job.folder.run["stopping"]} if job.folder.run.get("stopping") else {}
 
 
 def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:

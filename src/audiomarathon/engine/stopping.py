@@ -10,7 +10,8 @@ samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,16 +47,80 @@ class Margin:
     by_task: Mapping[str, float]
     tests: int
 
-    def stopping(self, task: Task, samples: Sequence[Sample], seed: int) -> Stopping | None:
-        """Return how a task's settings stop; None if the task has no margin."""
+    def stopping(
+        self,
+        task: Task,
+        samples: Sequence[Sample],
+        seed: int,
+        whole: Sequence[Sample] = (),
+        jobs: Sequence[Job] = (),
+        clips: Mapping[str, str] | None = None,
+    ) -> Stopping | None:
+        """Return how a task's settings stop; None if the task has no margin.
+
+        Looks that were taken stay looks: clusters in a recorded order come first, with the samples that they had, and
+        new ones follow in seeded order. More samples of a cluster on record would change what was seen.
+
+        Parameters
+        ----------
+        samples, whole
+            The samples to run, and all of the task: no cluster of these is larger than the largest.
+        jobs
+            The settings with their folders, whose records and `run.json` are read.
+        clips
+            Current hash of each sample's clips; see :meth:`RunFolder.done`.
+
+        Raises
+        ------
+        SettingsError
+            A setting was looked at by another rule, in another order, or on clusters that are not to run.
+        """
         margin = self.by_task.get(task.key, self.by_task.get(""))
         if margin is None:
             return None
+        recorded = [_recorded(job) for job in jobs]
+        looked = [(job, old) for job, old in zip(jobs, recorded, strict=True) if old and not _is_base(job)]
+        most = max((old for _, old in looked), key=lambda old: len(old.get("samples", ())), default={})
+        for job, old in looked:
+            self._check_looks(job, old, margin, most, {sample.id for sample in samples})
+        first, asked = most.get("order", []), set(most.get("samples", ()))
         by_cluster: dict[str, list[Sample]] = {}
         for sample in samples:
-            by_cluster.setdefault(sample.cluster, []).append(sample)
-        order = sorted(by_cluster, key=lambda name: (draw(seed, "drawn", name), name))
-        return Stopping(task, margin, self.tests, {name: by_cluster[name] for name in order})
+            if sample.id in asked or not asked or sample.cluster not in first:
+                by_cluster.setdefault(sample.cluster, []).append(sample)
+        drawn = sorted(by_cluster, key=lambda name: (draw(seed, "drawn", name), name))
+        order = dict.fromkeys([name for name in first if name in by_cluster] + drawn)
+        sizes = Counter(sample.cluster for sample in whole or samples)
+        largest = max([*sizes.values(), *(int(one.get("largest", 1)) for one in recorded)])
+        known = {}
+        for job, old in zip(jobs, recorded, strict=True):
+            chosen = set(old["before"] if "before" in old else job.folder.run.get("samples", ()))
+            known[job.method.label] = frozenset(chosen & job.folder.done(clips) & {one.id for one in samples})
+        return Stopping(task, margin, self.tests, {name: by_cluster[name] for name in order}, largest, known)
+
+    def _check_looks(
+        self, job: Job, old: Mapping[str, Any], margin: float, most: Mapping[str, Any], ids: Collection[str]
+    ) -> None:
+        """Refuse to look at a setting's samples again by another rule."""
+        there, now = (
+            f"margin {one:g}, α {alpha:g} and {counted(tests, 'test')}"
+            for one, alpha, tests in (
+                (old.get("margin", margin), old.get("alpha", ALPHA), old.get("tests", self.tests)),
+                (margin, ALPHA, self.tests),
+            )
+        )
+        order, samples = old.get("order", []), old.get("samples", [])
+        absent = sum(id_ not in ids for id_ in samples)
+        found = ""
+        if there != now:
+            found, advice = f"with {there}; now it is {now}", "use the same margin, tasks and methods"
+        elif absent:
+            found = f"with {counted(len(samples), 'sample')}, of which this run leaves out {absent:,}"
+            advice = "use the same SAMPLE_LIMIT, or a larger one"
+        elif order != most.get("order", [])[: len(order)] or samples != most.get("samples", [])[: len(samples)]:
+            found, advice = "in another order of clusters than other settings, or with others", "run it without them"
+        if found:
+            raise SettingsError(f"{job.folder.path}: was looked at {found}; {advice}, or another RESULTS_DIR")
 
 
 @dataclass(frozen=True)
@@ -65,21 +130,22 @@ class Stopping:
     Attributes
     ----------
     tests
-        Number of settings × tasks: each stops at a p of α ÷ `tests`, so that its verdict lasts under Holm's correction.
+        Number of settings × tasks of this sweep: each stops at a p of α ÷ `tests`, which is Holm's first step.
     clusters
         The samples of each cluster, in drawn order.
+    largest
+        Number of samples of the whole task's largest cluster, known before any reply.
+    known
+        Ids of the samples that were selected and answered before, by the setting's label: a stop drops none of them.
     """
 
     task: Task
     margin: float
     tests: int
     clusters: Mapping[str, Sequence[Sample]]
+    largest: int
+    known: Mapping[str, frozenset[str]] = field(default_factory=dict)
     _sums: dict[tuple[str, str], tuple[float, int, bool]] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def largest(self) -> int:
-        """Number of samples of the largest cluster."""
-        return max(map(len, self.clusters.values()))
 
     def rounds(self, jobs: Sequence[Job], at_once: int) -> Iterator[tuple[list[Sample], list[Job]]]:
         """Yield the next samples with the settings to run them under, until every setting is decided.
@@ -98,39 +164,58 @@ class Stopping:
                 seen += 1
             yield part, active
 
+    def rule(self, job: Job) -> dict[str, Any]:
+        """Return what is known before the first reply, for `run.json`: if the run is killed, the rule is on record."""
+        return {
+            "rule": RULE,
+            "margin": self.margin,
+            "figure": self.task.scorer.own_title,
+            "alpha": ALPHA,
+            "tests": self.tests,
+            "order": list(self.clusters),
+            "samples": [sample.id for part in self.clusters.values() for sample in part],
+            "largest": self.largest,
+            "stopped_after": None,
+            "verdict": OPEN,
+            "before": sorted(self.known.get(job.method.label, ())),
+        }
+
     def outcomes(self, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-        """Return for `run.json`, by the setting's label: its samples up to the stop, and rule, order and verdict."""
-        names = list(self.clusters)
-        after = {job.method.label: self._decided(job, jobs, len(names)) for job in jobs if not _is_base(job)}
-        longest = max((count for count, _ in after.values()), default=len(names))
+        """Return for `run.json`, by the setting's label: its samples up to the stop, and rule, order and verdict.
+
+        Samples behind the stop that were selected and answered before count too: a stop is no reason to drop results.
+        """
+        after = {job.method.label: self._decided(job, jobs, len(self.clusters)) for job in jobs if not _is_base(job)}
+        longest = max((count for count, _ in after.values()), default=len(self.clusters))
         found = {}
         for job in jobs:
-            count, verdict = after.get(job.method.label, (longest, ""))
-            found[job.method.label] = {
-                "samples": [sample.id for name in names[:count] for sample in self.clusters[name]],
-                "stopping": {
-                    "rule": RULE,
-                    "margin": self.margin,
-                    "figure": self.task.scorer.own_title,
-                    "alpha": ALPHA,
-                    "tests": self.tests,
-                    "order": names,
-                    "largest": self.largest,
-                    "stopped_after": count,
-                    "verdict": verdict or OPEN,
-                },
+            label = job.method.label
+            count, verdict = after.get(label, (longest, ""))
+            samples, known = list[str](), self.known.get(label, frozenset())
+            for place, members in enumerate(self.clusters.values()):
+                samples += [one.id for one in members if place < count or one.id in known]
+            samples += sorted(known.difference(samples))
+            everything = len(samples) >= sum(map(len, self.clusters.values()))
+            stopped = {
+                "stopped_after": len(self.clusters) if everything else count,
+                "verdict": verdict or OPEN,
             }
+            rule = {name: value for name, value in self.rule(job).items() if name != "before"}
+            found[label] = {"samples": samples, "stopping": rule | stopped}
         return found
 
     def lines(self, jobs: Sequence[Job]) -> list[str]:
         """Return a line for each setting that says where it stopped, and why."""
         found, outcomes = [], self.outcomes(jobs)
         for job in jobs:
-            outcome = outcomes[job.method.label]
-            stop, samples = outcome["stopping"], counted(len(outcome["samples"]), "sample")
-            verdict = stop["verdict"] if stop["verdict"] == OPEN else f"{stop['verdict']} by more than {self.margin:g}"
-            after = f"after {stop['stopped_after']:,} of {counted(len(self.clusters), 'cluster')} ({samples})"
-            found += [f"{self.task.key}: {job.method.label}: {verdict} {after}"] * (not _is_base(job))
+            count, verdict = self._decided(job, jobs, len(self.clusters))
+            samples = outcomes[job.method.label]["samples"]
+            beyond = len(samples) - sum(len(part) for part in list(self.clusters.values())[:count])
+            verdict = f"{verdict} by more than {self.margin:g}" if verdict else OPEN
+            after = f"after {count:,} of {counted(len(self.clusters), 'cluster')}"
+            line = f"{self.task.key}: {job.method.label}: {verdict} {after} ({counted(len(samples), 'sample')})"
+            kept = f"; {counted(beyond, 'sample')} beyond were on record already and count too"
+            found += [line + kept * bool(beyond)] * (not _is_base(job))
         return found
 
     def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str]) -> Clusters:
@@ -186,6 +271,20 @@ class Stopping:
             known = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
             self._sums[job.method.label, name] = sum(known), len(known), any(known)
         return self._sums[job.method.label, name]
+
+
+def _recorded(job: Job) -> dict[str, Any]:
+    """Return the rule by which a setting's samples were looked at; {} if they were not."""
+    return (job.folder.run.get("stopping") or {}) if job.folder.records else {}
+
+
+def without_stopping(job: Job) -> dict[str, Any]:
+    """Return for `run.json` of a run of all its samples: the rule of an earlier sweep, whose looks still count.
+
+    It no longer says where the setting stopped.
+    """
+    old = {name: value for name, value in _recorded(job).items() if name != "before"}
+    return {"stopping": old | {"stopped_after": None}} if old else {}
 
 
 def _is_base(job: Job) -> bool:

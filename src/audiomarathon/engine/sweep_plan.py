@@ -233,7 +233,8 @@ def _part(
 def _of_margin(task: Task, part: _Part, setup: Setup, margin: Margin) -> list[str]:
     """Return lines on how many clusters decide a task's margin, from the records of its settings."""
     data = load_task(task, setup.settings, lambda _line: None)
-    stopping = margin.stopping(task, selected(data, setup.settings), setup.settings.seed)
+    settings = setup.settings
+    stopping = margin.stopping(task, selected(data, settings), settings.seed, data.samples)
     jobs = [Job(method, folder) for method, folder in run_folders(setup, task, data)]
     for job in jobs:
         job.folder.peek()

@@ -94,7 +94,8 @@ def note_of(facts: Mapping[str, Any]) -> str:
 def stopped_note(facts: Mapping[str, Any]) -> str:
     """Return a note on a run that stopped when its margin was decided; "" for a run of all its samples."""
     stop = facts.get("stopping") or {}
-    if stop.get("verdict") not in (NO_WORSE, WORSE):
+    after, order = stop.get("stopped_after"), stop.get("order") or ()
+    if stop.get("verdict") not in (NO_WORSE, WORSE) or not isinstance(after, int) or after >= len(order):
         return ""
     found = f"{stop['verdict']} than base by more than {stop.get('margin')}"
     return (
