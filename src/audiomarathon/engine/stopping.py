@@ -145,7 +145,7 @@ class Stopping:
     clusters: Mapping[str, Sequence[Sample]]
     largest: int
     known: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    _sums: dict[tuple[str, str], tuple[float, int, bool]] = field(default_factory=dict, repr=False, compare=False)
+    _sums: dict[tuple[str, str], tuple[float, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def rounds(self, jobs: Sequence[Job], at_once: int) -> Iterator[tuple[list[Sample], list[Job]]]:
         """Yield the next samples with the settings to run them under, until every setting is decided.
@@ -218,11 +218,15 @@ class Stopping:
             found += [line + kept * bool(beyond)] * (not _is_base(job))
         return found
 
-    def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str]) -> Clusters:
-        """Return a setting's differences from base on these clusters, which have run."""
+    def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str], *, worst: bool = False) -> Clusters:
+        """Return a setting's differences from base on these clusters, which have run.
+
+        With `worst`, samples that only one of the two scored count as lost; see :attr:`Pairs.worst`.
+        """
         base = next(other for other in jobs if _is_base(other))
-        sums = np.array([self._summed(job, base, name) for name in names], dtype=np.float64).reshape(-1, 3).T
-        return Clusters(sums[0], sums[1], self.largest, int(sums[2].sum()))
+        sums = np.array([self._summed(job, base, name) for name in names], dtype=np.float64).reshape(-1, 5).T
+        totals, sizes = sums[3:5] if worst else sums[:2]
+        return Clusters(totals, sizes, self.largest, int(sums[2].sum()))
 
     def planned(self, jobs: Sequence[Job], seconds_a_reply: float | None, seed: int) -> list[str]:
         """Return lines on how many clusters like those on record decide, for the plan of a sweep."""
@@ -250,26 +254,41 @@ class Stopping:
     def _decided(self, job: Job, jobs: Sequence[Job], seen: int) -> tuple[int, str]:
         """Return after how many of the first `seen` clusters a setting is decided, and the verdict; (all, "") if not.
 
-        A sample that failed, under the setting or under base, changes nothing.
+        A sample that failed under one of the two counts as lost for "no worse", and not at all for "worse".
         """
         if _is_base(job):
             return seen, ""
-        found = self.differences(job, jobs, list(self.clusters)[:seen])
-        limit = math.log(self.tests / ALPHA)
-        looks = {name: found.log_wealth(self.margin, worse=name == WORSE) >= limit for name in (NO_WORSE, WORSE)}
+        limit, names = math.log(self.tests / ALPHA), list(self.clusters)[:seen]
+        looks = {
+            name: self.differences(job, jobs, names, worst=name == NO_WORSE).log_wealth(
+                self.margin, worse=name == WORSE
+            )
+            >= limit
+            for name in (NO_WORSE, WORSE)
+        }
         first = {name: int(rich.argmax()) + 1 for name, rich in looks.items() if rich.any()}
         verdict = min(first, key=lambda name: first[name], default="")
         return (first[verdict], verdict) if verdict else (seen, "")
 
-    def _summed(self, job: Job, base: Job, name: str) -> tuple[float, int, bool]:
-        """Return the sum of a cluster's differences from base, their number, and whether any is not 0."""
+    def _summed(self, job: Job, base: Job, name: str) -> tuple[float, ...]:
+        """Return a cluster's sum of differences from base, their number, whether any is not 0, and both at worst."""
         if (job.method.label, name) not in self._sums:
-            records = ([one.folder.records.get(sample.id) for sample in self.clusters[name]] for one in (job, base))
-            own, other = (judged(self.task.scorer, [one for one in side if one is not None]) for side in records)
-            score = self.task.scorer.own_score
-            pairs = [(score(own[id_]), score(other[id_])) for id_ in own if id_ in other]
+            ids = [sample.id for sample in self.clusters[name]]
+            sides = [
+                {id_: side.folder.records[id_] for id_ in ids if id_ in side.folder.records} for side in (job, base)
+            ]
+            both, score = {*sides[0]} & {*sides[1]}, self.task.scorer.own_score
+            verdicts = [judged(self.task.scorer, [one for one in side.values() if one.answered]) for side in sides]
+            own, other = ({id_: score(one) for id_, one in side.items() if id_ in both} for side in verdicts)
+            pairs = [(own.get(id_), other.get(id_)) for id_ in sorted(both)]
             known = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
-            self._sums[job.method.label, name] = sum(known), len(known), any(known)
+            lost = [
+                (mine or 0.0) - (1.0 if theirs is None else theirs)
+                for mine, theirs in pairs
+                if (mine is None) != (theirs is None)
+            ]
+            total, count = sum(known), len(known)
+            self._sums[job.method.label, name] = total, count, any(known), total + sum(lost), count + len(lost)
         return self._sums[job.method.label, name]
 
 
