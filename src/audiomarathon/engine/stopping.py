@@ -258,7 +258,8 @@ class Stopping:
         """
         if _is_base(job):
             return seen, ""
-        limit, names = math.log(self.tests / ALPHA), list(self.clusters)[:seen]
+        names = list(self.clusters)[:seen]
+        limit = math.log(self.tests / ALPHA)
         looks = {
             name: self.differences(job, jobs, names, worst=name == NO_WORSE).log_wealth(
                 self.margin, worse=name == WORSE
