@@ -125,7 +125,8 @@ class PageData:
 
     def only(self, kept: Callable[[Run], bool]) -> PageData:
         """Return the data of those systems whose runs are all of a kind."""
-        return replace(self, systems=[one for one in self.systems if all(map(kept, one.runs.values()))])
+        systems = [one for one in self.systems if all(map(kept, one.runs.values()))]
+        return self if len(systems) == len(self.systems) else replace(self, systems=systems)  # keeps what is computed
 
     @property
     def runs(self) -> list[Run]:
