@@ -799,6 +799,16 @@ class TestMargin:
         found = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
         assert found.verdict != "no worse"
         assert found.beside == "60 without a score count as lost"
+        shown = CliRunner().invoke(app, ["compare", str(tmp_path), "--margin", "0.02", "-o", f"{tmp_path}/c.md"])
+        assert shown.exit_code == 0, shown.output
+        assert "60 without a score count as lost" in (tmp_path / "c.md").read_text()
+
+    def test_a_sample_that_the_setting_was_not_to_run_does_not_count(self, tmp_path: Path) -> None:
+        base, run = (a_run(tmp_path, label, [True] * 9) for label in ("base-0", "dart-0.5-layer2"))
+        records = lines_of(run / "samples.jsonl")
+        changed(run, samples=[one["id"] for one in records[1:]])
+        write_records(base, [a_failed_record(records[0]["id"], cluster=records[0]["cluster"]), *records[1:]])
+        assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision.beside == ""
 
     def test_the_largest_cluster_is_that_of_the_task(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):

@@ -360,7 +360,7 @@ def _decision(found: Decision | None) -> dict[str, Any]:
     """Return the cells of what the samples decide about a margin."""
     if found is None:
         return {}
-    said = AS_BASE if found.by_construction else found.missing or found.beside
+    said = AS_BASE if found.by_construction else "; ".join(filter(None, [found.missing, found.beside]))
     return {
         "margin": found.margin,
         "margin_figure": found.figure,

@@ -216,7 +216,7 @@ class Pairs:
 
     @_as_written()
     def _clustered(self, lost: float | None) -> Clusters:
-        own_score, sides = self.task.scorer.own_score, (self.run.whole, self.base)
+        own_score, sides = self.task.scorer.own_score, (self.run, self.base)
         known: dict[str, tuple[float, str]] = {}
         scores = [{id_: own_score(one) for id_, one in side.verdicts.items()} for side in sides]
         records = [{**side.records, **side.failed} for side in sides]
@@ -231,7 +231,7 @@ class Pairs:
                 continue
             of_base = (lost or 0.0) if base is None else base
             known[id_] = (own or 0.0) - of_base, records[0][id_].cluster
-        asked = {id_: one.cluster for side in records for id_, one in side.items()}
+        asked = {id_: one.cluster for side in (self.run.whole.records, *records) for id_, one in side.items()}
         largest = max(Counter(asked.values()).values(), default=1)
         stop = self.stopping or {}
         stated = [int(facts.get(name) or 1) for facts, name in ((self.run.facts, "largest_cluster"), (stop, "largest"))]
