@@ -40,11 +40,11 @@ FORMER = {
     # tower:Whisper
     "2:02b84bc9440a69efce2dc89aa1218ec6": "d78d7fea4c897058f299d342a62d23b64fe017d0b28d2c747ba0148e143ab3d0",
     "3971ee6aa40a": "f58571b8329e",  # Transcript, Characters
-    "2d539bca78a7": "79de78b82621",  # Choice
+    "0fd4ca020f26": "79de78b82621",  # Choice
     "7074c79a792b": "2c937fe9b605",  # CoReasoning
     "e1623bb0e288": "2d016c2cf1bc",  # Caption
-    "acea3a3fb9e6": "936d6917efe3",  # QuestionTypes
-    "f4ec6beb1330": "1f52929583eb",  # Questions
+    "1b45f88c1e35": "936d6917efe3",  # QuestionTypes
+    "966f50b779e3": "1f52929583eb",  # Questions
     "37c83ce1c9f5": "752241563891",  # Classified
     "fa0e2b589a85": "8069cb0401f1",  # Retrieved
     "9fbd15660604": "41f47db4aaf9",  # Segmented

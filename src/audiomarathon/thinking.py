@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _NAME = r"(?:(?:(?:seed|mm):|longcat_|ant)?think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad|cot)"
 _LT, _GT = r"(?:<|&lt;)\s*", r"\s*(?:>|&gt;)"
@@ -22,6 +23,7 @@ _MARKER = re.compile(
 _END = re.compile(r"(?:<\|(?:return|end|end_response)\|>|<turn\|>)\s*\Z", re.IGNORECASE)
 
 
+@lru_cache(maxsize=64)
 def without_thinking(reply: str) -> str:
     """Return a reply without the model's thinking; a reply without markers of thinking is returned unchanged.
 

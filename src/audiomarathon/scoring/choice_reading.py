@@ -27,6 +27,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from audiomarathon.records import LETTERS
 from audiomarathon.scoring.mentions import (
@@ -81,6 +82,11 @@ def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
     options
         The options' texts in the order A, B, …; only the first 26 count.
     """
+    return _read(reply, tuple(options))
+
+
+@lru_cache(maxsize=64)  # most replies to a question with the same options are one of a few
+def _read(reply: str, options: tuple[str, ...]) -> ReadReply:
     text, named = visible(reply), dict(zip(LETTERS, map(normal, options), strict=False))
     own = before_next(text)
     letter, rule = _decide(own, named)

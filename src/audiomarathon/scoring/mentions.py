@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from audiomarathon.scoring.visible import BRACKETS, CJK
@@ -23,9 +24,10 @@ _NO_OF = re.compile(
 )
 
 
-def _words(text: str) -> list[tuple[str, int, int]]:
+@lru_cache(maxsize=64)
+def _words(text: str) -> tuple[tuple[str, int, int], ...]:
     """Return a text's words in lower case with their positions; a decimal, a range or a CJK character is one word."""
-    return [(word[0].casefold(), word.start(), word.end()) for word in _WORD.finditer(text)]
+    return tuple((word[0].casefold(), word.start(), word.end()) for word in _WORD.finditer(text))
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def _named_words(text: str) -> list[tuple[str, int, int]]:
     """Return a text's words without articles, which replies add and leave out; "A" may be a letter."""
     words = _words(text)
     kept = [one for one, _next in pairwise(words) if one[0] not in ("a", "an", "the") or text[one[1]] == "A"]
-    return kept + words[-1:]
+    return kept + list(words[-1:])
 
 
 def _is_name(text: str, span: Sequence[tuple[str, int, int]], joined: Sequence[str], *, capital: bool = False) -> bool:
