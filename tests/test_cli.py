@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -233,6 +234,19 @@ class TestRun:
         after, summary = json.loads(file.read_text()), json.loads((file.parent / "summary.json").read_text())
         assert after["sessions"] == before["sessions"]
         assert len(after["samples"]) == summary["n"] == summary["expected"] == int(limit)
+
+    @pytest.mark.parametrize("words", [["run", "--method", "frame", "--ratio", "0.5"], ["sweep", "--methods", "frame"]])
+    def test_nothing_to_do_is_said_before_pytorch_is_imported(self, command, tau: Path, no_env, words) -> None:
+        told = [*words, "tau", "--model", "embedded", "--data", str(tau), "--limit", "1", "--max-new-tokens", "1"]
+        told += ["--ratios", "0.5"] * (words[0] == "sweep")
+        assert command(*told)[0] == 0
+        done = subprocess.run(
+            [sys.executable, "-c", _EARLY], input=json.dumps([shlex.join(told)]), capture_output=True, text=True,
+            check=True, timeout=300,
+        )  # fmt: skip
+        ((code, stderr, imported),) = json.loads(done.stdout).values()
+        assert (code, imported) == (0, []), stderr
+        assert stderr.count("complete; nothing to do") == len(list(Path("results").rglob("run.json")))
 
     def test_a_smaller_limit_says_what_its_summary_leaves_out(self, command, tau: Path, tiny_checkpoint: Path) -> None:
         told = ("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit")
