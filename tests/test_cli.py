@@ -324,6 +324,15 @@ def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.Monk
     assert "no picture will be drawn: pictures need vl-convert: pip install" in done.output
 
 
+def test_the_demo_explains_its_two_odd_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", lambda: tmp_path)
+    monkeypatch.setattr("audiomarathon.engine.run.run", lambda *_given, **_more: iter(()))
+    monkeypatch.setattr("audiomarathon.cli.demo.show", lambda *_given, **_more: 0)
+    done = CliRunner().invoke(app, ["demo", "--results", str(tmp_path / "out")])
+    assert "librispeech's score is 1 - word error rate" in done.output
+    assert "frame above base is chance" in done.output
+
+
 def test_the_demo_keeps_out_of_the_results_that_compare_reads() -> None:
     place = inspect.signature(demo).parameters["results"].default
     assert RunSettings().results not in (place, *place.parents)
