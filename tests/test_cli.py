@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -234,6 +235,19 @@ class TestRun:
         assert after["sessions"] == before["sessions"]
         assert len(after["samples"]) == summary["n"] == summary["expected"] == int(limit)
 
+    @pytest.mark.parametrize("words", [["run", "--method", "frame", "--ratio", "0.5"], ["sweep", "--methods", "frame"]])
+    def test_nothing_to_do_is_said_before_pytorch_is_imported(self, command, tau: Path, no_env, words) -> None:
+        told = [*words, "tau", "--model", "embedded", "--data", str(tau), "--limit", "1", "--max-new-tokens", "1"]
+        told += ["--ratios", "0.5"] * (words[0] == "sweep")
+        assert command(*told)[0] == 0
+        done = subprocess.run(
+            [sys.executable, "-c", _EARLY], input=json.dumps([shlex.join(told)]), capture_output=True, text=True,
+            check=True, timeout=300,
+        )  # fmt: skip
+        ((code, stderr, imported),) = json.loads(done.stdout).values()
+        assert (code, imported) == (0, []), stderr
+        assert stderr.count("complete; nothing to do") == len(list(Path("results").rglob("run.json")))
+
     def test_a_smaller_limit_says_what_its_summary_leaves_out(self, command, tau: Path, tiny_checkpoint: Path) -> None:
         told = ("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit")
         assert "not selected by this run" not in command(*told, "3")[2]
@@ -308,6 +322,15 @@ def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.Monk
     monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", stop)
     done = CliRunner().invoke(app, ["demo"])
     assert "no picture will be drawn: pictures need vl-convert: pip install" in done.output
+
+
+def test_the_demo_explains_its_two_odd_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", lambda: tmp_path)
+    monkeypatch.setattr("audiomarathon.engine.run.run", lambda *_given, **_more: iter(()))
+    monkeypatch.setattr("audiomarathon.cli.demo.show", lambda *_given, **_more: 0)
+    done = CliRunner().invoke(app, ["demo", "--results", str(tmp_path / "out")])
+    assert "librispeech's score is 1 - word error rate" in done.output
+    assert "frame above base is chance" in done.output
 
 
 def test_the_demo_keeps_out_of_the_results_that_compare_reads() -> None:

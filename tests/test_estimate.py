@@ -6,16 +6,23 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from builders import a_record, typed
+from conftest import noise
 from task_folders import write_clip
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from audiomarathon.benchmarks import Sample
+from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import get_method
-from audiomarathon.costs.config_facts import ModelFacts
+from audiomarathon.costs.config_facts import ModelFacts, model_facts
 from audiomarathon.costs.cost import TEXT_TOKENS, Cost
+from audiomarathon.engine.calibration import measured
 from audiomarathon.engine.setup import Hardware
 from audiomarathon.engine.sweep_plan import Calls, Todo, calls_of, from_flops, from_records, memory, what_is_left
 from audiomarathon.errors import MethodError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.settings import RunSettings
@@ -45,6 +52,29 @@ class TestFromFlops:
 
     def test_what_is_done_costs_nothing(self) -> None:
         assert from_flops(FACTS, SPEC, todo((), ()), (1.0, 1.0), 3, Calls((5,))) == 0.0
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(1, 8.0), (20, 2.0)])
+def test_a_measured_machine_does_the_counted_work_in_about_the_planned_time(
+    lm: AudioLM, tiny_checkpoint: Path, tokens: int, seconds: float
+) -> None:
+    """The clock goes by counted FLOPs, so that the machine's speed is known whatever the load."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # PyTorch does not count this one
+    flops = {kernel: lambda query, key, *_given, **_more: sdpa_flop_count(query, key, key)}
+    speed, counter = 1e7, FlopCounterMode(display=False, custom_mapping=flops)
+    facts = model_facts(tiny_checkpoint, 4, type(lm))
+    with counter:
+        machine = measured.__wrapped__("cpu", "float32", facts.cost, lambda: counter.get_total_flops() / speed)
+        assert machine is not None
+        assert machine.product == pytest.approx(speed)
+        begin = counter.get_total_flops()
+        inputs = lm.prepare([Prompt("word " * 50, (noise(seconds),))])
+        Base().generate(lm, inputs, max_new_tokens=tokens, ignore_end=True)
+        took = (counter.get_total_flops() - begin) / speed
+    assert inputs.prompt_tokens[0] == pytest.approx(facts.cost.prompt(seconds, 25)[0], rel=0.2)
+    work = Todo(1, seconds, (seconds,), ((BASE, (seconds,)),), 0)
+    speeds = machine.prefill / 1e12, machine.reading / 1e9
+    assert took / 3 < from_flops(facts, SPEC, work, speeds, tokens, Calls()) < 3 * took
 
 
 @pytest.mark.parametrize(

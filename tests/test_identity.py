@@ -17,9 +17,9 @@ from builders import a_record, write_run
 
 from audiomarathon.benchmarks import get_task, multiple_choice
 from audiomarathon.compression.registry import get_method
-from audiomarathon.engine import environment
+from audiomarathon.engine import environment, setup
 from audiomarathon.engine.identity import fresh_results
-from audiomarathon.engine.run import Result, run
+from audiomarathon.engine.run import Result, known_as_finished, load_task, run
 from audiomarathon.engine.sweep import grid
 from audiomarathon.errors import RecordError
 from audiomarathon.models.registry import get_model
@@ -73,7 +73,7 @@ def other_data(place: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def other_device(place: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(environment, "device_name", lambda *_where: "another machine")
+    patch.setattr(environment, "_cpu_model", lambda: "another machine")
 
 
 CHANGES: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], object] | None, dict]] = {
@@ -112,6 +112,81 @@ def test_a_change_is_refused_by_its_name(
     assert differing(str(caught.value)) == [name]
     assert "None" not in str(caught.value)
     assert {file: file.read_bytes() for file in (place / "out").rglob("*.json*")} == before
+
+
+def lose_a_record(place: Path, _patch: pytest.MonkeyPatch) -> None:
+    (file,) = (place / "out").rglob("frame*/samples.jsonl")
+    file.write_text("")
+
+
+def change_a_clip(place: Path, _patch: pytest.MonkeyPatch) -> None:
+    for clip in (place / "data").rglob("*.wav"):
+        clip.write_bytes(clip.read_bytes()[:-2] + b"ab")
+
+
+def forget(place: Path, _patch: pytest.MonkeyPatch) -> None:
+    """Write the record as an older version would."""
+    (file,) = (place / "out").rglob("frame*/run.json")
+    facts = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in facts.items() if name != "decided"}))
+
+
+def damage(place: Path, _patch: pytest.MonkeyPatch) -> None:
+    (file,) = (place / "out").rglob("frame*/run.json")
+    facts = json.loads(file.read_text())
+    file.write_text(json.dumps(facts | {"decided": {"from": facts["decided"]["from"], "hardware": 1}}))
+
+
+def edit_the_package(place: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(setup, "__file__", str(shutil.copytree(Path(setup.__file__).parent, place / "own") / "setup.py"))
+
+
+DOUBTS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], object] | None, dict]] = {
+    **CHANGES,
+    "more samples": (None, {"limit": 2}),
+    "the device that auto means, by name": (None, {"device": "cpu"}),
+    "a graph": (None, {"decode": "eager"}),
+    "attention to save": (None, {"save_attn": True}),
+    "a lost record": (lose_a_record, {}),
+    "changed clips": (change_a_clip, {}),
+    "an older version's record": (forget, {}),
+    "a damaged record": (damage, {}),
+    "an edited package": (edit_the_package, {}),
+    "another PyTorch": (lambda _, patch: patch.setattr(environment, "_versions", lambda: {"torch": "9"}), {}),
+    "other visible GPUs": (lambda _, patch: patch.setenv("CUDA_VISIBLE_DEVICES", "1"), {}),
+    "a folder that holds another run": (lambda at, _: rename(at, PRESS, "knorm-0.3"), {"method": ("knorm", 0.3)}),
+}
+
+
+def finished(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), **flags) -> bool:
+    """Whether a run is known to be finished without PyTorch."""
+    flags = {"data": str(place / "data"), "results": place / "out", "model_path": str(checkpoint), **flags}
+    settings = RunSettings.read({}, **{"max_new_tokens": 2, "limit": 1, "decode_tokens": 0, **flags})
+    data = load_task(tau := get_task("tau"), settings, lambda _line: None)
+    return known_as_finished([(tau, data)], "qwen2.5-omni", settings, [get_method(*method)]) is not None
+
+
+def test_a_finished_run_is_known_by_its_record(place: Path, tiny_checkpoint: Path) -> None:
+    assert finished(place, tiny_checkpoint)
+    assert finished(place, tiny_checkpoint, ("knorm", 0.5))
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_at_a_doubt_no_run_is_called_finished(
+    name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, flags = DOUBTS[name]
+    if change is not None:
+        change(place, monkeypatch)
+    assert not finished(place, tiny_checkpoint, **flags)
+
+
+def test_other_weights_in_the_same_place_are_not_called_finished(place: Path, tiny_checkpoint: Path) -> None:
+    checkpoint = shutil.copytree(tiny_checkpoint, place / "model")
+    go(place, checkpoint)
+    assert finished(place, checkpoint)
+    tiny_qwen2_5_omni.checkpoint(checkpoint, seed=1)
+    assert not finished(place, checkpoint)
 
 
 def test_another_checkpoint_of_the_same_name_is_refused(place: Path, tiny_checkpoint: Path) -> None:
@@ -251,3 +326,20 @@ def test_fresh_gives_an_edited_method_a_folder_of_its_own(tmp_path: Path) -> Non
     assert found.results.parent == tmp_path
     assert found.results.name.startswith("out-")
     assert fresh_results([tau], spec, settings, [method]) == found
+
+
+def test_a_fresh_run_and_a_fresh_sweep_of_the_same_edit_share_a_folder(tmp_path: Path) -> None:
+    for name in ("Mine", "Other"):
+        source = f"from audiomarathon.compression.pruners.frame import Frame\n\nclass {name}(Frame):\n    pass\n"
+        (tmp_path / f"{name.lower()}.py").write_text(source)
+    mine, other = f"{tmp_path}/mine.py:Mine", f"{tmp_path}/other.py:Other"
+    method = get_method(mine, 0.5, at="input")
+    held = {"schema_version": 2, "identity": {f"code of method {method.key}": "0" * 16}}
+    write_run(tmp_path / "out" / "tau" / "embedded" / method.label, held, [a_record("a")])
+    tau, spec, settings = get_task("tau"), get_model("embedded"), RunSettings.read({}, results=tmp_path / "out")
+
+    def place(*names: str) -> Path:
+        return fresh_results([tau], spec, settings, grid(names, [0.3, 0.5], base=True, at="input")).results
+
+    assert fresh_results([tau], spec, settings, [method]).results == place(mine)
+    assert place(mine, other) not in (place(mine), settings.results)  # two edits: the code that decides is another

@@ -136,8 +136,9 @@ class TestDefects:
         lines = [f"{TASK.key}: 1 sample: {name}" for name in DEFECTS]
         assert [line for line in told if line in lines] == lines
         setup = SimpleNamespace(
-            settings=RunSettings(), checkpoint=SimpleNamespace(path=""), name="", spec=SimpleNamespace(remote=True)
-        )
+            settings=RunSettings(), checkpoint=SimpleNamespace(path=""), name="", spec=SimpleNamespace(remote=True),
+            asked="",
+        )  # fmt: skip
         facts = facts_of(setup, TASK, loaded, loaded.samples)  # type: ignore[arg-type]
         assert facts["defects"] == DEFECTS
         report = verify(TASK, folder.parent, {})

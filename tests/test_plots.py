@@ -312,6 +312,19 @@ class TestCharts:
         assert {row["text"] for row in chart.data["0-labels"]} == {"frame", "base"}
         assert [row["y"] for row in chart.data["2-dotted"]] == [one.ideal for one in panel.lines()["frame"]]
 
+    def test_equal_curves_are_drawn_once_under_all_their_names(self) -> None:
+        def line(name: str, *ys: float) -> Line:
+            return Line(name, name, [{"x": x, "y": y, "what": f"{name}-{x}"} for x, y in enumerate(ys)])
+
+        lines = [line("dart", 1, 1), line("fast_v", 1, 1), line("frame", 1, 0.5)]
+        chart = line_chart(lines, "ratio", "score", rules=[("base", 1.0, "black")])
+        assert {row["text"] for row in chart.data["labels"]} == {"dart = fast_v = base", "frame"}
+        assert [row["what"] for row in chart.data["points"]] == [
+            "dart-0 = fast_v-0", "dart-1 = fast_v-1", "frame-0", "frame-1",
+        ]  # fmt: skip
+        many = line_chart([line(name * 5, 1, 1) for name in "abcde"], "ratio", "score")
+        assert [row["text"] for row in many.data["labels"]] == ["aaaaa = 4 others"]
+
     def test_times_of_a_busy_machine_are_hollow(self, results: Path) -> None:
         quiet = of_panel(panel_of(results, "desed"))
         changed(results / "desed" / "frame-0.5-2", "summary.json", busy=True)

@@ -106,6 +106,17 @@ def test_confusions_and_surest_mistakes() -> None:
     ]  # fmt: skip
 
 
+def test_numbers_of_classes_are_shown_by_their_names() -> None:
+    known = run_of(record("a", "0", "49\t0.9"), record("b", "49", "49\t0.6"))
+    known = replace(known, facts={**known.facts, "task": "xares/esc50"})
+    ((chart,),) = confusions([known]).values()
+    assert {(one["label"], one["taken"]) for one in chart.data["cells"]} == {
+        ("dog", "hand saw"),
+        ("hand saw", "hand saw"),
+    }
+    assert [*surest_mistakes([known]).frame["taken_for"]] == ["hand saw"]
+
+
 def score(encoder: str, task: str, linear: float, n: int = 10, data: str = "same", **more: float) -> Score:
     found = {"linear": linear, **{{"mlp": PUBLISHED[0], "knn": PUBLISHED[1]}[name]: one for name, one in more.items()}}
     ends = {name: Estimate(one, (one - 0.1, one + 0.1)) for name, one in found.items()}

@@ -348,9 +348,9 @@ def row(page_: Any, section: str, name: str) -> list[str]:
 
 def test_one_line_a_layer_and_none_for_what_did_not_run(settings_page: Any) -> None:
     scope(settings_page, "tau")
-    assert names(settings_page, "curves") == ["base", "dart layer 10", "dart layer 2", "streaming_llm"]
+    assert names(settings_page, "curves") == ["dart layer 10", "dart layer 2", "streaming_llm = base"]
     scope(settings_page, "desed")
-    assert names(settings_page, "curves") == ["base", "dart layer 2", "random", "streaming_llm"]
+    assert names(settings_page, "curves") == ["dart layer 2", "random", "streaming_llm = base"]
 
 
 def test_the_pareto_front_spans_no_devices(settings_page: Any) -> None:
@@ -479,6 +479,27 @@ def test_nothing_is_cut(settings_page: Any, width: int) -> None:
     assert (wide <= width, over) == (True, [])
     assert (small, torn) == (0, [])
     assert "local" in shadow  # it goes where there is no more to scroll to
+
+
+def test_on_a_phone_two_tasks_take_under_5000_pixels(browser: Any, tmp_path: Any) -> None:
+    for task in ("tau", "gtzan"):
+        for method in (
+            "base-0",
+            *(f"{name}-{ratio}-layer2" for name in ("dart", "random") for ratio in (0.3, 0.5, 0.8)),
+        ):
+            finished(a_run(tmp_path, method, [True] * 8, task=task, prefill=1.0 if method == "base-0" else 0.5))
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    try:
+        written(browser, tmp_path)
+        height = browser.execute_script("return document.documentElement.scrollHeight")
+        one(browser, "nav a[href='#curves']").click()
+        drawn(browser)
+        seen = one(browser, "#curves .chart svg").size["width"]
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert height < 5000
+    assert seen > 250  # a link unfolds its section, whose pictures fill it
 
 
 @pytest.mark.parametrize("what", ["failed", "untimed", "one sample"])

@@ -15,6 +15,7 @@ import pytest
 import soundfile
 import torch
 from builders import (
+    CLASSES,
     DRIFTING,
     HOSTILE,
     a_failed_record,
@@ -40,14 +41,17 @@ from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.records import Record
 from audiomarathon.report import styles as series
 from audiomarathon.report.charts import script
+from audiomarathon.report.curves import read_panels
 from audiomarathon.report.page import PageOptions, as_script, page
 from audiomarathon.report.page_data import PageData, by_duration, scores_table
 from audiomarathon.report.paper import records
+from audiomarathon.report.pictures import of_panel
 from audiomarathon.report.render import Table, escaped, latex, markdown
 from audiomarathon.report.render import csv as as_csv
 from audiomarathon.report.render import html as as_html
 from audiomarathon.report.samples import BANDS, STRIP, choose, columns, picture, strip
 from audiomarathon.report.sections import sections
+from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.systems import find_reference, read_systems
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.record_line import pack
@@ -199,6 +203,43 @@ class TestBesideBase:
         changed_records(root / "tau" / "M" / "dart-0.5-layer2", session="later")
         assert "session" in beside(root)["untimed"]
         assert beside(root, "overall")["first_token_speedup"] is None
+
+
+def test_charts_leave_out_times_of_another_session_and_say_so(root: Path) -> None:
+    folders = [root / "tau" / "M" / name for name in ("base-0", "dart-0.5-layer2")]
+    changed(folders[0], sessions=[a_session("s")])
+    changed(changed_records(folders[1], session="t"), sessions=[a_session("t")])
+    for folder in folders:
+        changed(folder, "summary.json", kv_bytes=1000.0)
+    assert beside(root)["across"]
+    found = {one.anchor: one for one in sections(data_of(root))}
+    for anchor in ("curves", "costs"):
+        told = [note for note in found[anchor].notes["tau"] if "dart-0.5-layer2" in note and ACROSS in note]
+        assert len(told) == 1, anchor
+    chart = next(one for one in found["curves"].charts["tau"] if one.spec["title"] == "Score against ratio")
+    assert found["curves"].charts["tau"] == [chart]  # base's time alone is no picture
+    (panel,) = [one for one in read_panels([root]) if one.name == "tau"]
+    drawn = of_panel(panel)
+    assert drawn is not None
+    assert "dart-0.5-layer2" in (said := " ".join(drawn.spec["title"]["subtitle"]))
+    assert "different sessions" in said
+
+
+def test_a_note_on_every_setting_names_their_number(tmp_path: Path) -> None:
+    note = "a remark of every run"
+    for method in ("base-0", *(f"{name}-0.5-layer2" for name in ("dart", "random", "fast_v", "frame"))):
+        changed(finished(a_run(tmp_path, method, [True] * 8)), "summary.json", notes=[note])
+    (told,) = [line for line in sections(data_of(tmp_path))[0].notes[""] if note in line]
+    assert told == f"all 5 settings: {note}."
+
+
+def test_tables_of_one_sample_a_class_are_folded(tmp_path: Path) -> None:
+    for count, folded in ((len(CLASSES), True), (2 * len(CLASSES), False)):
+        finished(a_run(tmp_path / str(count), "base-0", [True] * count))
+        data = data_of(tmp_path / str(count))
+        (tables,) = [one.tables for one in sections(data) if one.anchor == "tasks"]
+        assert [one.folded for one in tables] == [folded]
+        assert ("one sample a class" in page(data, PageOptions(spectrograms=False))) is folded
 
 
 class TestTimes:

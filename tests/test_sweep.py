@@ -379,7 +379,7 @@ class TestPlan:
         assert "gtzan: 2 samples" in out
         assert "total: 25 replies" in out
         assert "from FLOPs" in out
-        assert "0.1 TFLOP/s (assumed" in out
+        assert re.search(r" TFLOP/s \(measured here in a short prefill; a matrix product reaches \d", out)
         assert "memory: about" in out
         assert "These are estimates" in out
         assert not Path("results").exists()

@@ -63,7 +63,7 @@ def raw_corpora() -> list[dict[str, Any]]:
         pytest.param(lambda: [JASCO.facts, JASCO.published, DEPENDENCE, JUDGES], "b3f534b93ea023fa", id="JASCO"),
         pytest.param(raw_corpora, "c02ffe9b05bfa547", id="raw corpora"),
         pytest.param(lambda: [xares_readme.TABLES, xares_readme.STATED], "adecbdb25d4059df", id="X-ARES' scores"),
-        pytest.param(lambda: TASKS, "957d129f9e784417", id="X-ARES' tasks"),
+        pytest.param(lambda: TASKS, "1d88d887f2e42b72", id="X-ARES' tasks"),
         pytest.param(lambda: [BUILT_IN, DTYPE_BYTES], "dd5cb30bdf6a97dd", id="models"),
     ],
 )

@@ -390,6 +390,19 @@ def test_a_released_label_that_is_nowhere_counts_zero() -> None:
             Segmented().judge(Record("1", "1", reply=f'{{"segments": {odd}}}', reference={"labels": [*"abcd"]}))
 
 
+def test_clips_shorter_than_a_segment_have_no_score_and_no_error(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    for part in ("train", "valid", "test"):
+        write(tmp_path / "env" / "desed", part, [(f"k{i}", *drawn(rng, 0.8)) for i in range(6)])
+    task = task_of(recipe=Recipe(batch=4, epochs=1))
+    found = results_of(tmp_path / "env", tmp_path / "results", from_module(SpectrumEncoder()), task, seeds=[1, 2])
+    assert {name: one.summary["score"] for name, one in found.items()} == {
+        "linear": None,
+        PUBLISHED[0]: 0.0,  # X-ARES counts a label without events as 0
+    }
+    assert "NaN" not in (found["linear"].folder / "summary.json").read_text()
+
+
 def test_notes_have_onsets_and_the_release_does_without_the_highest(tmp_path: Path) -> None:
     rng, said = np.random.default_rng(8), list[str]()
     for part in ("train", "valid", "test"):

@@ -43,6 +43,8 @@ def demo(
     finished = list(run(AUDIOMARATHON.tasks, "embedded", settings, methods, say=say))
     title = "AudioMarathon demo: embedded tiny model, synthetic audio of 90–120 s"
     code = show(finished, title, folders=False)
+    say("librispeech's score is 1 - word error rate: the toy gets few words of a long clip right, with base too")
+    say(f"with n = {limit or 'a few'} a task one reply moves a score far: frame above base is chance (see intervals)")
     try:
         picture = plot_settings([one.folder for one in finished], here / "demo.png", f"{title}, n = {limit} a task")
         say(f"picture: {picture}")

@@ -64,7 +64,9 @@ def sweep(
     ] = DEFAULT_RATIOS,
     base: Annotated[bool, option("Also run base, to compare with.", "--base/--no-base")] = True,
     plan: PlanRuns = False,
-    tflops: Annotated[float | None, option("With --plan: assumed TFLOP/s if no run has been timed yet.")] = None,
+    tflops: Annotated[
+        float | None, option("With --plan: TFLOP/s to assume if no run has been timed yet; default: measured here.")
+    ] = None,
     margin: Margin = None,
     stop_when_decided: Annotated[
         bool, option("Stop each setting when its margin is decided (docs/lossless.md).", "--stop-when-decided")

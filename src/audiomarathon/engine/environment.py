@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from audiomarathon.version import __version__
 
 _PACKAGES = (
@@ -31,6 +29,8 @@ _GPU_FIELDS = (
 
 def device_name(device: str, device_map: str = "") -> str:
     """Return the name of the hardware that times depend on: the GPU, all GPUs of a device map, or the CPU."""
+    import torch
+
     if device_map:
         names = sorted(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         return f"{device_map} over {', '.join(names)}"
@@ -41,14 +41,19 @@ def device_name(device: str, device_map: str = "") -> str:
 
 def environment() -> dict[str, Any]:
     """Return the facts about this machine that do not change during a run: versions, hardware and commit."""
+    import torch
+
+    return {**software(), "threads": torch.get_num_threads(), "cuda": torch.version.cuda}
+
+
+def software() -> dict[str, Any]:
+    """Return those facts of :func:`environment` that are known without PyTorch."""
     return {
         "audiomarathon": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu_model(),
-        "threads": torch.get_num_threads(),
-        "cuda": torch.version.cuda,
         "packages": _versions(),
     }
 
@@ -124,6 +129,8 @@ def other_gpu_processes(own_pid: int) -> list[str]:
 
 
 def _nvidia_smi(query: str) -> list[list[str]]:
+    import torch
+
     if not torch.cuda.is_available():
         return []
     lines = (_output("nvidia-smi", query, "--format=csv,noheader") or "").splitlines()

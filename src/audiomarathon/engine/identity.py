@@ -48,17 +48,21 @@ def check_edited(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, 
     RecordError
         A folder holds such records; the message names it. Everything else is compared once the model is known.
     """
+    for method in methods:
+        now = _code("method", method.parts())
+        for path in places_of(tasks, spec, settings, [method]):
+            if now and (path / "run.json").is_file():
+                held = read_run(path).get("identity") or {}
+                RunFolder(path, {**held, **now} if {*now} & {*held} else held).peek()
+
+
+def places_of(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, methods: Sequence[Method]) -> list[Path]:
+    """Return the paths of all run folders, from names alone: nothing is read, and PyTorch is not imported."""
     source = settings.model_path or spec.checkpoint
     folder = Path(source).expanduser()
     name = folder.resolve().name if folder.is_dir() else source.partition("@")[0]
     place = Checkpoint(name, folder, spec.variant).folder_name
-    for method in methods:
-        now = _code("method", method.parts())
-        for task in tasks:
-            path = settings.results / task.key / place / method.label
-            if now and (path / "run.json").is_file():
-                held = read_run(path).get("identity") or {}
-                RunFolder(path, {**held, **now} if {*now} & {*held} else held).peek()
+    return [settings.results / task.key / place / method.label for method in methods for task in tasks]
 
 
 def fresh_results(

@@ -9,11 +9,11 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, selected, task_folder
 from audiomarathon.benchmarks.clip_limits import too_long, too_short
@@ -25,11 +25,12 @@ from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.identity import check_edited, run_folders
 from audiomarathon.engine.ray_options import Ray
+from audiomarathon.engine.recorded import recorded_setup
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
 from audiomarathon.engine.setup import Setup, check_able, find_setup, language_of
-from audiomarathon.engine.stopping import Margin, without_stopping
+from audiomarathon.engine.stopping import Margin, Stopping, without_stopping
 from audiomarathon.engine.transcripts import readings_of
-from audiomarathon.errors import DataError, ModelError, RecordError, SettingsError
+from audiomarathon.errors import AudioMarathonError, DataError, ModelError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Corpus, Record
@@ -43,6 +44,9 @@ from audiomarathon.terminal import progress_of
 from audiomarathon.text import Say, counted
 from audiomarathon.tracking.following import following
 from audiomarathon.tracking.tracker import Tracker
+
+if TYPE_CHECKING:
+    from audiomarathon.engine.batches import Plan
 
 IMPORTED = "imported"
 """Method label of a run whose replies were generated elsewhere."""
@@ -116,7 +120,8 @@ def run(
         return not all(finished)
 
     remaining = list(trackers)  # a tracker that fails is removed
-    with opened(model, settings, methods, ray, needed=anything_left, say=say) as (setup, engine):
+    known = known_as_finished(loaded, model, settings, methods) if ray is None else None
+    with opened(model, settings, methods, ray, needed=anything_left, known=known, say=say) as (setup, engine):
         for task, data in loaded:
             yield from run_task(setup, engine, task, data, say, progress, remaining)
 
@@ -129,6 +134,7 @@ def opened(
     ray: Ray | None = None,
     *,
     needed: Callable[[Setup], bool] = lambda _setup: True,
+    known: Setup | None = None,
     say: Say = lambda _line: None,
 ) -> Iterator[tuple[Setup, Engine | None]]:
     """Yield an engine with a loaded model, in this process or in Ray's workers; see :func:`open_local`.
@@ -139,6 +145,8 @@ def opened(
         Called before the weights are loaded, which may take minutes. It returns whether any work is left (if not, no
         model is loaded), and raises errors that are known without the model. When a running Ray cluster is joined,
         the model is always loaded first, since only the workers know their machines.
+    known
+        The setup of :func:`known_as_finished`: nothing is loaded.
 
     Yields
     ------
@@ -148,6 +156,9 @@ def opened(
     check_writable(settings.results)
     if settings.save_attn and (ray is not None or get_model(model).remote):
         raise SettingsError("SAVE_ATTN=1: attention is captured in this process only; allowed: a local model, no Ray")
+    if known is not None:
+        yield known, None
+        return
     if get_model(model).remote:
         from audiomarathon.engine.remote import open_endpoint
 
@@ -259,6 +270,24 @@ def is_finished(setup: Setup, task: Task, data: Loaded, margin: Margin | None = 
     return all(ids >= set(clips) for ids in done)
 
 
+def known_as_finished(
+    loaded: Sequence[tuple[Task, Loaded]],
+    model: str,
+    settings: RunSettings,
+    methods: Sequence[Method],
+    margin: Margin | None = None,
+) -> Setup | None:
+    """Return the setup of runs that are surely finished, found without PyTorch; None at any doubt (:mod:`.recorded`).
+
+    Errors are left to the full check.
+    """
+    with suppress(AudioMarathonError):
+        setup = recorded_setup([task for task, _data in loaded], model, settings, methods)
+        if setup and all(is_finished(setup, task, data, margin) for task, data in loaded):
+            return setup
+    return None
+
+
 def planned_sizes(setup: Setup, samples: Sequence[Sample]) -> dict[str, int]:
     """Return how many of the longest samples fit into memory under each setting, by the setting's label.
 
@@ -304,41 +333,15 @@ def run_task(
     margin
         The margin at whose decision a setting stops; None runs all samples.
     """
-    import torch
-
-    from audiomarathon.engine.attention_capture import capture_missing, check_layers
-    from audiomarathon.engine.batches import Plan
-
     settings = setup.settings
     samples = selected(data, settings)
-    clips, on_gpu = clip_hashes(samples), bool(settings.timing) and setup.hardware.on_gpu
-    auto = settings.batch_size == AUTO
-    sizes = planned_sizes(setup, samples) if auto and engine is not None else {}
-    language = language_of(setup.spec, task, settings)
-    plan = Plan(
-        task,
-        samples,
-        settings.max_new_tokens or task.max_new_tokens,
-        settings.decode_tokens,
-        settings.seed,
-        None if settings.timing else max(sizes.values(), default=1) if auto else int(settings.batch_size),
-        sizes=sizes,
-        warm=on_gpu and settings.timing != COLD,
-        profiled=frozenset(sample.id for sample in samples[: settings.busy_samples * on_gpu]),
-        language=language or task.language,
-        session=f"{now()} {os.getpid()}",  # two runs may start in one second
-        clips=clips,
-        control=(read_manifest(data.folder).control or {}).get("kind"),
-        readings=readings_of(setup.methods, task),
-    )
+    clips, language = clip_hashes(samples), language_of(setup.spec, task, settings)
     if 0 < settings.limit < len(samples):
         why = "samples that belong together are all run or all left out"
         say(f"{task.key}: {len(samples)} samples for SAMPLE_LIMIT={settings.limit}: {why}")
-    torch.manual_seed(settings.seed)
     with ExitStack() as stack:
         jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
         stopping = margin.stopping(task, samples, settings.seed, data.samples, jobs, clips) if margin else None
-        plan = replace(plan, stopping=stopping)
         under = counted(len(jobs), "setting")
         say(f"{task.key}: {counted(len(samples), 'sample')} in {data.folder} under {under}")
         corpus = task.corpus(data)
@@ -352,13 +355,16 @@ def run_task(
             say(f"{task.key}: LANGUAGE={language}, but the task's speech is in {task.language}")
         elif settings.language and task.transcribes and not language:
             say(f"{task.key}: {setup.spec.key} is told no language, so LANGUAGE={settings.language} changes nothing")
+        plan = None if engine is None else _plan(setup, task, data, samples, clips, stopping)
         if settings.save_attn and isinstance(engine, LocalEngine):
+            from audiomarathon.engine.attention_capture import capture_missing, check_layers
+
             check_layers(engine.lm, settings.attn_layers)
-        if engine is not None and not keep_records:
+        if engine is not None and plan is not None and not keep_records:
             run_session(engine, data, plan, jobs, say, progress)
         for line in stopping.lines(jobs) if stopping and engine is None else ():
             say(line)
-        if settings.save_attn and isinstance(engine, LocalEngine):
+        if settings.save_attn and isinstance(engine, LocalEngine) and plan is not None:
             with progress_of(len(samples), f"{task.key}: attention", "sample") as step:
                 capture_missing(engine.lm, plan, jobs, settings, say=say, step=step)
         for job in jobs:
@@ -373,6 +379,42 @@ def run_task(
             summary = _score(task, job.folder)
             finished(job, summary)
             yield Result(job.folder.path, job.method.label, summary, len(without_attention))
+
+
+def _plan(
+    setup: Setup,
+    task: Task,
+    data: Loaded,
+    samples: tuple[Sample, ...],
+    clips: Mapping[str, str],
+    stopping: Stopping | None,
+) -> Plan:
+    """Return how an engine answers the samples, and seed PyTorch."""
+    import torch
+
+    from audiomarathon.engine.batches import Plan
+
+    settings = setup.settings
+    on_gpu, auto = bool(settings.timing) and setup.hardware.on_gpu, settings.batch_size == AUTO
+    sizes = planned_sizes(setup, samples) if auto else {}
+    torch.manual_seed(settings.seed)
+    return Plan(
+        task,
+        samples,
+        settings.max_new_tokens or task.max_new_tokens,
+        settings.decode_tokens,
+        settings.seed,
+        None if settings.timing else max(sizes.values(), default=1) if auto else int(settings.batch_size),
+        sizes=sizes,
+        warm=on_gpu and settings.timing != COLD,
+        profiled=frozenset(sample.id for sample in samples[: settings.busy_samples * on_gpu]),
+        language=language_of(setup.spec, task, settings) or task.language,
+        session=f"{now()} {os.getpid()}",  # two runs may start in one second
+        clips=clips,
+        control=(read_manifest(data.folder).control or {}).get("kind"),
+        readings=readings_of(setup.methods, task),
+        stopping=stopping,
+    )
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.environment import software
+from audiomarathon.engine.recorded import decided
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.stopping import without_stopping
 from audiomarathon.engine.transcripts import wording_of
@@ -105,6 +107,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
         "samples": [sample.id for sample in samples],
         "largest_cluster": max(Counter(sample.cluster for sample in data.samples).values(), default=1),
         **wording_of(setup.spec, task, data.samples),
+        **decided(setup),
     }
 
 
@@ -123,9 +126,7 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None
     clips
         Current hash of each sample's clips.
     """
-    from audiomarathon.engine.environment import environment
-
-    last, now = _version(folder.run.get("environment") or {}), _version(environment())
+    last, now = _version(folder.run.get("environment") or {}), _version(software())
     if folder.records and last != now:
         say(f"{folder.path}: its records were last written by audiomarathon {last}; this is {now}")
     if folder.weak:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from audiomarathon.compression.method import Method
+from audiomarathon.engine.environment import device_name, software
 from audiomarathon.engine.transcripts import Transcriber
 from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint, stated_layers
 from audiomarathon.models.registry import ModelSpec, get_local_model
+from audiomarathon.runs.folder import identity_hash
 from audiomarathon.settings import AUTO, EAGER, GRAPH, RunSettings
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks import Task
     from audiomarathon.models.audio_lm import AudioLM
+
+#: Settings that decide nothing stored here: paths, the choice of samples, and the method (which has an identity).
+_ELSEWHERE = ("limit", "results", "data", "data_paths", "samples", "method", "ratio", "layer", "at", "scope")
+_OF_GPUS = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_")  # env vars that hide or order GPUs begin with these
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,10 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Setup:
-    """Checkpoint, machine, settings and methods of a run. The identity of a run is made from these and the task."""
+    """Checkpoint, machine, settings and methods of a run. The identity of a run is made from these and the task.
+
+    `asked` is a hash of what device and precision follow from; "" if another process found them (:mod:`.recorded`).
+    """
 
     checkpoint: Checkpoint
     checkpoint_hash: str
@@ -45,6 +55,7 @@ class Setup:
     settings: RunSettings
     methods: Sequence[Method]
     spec: ModelSpec
+    asked: str = ""
 
     @property
     def name(self) -> str:
@@ -121,7 +132,8 @@ def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> 
     _check_attention(settings, hardware)
     checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
     _check_config(spec.load_family(), checkpoint.path, methods)
-    return Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, tuple(methods), spec)
+    asked = what_decides(spec, settings)
+    return Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, tuple(methods), spec, asked)
 
 
 def check_layers(source: str, methods: Sequence[Method]) -> None:
@@ -166,8 +178,6 @@ def find_hardware(settings: RunSettings) -> Hardware:
     """
     import torch
 
-    from audiomarathon.engine.environment import device_name
-
     gpu = torch.cuda.is_available()
     device = ("cuda" if gpu else "cpu") if settings.device == "auto" else settings.device
     if device.startswith("cuda"):
@@ -181,3 +191,20 @@ def find_hardware(settings: RunSettings) -> Hardware:
         raise SettingsError(f"DEVICE_MAP={settings.device_map}: PyTorch sees no GPU here; leave DEVICE_MAP out")
     dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if device.startswith("cuda") else "float32")
     return Hardware(device, dtype, device_name(device, settings.device_map))
+
+
+def what_decides(spec: ModelSpec, settings: RunSettings) -> str:
+    """Return a hash of all that device, precision and a family's facts follow from."""
+    package = Path(__file__).parent.parent
+    states = [(file, file.stat()) for file in sorted(package.rglob("*.py"))]
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    nodes = [node for kind in ("nvidia*", "kfd", "dxg") for node in sorted(Path("/dev").glob(kind))]
+    told = {
+        "model": spec.key,
+        "settings": {name: value for name, value in asdict(settings).items() if name not in _ELSEWHERE},
+        "software": software(),
+        "files": [(str(file), state.st_size, state.st_mtime_ns) for file, state in states],
+        "gpus": [*map(str, nodes), *(card.read_text(errors="replace") for card in cards)],
+        "env": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_OF_GPUS)},
+    }
+    return identity_hash(told)

@@ -18,7 +18,15 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method, split_ratio
 from audiomarathon.engine.identity import check_edited
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
+from audiomarathon.engine.run import (
+    Result,
+    check_batch_size,
+    is_finished,
+    known_as_finished,
+    load_task,
+    opened,
+    run_task,
+)
 from audiomarathon.engine.sessions import now
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
@@ -180,7 +188,8 @@ def sweep(
         return swept
     with ExitStack() as stack:
         try:
-            opening = opened(model, settings, methods, ray, needed=anything_left, say=say)
+            known = known_as_finished(ready, model, settings, methods, margin) if ray is None else None
+            opening = opened(model, settings, methods, ray, needed=anything_left, known=known, say=say)
             setup, engine = stack.enter_context(opening)
         except AudioMarathonError as error:
             for task, _data in ready:

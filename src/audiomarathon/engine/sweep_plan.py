@@ -1,13 +1,14 @@
 """Plan a sweep without loading the model: estimate time and memory, and find errors that would stop it.
 
-Time is estimated from the records of base, or without records from FLOPs. FLOPs and memory are computed from the
-checkpoint's config and the headers of its weights.
+Time is estimated from the records of base, or without records from FLOPs at this machine's measured speed. FLOPs and
+memory are computed from the checkpoint's config and the headers of its weights.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_fact
 from audiomarathon.costs.cost import Drops, flops_of, ideal_speed_up
 from audiomarathon.costs.flops import drops_of
 from audiomarathon.engine.batches import WARM_PASS_TOKENS, audio_seconds
+from audiomarathon.engine.calibration import measured
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import check_batch_size, load_task
 from audiomarathon.engine.setup import Hardware, Setup, check_able, find_hardware
@@ -32,7 +34,10 @@ from audiomarathon.runs.read import Run
 from audiomarathon.settings import AUTO, RunSettings
 from audiomarathon.text import Say, counted
 
-_SPEEDS = {"cuda": (150.0, 1500.0), "cpu": (0.1, 20.0)}  # TFLOP/s in prefill, GB/s in decode
+_SPEEDS = {
+    "cuda": (150.0, 1500.0),
+    "cpu": (0.1, 20.0),
+}  # where none can be measured: TFLOP/s in prefill, GB/s in decode
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def plan_sweep(
     Parameters
     ----------
     tflops
-        Assumed TFLOP/s if no run has been timed yet; None assumes a usual value for the device.
+        Assumed TFLOP/s if no run has been timed yet; None measures this machine.
     margins
         Also say how many clusters decide a margin, by task; the key "" is for all other tasks.
 
@@ -123,10 +128,10 @@ def plan_sweep(
     if facts is not None:
         for method in methods:
             method.check_config(facts.config)
-    usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
-    speed, calls = tflops or usual, calls_of(settings, hardware)
+    speeds = functools.cache(lambda: _speeds(hardware, facts, tflops))
+    calls = calls_of(settings, hardware)
     setup = Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, methods, spec) if checkpoint else None
-    parts = [_part(task, spec, facts, setup, settings, methods, (speed, bandwidth), calls, say) for task in tasks]
+    parts = [_part(task, spec, facts, setup, settings, methods, speeds, calls, say) for task in tasks]
     name = checkpoint.name if checkpoint else settings.model_path or spec.checkpoint
     unknown = sum(part.runs and part.seconds is None for part in parts)
     lines = [
@@ -154,10 +159,11 @@ def plan_sweep(
             "These are estimates. Estimates from records use base's measured seconds, with LLM prefill scaled by FLOPs."
         )
     if any(part.by_flops for part in parts):
+        speed, bandwidth, how = speeds()
         lines.append(
-            f"Estimates from FLOPs run the config's layers at {speed:g} TFLOP/s ({'given' if tflops else 'assumed'}; "
+            f"Estimates from FLOPs run the config's layers at {speed:.3g} TFLOP/s ({how}; "
             "--tflops sets it). They assume replies of the longest allowed length, and one read of the weights per "
-            f"token at {bandwidth:g} GB/s. They leave out audio decoding and features. "
+            f"token at {bandwidth:.3g} GB/s. They leave out audio decoding and features. "
             "Run a few base samples first for better estimates."
         )
     if calls.towers > 1:
@@ -198,11 +204,11 @@ def _part(
     setup: Setup | None,
     settings: RunSettings,
     methods: Sequence[Method],
-    speeds: tuple[float, float],
+    speeds: Callable[[], tuple[float, float, str]],
     calls: Calls,
     say: Say,
 ) -> _Part:
-    """Plan one task. If an error would stop the task, its line says so. `speeds` are TFLOP/s and GB/s."""
+    """Plan one task. If an error would stop the task, its line says so. See :func:`_speeds` for `speeds`."""
     try:
         check_able(spec, setup.checkpoint.path if setup else None, task, settings)
         data = load_task(task, settings, say)
@@ -226,8 +232,19 @@ def _part(
     if facts is None:
         return _Part(f"{line}: time unknown", replies, None, longest)
     tokens = settings.max_new_tokens or task.max_new_tokens
-    seconds = from_flops(facts, spec, todo, speeds, tokens, calls)
+    seconds = from_flops(facts, spec, todo, speeds()[:2], tokens, calls) if replies else 0.0
     return _Part(f"{line}: {_hours(seconds)}, from FLOPs", replies, seconds, longest, by_flops=True)
+
+
+def _speeds(hardware: Hardware, facts: ModelFacts | None, tflops: float | None) -> tuple[float, float, str]:
+    """Return TFLOP/s of prefill, GB/s of reading weights, and how they are known."""
+    usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
+    if tflops:
+        return tflops, bandwidth, "given"
+    if facts is None or (found := measured(hardware.device, hardware.dtype, facts.cost)) is None:
+        return usual, bandwidth, "assumed"
+    how = f"measured here in a short prefill; a matrix product reaches {found.product / 1e12:.3g}"
+    return found.prefill / 1e12, found.reading / 1e9, how
 
 
 def _of_margin(task: Task, part: _Part, setup: Setup, margin: Margin) -> list[str]:

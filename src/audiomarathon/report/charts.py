@@ -30,6 +30,7 @@ _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _GREY = "#777777"
 _PALE = 0.35  # opacity of a bar
 _LETTERS = 11.0  # font size of a label, in pixels
+_LABEL = 22  # most letters of a label that joins names
 _SUBTITLE_LETTER = 7.0  # average width in pixels in browsers, whose sans-serif is wider than Vega's estimate
 STAGES = {
     "load": "#999933",
@@ -161,7 +162,7 @@ def line_chart(
     size: tuple[int, int] = (430, 250),
     ticks: Sequence[str] = (),
 ) -> Chart:
-    """Draw lines with intervals, each labelled at its end.
+    """Draw lines with intervals, each labelled at its end; equal lines are drawn once, with a label that names them.
 
     Parameters
     ----------
@@ -188,6 +189,10 @@ def line_chart(
     points: list[Row] = []
     intervals: list[Row] = []
     ends: list[tuple[float, float, str, str]] = []
+    named = set[str]()  # rules that a line's label names
+    alike: dict[tuple[tuple[float, float], ...], list[Line]] = {}
+    for line in lines:
+        alike.setdefault(tuple((point["x"], round(float(point["y"]), 9)) for point in line.points), []).append(line)
     for line in lines:
         look: Row = {
             "line": plain(line.name),
@@ -196,16 +201,23 @@ def line_chart(
         }
         shape = series.mark(line.method)
         wide = any(point.get("low") is not None and point["low"] < point["high"] for point in line.points)
+        first, *others = next(own for own in alike.values() if line in own)
         for place, point in enumerate(line.points):
             row = {**look, **point, "what": plain(str(point.get("what", line.name))), "place": place}
             marked = point.get("method", line.method) == line.method
-            points.append(row | {"shape": shape, "marked": marked, "solid": 0 if point.get("busy") else 1})
+            if line is first:  # curves on top of each other would hide all but the last
+                whats = [row["what"], *(plain(str(one.points[place].get("what", one.name))) for one in others)]
+                look_of_all = {"what": " = ".join(dict.fromkeys(whats)), "solid": 0 if point.get("busy") else 1}
+                points.append({**row, **look_of_all, "shape": shape, "marked": marked})
             if wide and point.get("low") is not None:
                 intervals.append({name: row[name] for name in ("line", "colour", "x", "low", "high", "what")})
-        if line.points:
-            last = line.points[-1]
-            ends.append((float(last["y"]), float(last["x"]), plain(line.name), look["colour"]))
-    ends += [(value, x1, plain(name), ink) for name, value, ink in rules]
+        if line.points and line is first:
+            last, flat = line.points[-1], {round(float(point["y"]), 9) for point in line.points}
+            as_rules = [name for name, value, _ in rules if flat == {round(value, 9)}]
+            named.update(as_rules)
+            name = _joined([line.name, *(one.name for one in others), *as_rules])
+            ends.append((float(last["y"]), float(last["x"]), plain(name), look["colour"]))
+    ends += [(value, x1, plain(name), ink) for name, value, ink in rules if name not in named]
     data = {
         "frame": [{"x": x0, "y": y0}, {"x": x1, "y": y1}],
         "points": points,
@@ -217,6 +229,13 @@ def line_chart(
     }
     layers = [one for one in _line_layers(plain(x), plain(y), bands, ticks) if data[one["data"]["name"]]]
     return Chart(figure(layers, *size), {name: rows for name, rows in data.items() if rows})
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return the names of equal curves as a label, such as `dart = fast_v = base`; if it is long, count the others."""
+    names = list(dict.fromkeys(names))
+    label = " = ".join(names)
+    return label if len(label) <= _LABEL or len(names) < 2 else f"{names[0]} = {len(names) - 1} others"
 
 
 def _reach(values: Iterable[float], more: float) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
 from audiomarathon.report.styles import line_of, method_and_ratio
 from audiomarathon.results.beside import ACROSS, apart, base_among, is_base, marks_of_graphs, timed_sessions
+from audiomarathon.results.compare import LeftOut
 from audiomarathon.results.pairs import Pairs, ideal_of, speed_up
 from audiomarathon.results.savings import kv_bytes
 from audiomarathon.results.scopes import OVERALL, scopes_of
@@ -65,7 +66,8 @@ class Setting:
 class Panel:
     """One picture: all settings of one checkpoint on one task, or their means over tasks.
 
-    `headline` is the name of the score, and `notes` are the lines below the picture.
+    `headline` is the name of the score, and `notes` are the lines below the picture. `undrawn` says which settings'
+    times are left out, and why.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Panel:
     headline: str
     settings: tuple[Setting, ...]
     notes: tuple[str, ...] = ()
+    undrawn: tuple[LeftOut, ...] = ()
 
     @property
     def bases(self) -> dict[str, Setting]:
@@ -154,9 +157,10 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     notes = dict.fromkeys(note for summary in summaries for note in summary.get("notes") or ())
     flags = {run.method: flags_of(summary) for run, summary in zip(runs, summaries, strict=True)}
     lines = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
-    lines += [f"{one.label}: no time is drawn: {ACROSS}" for one in settings if one.pairs and one.pairs.across]
-    lines += [f"{one.label}: no speed-up: {one.pairs.untimed}" for one in settings if one.pairs and one.pairs.untimed]
-    return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *lines))
+    paired = [(one.label, one.pairs) for one in settings if one.pairs]
+    undrawn = [LeftOut(label, task, f"no time is drawn: {ACROSS}") for label, pairs in paired if pairs.across]
+    undrawn += [LeftOut(label, task, f"no speed-up: {pairs.untimed}") for label, pairs in paired if pairs.untimed]
+    return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *lines), tuple(undrawn))
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -241,4 +245,5 @@ def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | No
         settings.append(replace(each[0], figures=figures, ideal=ideal, busy=any(one.busy for one in each)))
     _task, *about, _samples = panels[0].title.split(" · ")
     title = " · ".join([f"mean of {len(panels)} tasks", *about])
-    return Panel(name, title, MEAN, _beside_base(settings)) if settings else None
+    undrawn = tuple(one for panel in panels for one in panel.undrawn)
+    return Panel(name, title, MEAN, _beside_base(settings), undrawn=undrawn) if settings else None

@@ -17,7 +17,7 @@ from audiomarathon.report.tables import comparison
 from audiomarathon.runs.read import Run
 from audiomarathon.wing import asked
 
-_PANEL = (170, 120)  # points per chart: four with labels are as wide as a two-column page
+_PANEL = (165, 120)  # points per chart: four with labels are as wide as a two-column page
 _FLAT = ("reply", "finish", "error", "clip_seconds", "truncated")
 _COUNTS = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes", "new_tokens", "peak_memory_bytes")
 

@@ -15,6 +15,7 @@ from audiomarathon.report import charts
 from audiomarathon.report import styles as series
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.curves import MEAN, Panel, Setting, panels_of, read_panels
+from audiomarathon.results.compare import lines_by_reason
 from audiomarathon.runs.read import Run
 from audiomarathon.text import plain
 
@@ -56,8 +57,14 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
     notes[0] += " Dotted: speed-up computed from FLOPs." * any(one.ideal for one in panel.settings)
     busy = any(one.busy and "prefill_ms" in one.figures for one in panel.settings)
     notes += [series.PAIRED] * _is_paired(panel) + [series.HOLLOW] * busy
-    notes += panel.notes[:_MOST_NOTES]
+    notes += [*_undrawn(panel), *panel.notes[:_MOST_NOTES]]
     return charts.side_by_side(drawn, title=panel.title, notes=notes) if drawn else None
+
+
+def _undrawn(*panels: Panel) -> list[str]:
+    """Return the caption's lines about times that are measured and not drawn."""
+    every = {one.label for panel in panels for one in panel.settings if one.method != "base"}
+    return lines_by_reason((one for panel in panels for one in panel.undrawn), every)
 
 
 def _is_paired(panel: Panel) -> bool:
@@ -139,6 +146,7 @@ def plot_settings(folders: Sequence[Path], path: Path, title: str = "") -> Path:
     drawn += [charts.grouped_bars(times, "LLM prefill, ms (median)", legend=False, size=(760, 150))] if times else []
     notes = ["Lines on the bars: 95 % intervals of the scores, which are wide with few samples."]
     notes += [series.PAIRED] * any(map(_is_paired, panels)) + [series.PALE] * any(row["busy"] for row in times)
+    notes += _undrawn(*panels)
     return charts.save(charts.side_by_side(drawn, 1, title, notes), path)
 
 

@@ -164,6 +164,8 @@ class Table:
         Kind of each column by name; overrides :data:`KINDS`.
     foreign
         Whether column names come from data (classes, groups), so that :data:`KINDS` does not apply to them.
+    folded
+        Whether the page folds the table, because each of its figures is of a single sample.
     """
 
     frame: pd.DataFrame
@@ -175,6 +177,7 @@ class Table:
     notes: Sequence[str] = ()
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     foreign: bool = False
+    folded: bool = False
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], shown: Sequence[str] = (), **more: Any) -> Table:

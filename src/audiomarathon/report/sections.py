@@ -201,7 +201,7 @@ def _choice(data: PageData) -> Section:
             f" This is one of {len(data.tasks)} tasks, because they have no mean that most settings have; the others "
             'are under "Scores by task".'
         )
-    notes = [about if scope else "No score yet.", *_by_reason(_remarks(data, scope))]
+    notes = [about if scope else "No score yet.", *_by_reason(data, _remarks(data, scope))]
     lines = _lines(data, scope, _speed_up)
     notes += _hollow(lines)
     drawn = []
@@ -226,9 +226,21 @@ _CONTROLS = (
 )
 
 
-def _by_reason(remarks: Iterable[tuple[str, str]]) -> list[str]:
+def _by_reason(data: PageData, remarks: Iterable[tuple[str, str]], scope: str | None = None) -> list[str]:
     """Group remarks, given as (name, reason): return one sentence per reason, with all names that it applies to."""
-    return [f"{line}." for line in lines_by_reason(LeftOut(name, None, why) for name, why in remarks)]
+    every = {data.settings[place].name for place in data.charted if not data.systems[place].is_base}
+    return [f"{line}." for line in lines_by_reason((LeftOut(name, scope, why) for name, why in remarks), every)]
+
+
+def _undrawn(data: PageData, scope: str) -> list[str]:
+    """Return the caption's lines about times that are measured and not drawn, such as those of another session."""
+    left_out = [(setting.name, row) for setting, row in _rows(data, scope) if row["prefill_s"] is not None]
+    whys = [
+        (name, ACROSS if row.get("across") else row.get("untimed") or row.get("why") or "not compared with base")
+        for name, row in left_out
+        if not _comparable(row)
+    ]
+    return _by_reason(data, [(name, f"not in the pictures of times: {why}") for name, why in whys])
 
 
 def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
@@ -243,7 +255,7 @@ def _remarks(data: PageData, scope: str) -> Iterator[tuple[str, str]]:
         if row and (why := row.get("unbatched")):
             yield setting.name, f"no samples a second: {why}"
         if row and row.get("across"):
-            yield setting.name, ACROSS
+            yield setting.name, f"not in the pictures of times: {ACROSS}"
         for figures in (data.figures[task, place] for task in data.tasks if (task, place) in data.figures):
             n, expected = figures["n"], figures["expected"]
             if expected and n + (figures["errors"] or 0) < expected:
@@ -260,12 +272,10 @@ def _scores(data: PageData) -> Section:
     notes = ["Below each score: its 95 % interval over clusters. The best score of each column is bold.",
              "Differences are paired on the samples that both answered, with 95 % intervals; colour means significant "
              "after Holm's correction over the rows of the same kind."]  # fmt: skip
-    without = (
-        (f"{data.settings[place].name} in {scope}", row["why"])
-        for (scope, place), row in data.figures.items()
-        if scope in data.tasks and row.get("why")
-    )
-    notes += [f"No difference for {line}" for line in _by_reason(without)]
+    for scope in data.tasks:
+        rows = {place: row for (task, place), row in data.figures.items() if task == scope and row.get("why")}
+        without = ((data.settings[place].name, row["why"]) for place, row in rows.items())
+        notes += [f"No difference for {line}" for line in _by_reason(data, without, scope)]
     both = [scores_table(data, narrow=True), scores_table(data, "difference", narrow=True)]
     return Section(
         "scores", "Scores by task", both if data.figures else (), notes={"": notes}, toggle="difference from base"
@@ -344,7 +354,7 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     lines = _lines(data, scope, itemgetter("ratio"), timed=False)
     by_ratio = [line for line in lines if line.method != "base"]
     bases = [(line.name, float(line.points[0]["y"]), series.BASE) for line in lines if line.method == "base"]
-    found, notes, without = [], [], list[tuple[str, str]]()
+    found, notes = [], list[str]()
     if _has_points(by_ratio):
         most = max([point["x"] for line in by_ratio for point in line.points] + [0.1])
         found.append(
@@ -369,12 +379,7 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         notes.append(f"Times come from different devices ({names}), so they have no Pareto front.")
     elif timed:
         notes.append("Rings mark the Pareto front: no other setting is both better and faster.")
-    notes += _paired(data, scope)
-    for setting, row in _rows(data, scope):
-        if not _comparable(row) and row["prefill_s"] is not None:
-            why = row.get("untimed") or row.get("why") or "not compared with base"
-            without.append((setting.name, f"not in the pictures of times: {why}"))
-    return found, [described(data, scope), *notes, *_by_reason(without)]
+    return found, [described(data, scope), *notes, *_paired(data, scope), *_undrawn(data, scope)]
 
 
 def _paired(data: PageData, scope: str) -> list[str]:
@@ -414,6 +419,7 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         ]  # fmt: skip
         if len(bars) > 1:
             found.append(charts.bar_chart(bars, unit).with_title(title))
+    notes += _undrawn(data, scope)
     if more := len(all_rows) - len(rows):
         notes.append(f"Bars show the first {_MOST_BARS} settings; {more} more are left out.")
     return found, [described(data, scope), *notes]

@@ -108,7 +108,10 @@ def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table
     found = []
     for title, frame in frames.items():
         percent = {name: Kind(name, _whole) for name in map(str, frame) if name.endswith(" %")}
-        found += [Table(frame, title=f"{task.key}: {title}", foreign=True, kinds=percent)] if len(frame) else []
+        counts = {str(one) for name in frame if str(name).endswith("_said") for one in frame[name].dropna()}
+        single = "n 1" in counts and counts <= {"n 0", "n 1"}
+        table = Table(frame, title=f"{task.key}: {title}", foreign=True, kinds=percent, folded=single)
+        found += [table] if len(frame) else []
     return found
 
 

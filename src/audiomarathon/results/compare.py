@@ -225,7 +225,7 @@ _FEW = 3  # settings that are always listed
 def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) -> list[str]:
     """Return one line per reason: the systems and tasks that were left out for it, then the reason.
 
-    A list of all systems in `every`, if these are more than three, is called "all 11 settings".
+    A list of at least all systems in `every`, if these are more than three, is called "all 11 settings".
     """
     by_reason: dict[str, dict[str, list[str]]] = {}
     for one in left_out:
@@ -238,7 +238,7 @@ def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) ->
         said = {tasks: ", ".join(names) for tasks, names in by_tasks.items()}
         if len({*every}) > _FEW:
             said |= {
-                tasks: f"all {len({*every})} settings" for tasks, names in by_tasks.items() if {*names} >= {*every}
+                tasks: f"all {len({*names})} settings" for tasks, names in by_tasks.items() if {*names} >= {*every}
             }
         where = "; ".join(names + (f" in {tasks}" if tasks else "") for tasks, names in said.items())
         lines.append(f"{where}: {why}")

@@ -46,6 +46,7 @@ function draw(section) {
     return { figure, place, title, spec: { ...data.specs[spec], datasets } };
   });
   box.replaceChildren(...figures.map(({ figure }) => figure));
+  box.dataset.room = box.clientWidth;
   for (const { place, spec, title } of figures) {
     // Let Vega interpret expressions, so that the page's security policy need not allow code made from text.
     const legend = { ...data.config.legend, ...(box.clientWidth < 480 ? { columns: 2 } : {}) };
@@ -57,8 +58,12 @@ function draw(section) {
   }
 }
 
+// On a phone the page begins with what to choose, the scores and the samples; the other sections unfold.
 const sections = [...document.querySelectorAll("main > section")];
 for (const section of sections) {
+  const part = find("details.part", section), box = find(".charts", section);
+  if (part && sections.indexOf(section) > 1 && window.innerWidth <= 760) part.open = false;
+  part?.addEventListener("toggle", () => { if (part.open && box && box.clientWidth !== Number(box.dataset.room)) draw(section); });
   find("select.scope", section)?.addEventListener("change", (event) => {
     const wanted = event.target.value;
     for (const other of sections) {
@@ -74,6 +79,9 @@ for (const section of sections) {
   });
   draw(section);
 }
+const unfold = (within) => within.querySelectorAll("details").forEach((one) => { one.open = true; });
+window.addEventListener("beforeprint", () => unfold(document));
+for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", () => unfold(find(link.getAttribute("href"))));
 let width = window.innerWidth;
 window.addEventListener("resize", () => {
   if (window.innerWidth === width) return;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from audiomarathon.report.charts import Chart, Row, by_name, field, figure, layer
 from audiomarathon.report.render import Table
@@ -15,6 +15,7 @@ from audiomarathon.wings.encoders.report.encoder_tables import beside_published,
 from audiomarathon.wings.encoders.results.scores import Score
 from audiomarathon.wings.encoders.scoring.probe import Classified
 from audiomarathon.wings.encoders.xares.published import ENCODERS
+from audiomarathon.wings.encoders.xares.task import EncoderTask
 
 _SUREST = 10  # mistakes of each encoder on each task
 _FEWEST_AXES = 3
@@ -83,7 +84,9 @@ def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
     """Draw the linear probe's confusion matrix for each encoder and task; keys are "<task>, <encoder>"."""
     found: dict[str, list[Chart]] = {}
     for run in _linear(runs):
-        pairs = Counter((one.record.reference["answer"], _label(one.record.text)) for one in run.verdicts.values())
+        name = _namer(run)
+        answers = ((one.record.reference["answer"], _label(one.record.text)) for one in run.verdicts.values())
+        pairs = Counter((name(answer), name(taken)) for answer, taken in answers)
         totals = Counter(answer for answer, _ in pairs.elements())
         if len(totals) > _MOST_LABELS:
             continue
@@ -111,7 +114,8 @@ def surest_mistakes(runs: Sequence[Run]) -> Table:
         wrong = [one for one in run.verdicts.values() if not one.values["right"][0]]
         for one in sorted(wrong, key=lambda one: (-_sureness(one.record.text), one.record.id))[:_SUREST]:
             where = {"encoder": run.checkpoint, "task": run.key.rpartition("/")[2], "clip": one.record.id}
-            said = {"label": one.record.reference["answer"], "taken_for": _label(one.record.text)}
+            name = _namer(run)
+            said = {"label": name(one.record.reference["answer"]), "taken_for": name(_label(one.record.text))}
             rows.append(where | said | {"probability": _sureness(one.record.text)})
     note = "by the linear probe; listen to the clips in the sample browser below, if this machine has their tars"
     return Table.of(rows, title="Surest mistakes", notes=(note,))
@@ -119,6 +123,12 @@ def surest_mistakes(runs: Sequence[Run]) -> Table:
 
 def _linear(runs: Sequence[Run]) -> Iterator[Run]:
     return (run for run in runs if run.method == STANDARD[0] and run.task and isinstance(run.task.scorer, Classified))
+
+
+def _namer(run: Run) -> Callable[[str], str]:
+    """Return a function that gives a label's name; a label without a name stays as it is."""
+    names = run.task.names if isinstance(run.task, EncoderTask) else {}
+    return lambda label: names.get(label, label)
 
 
 def _label(reply: str) -> str:

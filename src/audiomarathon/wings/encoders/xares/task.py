@@ -104,6 +104,8 @@ class EncoderTask(Task):
         The JSON field with the label (in a multi-label task joined by `;`), or a rule; "" if clips have no labels.
     classes
         The labels, or their number.
+    names
+        Words for labels that are numbers or letters, to show them.
     kind
         What a probe predicts: "labels", or the `kind` of a class derived from this one.
     framed
@@ -133,6 +135,7 @@ class EncoderTask(Task):
     globs: Mapping[str, str] = field(hash=False)
     label: str | LabelRule = ""
     classes: int | frozenset[str] = 0
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()
     folds: bool = False
     multi_label: bool = False

@@ -50,6 +50,7 @@ def _task(name: str, facts: dict[str, Any]) -> EncoderTask:
         folds=bool(folds),
         label=_RULES.get(label, label),
         classes=classes if isinstance(classes, int) else frozenset(classes.split("|")),
+        names=dict(zip(str(classes).split("|"), own.pop("names").split("|"), strict=True)) if "names" in own else {},
         recipe=Recipe(**recipe),
         **own,
     )

@@ -1,0 +1,79 @@
+"""Know a finished run again without PyTorch, so that a repeated command says "nothing to do" at once.
+
+Only PyTorch and the model's family can tell device, precision and what the family is able to do. `run.json` stores
+them, with a hash of all that they follow from: settings, this machine, installed packages, the files of this package.
+While the hash stays the same they hold, and the rest of the identity is made anew. At any doubt there is no answer,
+and the run is prepared as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import SimpleNamespace
+from typing import Any
+
+from audiomarathon.benchmarks import Task
+from audiomarathon.compression.method import Method
+from audiomarathon.engine.identity import places_of
+from audiomarathon.engine.setup import Hardware, Setup, what_decides
+from audiomarathon.engine.transcripts import Transcriber
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.registry import BUILT_IN, ModelSpec, get_model
+from audiomarathon.runs.folder import read_run
+from audiomarathon.settings import RunSettings
+
+DECIDED = "decided"
+"""Field of `run.json`: what PyTorch and the family told, and the hash of what it follows from."""
+
+_FAMILY = ("eager_because", "names_language", "transcribes_only", "hears", "text_only", "cross")
+
+
+@dataclass(frozen=True)
+class _Recorded(ModelSpec):
+    """A model whose family is known from a record only."""
+
+    family_facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def load_family(self) -> Any:
+        """Return the recorded facts in place of the class; checks of language and length passed when they were made."""
+        passed = {"check_language": lambda *_: None, "longest_reply": lambda *_: 0}
+        return SimpleNamespace(**{name: self.family_facts[name] for name in _FAMILY}, **passed)
+
+
+def decided(setup: Setup) -> dict[str, Any]:
+    """Return the field :data:`DECIDED` of a run's `run.json`; {} if another machine, or a plug-in, decides."""
+    spec = setup.spec
+    if not setup.asked or get_model(spec.key) not in BUILT_IN:
+        return {}
+    family = spec.load_family()
+    facts = {name: getattr(family, name) for name in _FAMILY}
+    return {DECIDED: {"from": setup.asked, "hardware": asdict(setup.hardware), "family": facts}}
+
+
+def recorded_setup(tasks: Sequence[Task], model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup | None:
+    """Return the setup that :func:`~audiomarathon.engine.setup.find_setup` would return; None if that is not certain.
+
+    Raises
+    ------
+    ModelError
+        The checkpoint is not on this machine.
+    """
+    spec = get_model(model)
+    if spec.remote or settings.save_attn or any(isinstance(method, Transcriber) for method in methods):
+        return None
+    paths = places_of(tasks, spec, settings, methods)
+    if not paths or not all((path / "run.json").is_file() for path in paths):
+        return None
+    first, *others = (read_run(path).get(DECIDED) for path in paths)
+    asked = what_decides(spec, settings)
+    if any(other != first for other in others) or not isinstance(first, dict) or first.get("from") != asked:
+        return None
+    with suppress(KeyError, TypeError):  # a damaged record
+        hardware, known = Hardware(**first["hardware"]), {name: first["family"][name] for name in _FAMILY}
+        checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
+        own = {one.name: getattr(spec, one.name) for one in fields(spec)}
+        stand_in = _Recorded(**own, family_facts=known)
+        return Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, tuple(methods), stand_in, asked)
+    return None
