@@ -46,7 +46,7 @@ _PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(),
 _RIVALS = (FastAdaSPLike(), SpeechPruneLike(), DivPrune(), KeepLoud(), KeepSpeech())
 _PRESSES = (Knorm(), KVRandom(), KeyDiff(), StreamingLLM(), Tova(), SnapKV(), ExpectedAttention())
 _VARIANTS = (PyramidKV(), AudioKV(), AdaSnapKV(), AdaExpectedAttention())  # of SnapKV and expected attention
-BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_RIVALS, *_PRESSES, *_VARIANTS)
+BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS, *_RIVALS)
 
 
 def all_methods() -> tuple[Method, ...]:
