@@ -136,6 +136,48 @@ def dart(below: Layer, at: Layer, audio: list[int], k: int) -> set[int]:
     return set(kept)
 
 
+def runs_of_similar(vectors: list[np.ndarray], audio: list[int], k: int) -> list[list[int]]:
+    """Join the most similar neighbours until k runs of places in `audio` are left; places with text between last."""
+    pairs = range(len(audio) - 1)
+    apart = {pair: audio[pair + 1] - audio[pair] > 1 for pair in pairs}
+    best = sorted(pairs, key=lambda pair: (apart[pair], -cosine(vectors[pair], vectors[pair + 1])))
+    joined = set(best[: len(audio) - k])
+    runs = [[0]]
+    for place in range(1, len(audio)):
+        if place - 1 in joined:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return runs
+
+
+def fastadasp(below: Layer, audio: list[int], k: int) -> tuple[list[list[int]], list[float]]:
+    """The runs, and each token's weight in its run: the attention it receives from every query, over the run's."""
+    runs = runs_of_similar([np.concatenate([head[place] for head in below.key]) for place in audio], audio, k)
+    received = [sum(float(row[place]) for head in below.attention for row in head) for place in audio]
+    return runs, [received[one] / sum(received[other] for other in run) for run in runs for one in run]
+
+
+def speechprune(below: Layer, at: Layer, audio: list[int], k: int) -> set[int]:
+    question = range(audio[-1] + 1, len(at.entering))
+    alike = {a: sum(cosine(at.entering[a], at.entering[t]) for t in question) / len(question) for a in audio}
+    left = sorted(audio, key=lambda place: -alike[place])[: -(-(len(audio) + k) // 2)]
+    score = last_attention(below)
+    return set(sorted(left, key=lambda place: -score[place])[:k])
+
+
+def divprune(at: Layer, audio: list[int], k: int) -> list[int]:
+    """The farthest from its nearest, then again and again the farthest from those chosen, over all distances."""
+    apart = [[1 - cosine(at.entering[a], at.entering[b]) for b in audio] for a in audio]
+    places = range(len(audio))
+    first = max(places, key=lambda a: min((apart[a][b] for b in places if b != a), default=0))
+    chosen = [first]
+    while len(chosen) < k:
+        free = [a for a in places if a not in chosen]
+        chosen.append(max(free, key=lambda a: min(apart[a][b] for b in chosen)))
+    return [audio[place] for place in chosen]
+
+
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / math.sqrt(a @ a) / math.sqrt(b @ b))
 

@@ -9,16 +9,19 @@ import pytest
 import soundfile
 import task_folders
 import torch
-from conftest import noise
+from conftest import Family, noise
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
+from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.occlusion import log_probability, losses_when_hidden
+from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt, by_clip
 from audiomarathon.report import explain
 from audiomarathon.report import styles as series
-from audiomarathon.report.explain import Clip, Strip, event_share, shares_kept
+from audiomarathon.report.explain import Clip, Strip, event_share, evidence_strip, shares_kept
 
 
 def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.ndarray]:
@@ -118,14 +121,15 @@ class TestPicture:
         code, err = self.run(
             tmp_path / "a.wav", tmp_path / "b.wav", "--prompt", "Which is louder?", "--methods",
             "fast_v:0.5,fast_v:0.5+knorm:0.5", "--model-path", tiny_checkpoint, "--max-new-tokens", 2, "-o",
-            tmp_path / "new" / "out.png",
+            tmp_path / "new" / "out.png", "--occlude", 1,
         )  # fmt: skip
         assert code == 0, err
         assert (tmp_path / "new" / "out.png").read_bytes().startswith(b"\x89PNG")
         ((title, clips, strips, rate, _path),) = drawn
         assert title == "a.wav, b.wav\nWhich is louder?"
         assert ([clip.name for clip in clips], rate) == (["a.wav", "b.wav"], 25)
-        assert [strip.method for strip in strips] == ["base", "fast_v", "fast_v+knorm"]
+        assert [strip.method for strip in strips] == ["evidence", "base", "fast_v", "fast_v+knorm"]
+        assert [len(own) for own in strips[0].shares] == [len(own) for own in strips[1].shares]
         assert {strip.right for strip in strips} == {None}
 
     def test_a_sample_of_a_task(self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]) -> None:
@@ -174,3 +178,38 @@ class TestPalette:
         assert series.colour("fast_v+snapkv") == series.colour("snapkv")
         assert series.dash("fast_v+snapkv") != series.dash("snapkv")
         assert series.colour("my_own") == series.colour("my_own")
+
+
+class TestEvidence:
+    def test_the_replys_probability_is_that_of_its_generation(self, family: Family, family_lm: AudioLM) -> None:
+        prompt = Prompt("Which?", (noise(3.0, 1), noise(2.0, 2)))
+        done = Base().generate(
+            family_lm, family_lm.prepare([prompt]), max_new_tokens=4, ignore_end=True, keep_logits=True
+        )
+        tokens = done.replies[0].token_ids
+        told = done.logits[:, 0].double().log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).sum()
+        assert log_probability(family_lm, prompt, tokens) == pytest.approx(float(told), abs=1e-3)
+
+    def test_a_loss_is_what_silence_in_place_of_a_moment_costs(self, lm: AudioLM) -> None:
+        """Of two clips; the last moment of each is shorter."""
+        clips = noise(2.5, 1), noise(1.2, 2)
+        prompt, tokens, steps = Prompt("Which?", clips), [5, 9], list[int]()
+        losses = losses_when_hidden(lm, prompt, tokens, 1.0, steps.append)
+        assert ([len(own) for own in losses], steps) == ([3, 2], [1] * 5)
+        quiet = clips[1].copy()
+        quiet[16000:] = 0
+        parts = [log_probability(lm, Prompt("Which?", own), tokens) for own in (clips, (clips[0], quiet))]
+        assert losses[1][1] == pytest.approx(parts[0] - parts[1])
+
+    def test_of_the_evidence_a_method_keeps_what_its_tokens_hold(self) -> None:
+        """Four tokens, two moments: the first supports the reply, the second speaks against it."""
+        strips = [Strip("base", "base", (np.ones(4),), ""), Strip("frame", "frame", (np.array([1.0, 0, 1, 0]),), "")]
+        evidence, told = evidence_strip([np.array([0.5, -2.0])], 1.0, strips)
+        assert evidence.shares[0].tolist() == [1, 1, 0, 0]
+        assert [strip.facts for strip in told] == ["evidence 100%", "evidence 50%"]
+
+    def test_nothing_to_follow_is_one_line(self, lm: AudioLM) -> None:
+        with pytest.raises(ModelError, match="reply is empty"):
+            losses_when_hidden(lm, Prompt("Which?", (noise(1.0, 1),)), [], 1.0)
+        done = CliRunner().invoke(app, ["explain", "desed:mini_desed_03", "--occlude", "-1"])
+        assert (done.exit_code, "--occlude -1: allowed" in done.output) == (2, True)

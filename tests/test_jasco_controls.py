@@ -16,12 +16,13 @@ from builders import records_in
 from conftest import call
 from jasco_folders import TEXTS, build_jasco
 
+from audiomarathon.audio import voice_activity
 from audiomarathon.audio.decode import decode
+from audiomarathon.audio.voice_activity import find_speech
 from audiomarathon.benchmarks import Loaded, Sample, get_task
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.errors import DataError, SettingsError
-from audiomarathon.wings.jasco import speech
-from audiomarathon.wings.jasco.speech import FIRST, LAST, find_speech, read_speech, rotate, turn_clip, turned
+from audiomarathon.wings.jasco.speech import FIRST, LAST, read_speech, rotate, turn_clip, turned
 from audiomarathon.wings.jasco.task import INSTRUCTIONS
 
 TASK = get_task("jasco")
@@ -228,7 +229,7 @@ class TestFinding:
     ) -> None:
         lengths = {"1": ((0.25, 0.5), (1.0, 1.25)), "2": (), "10": ((0.0, 2.0),)}
         told = iter(lengths.values())
-        monkeypatch.setattr(speech, "find_speech", lambda samples, rate: next(told))
+        monkeypatch.setattr(voice_activity, "find_speech", lambda samples, rate: next(told))
         code, output = call("jasco", "speech", "--data", root)
         assert (code, "speech in 41.7% of the audio; clips without speech: 2" in output) == (0, True), output
         file = root / "dataset" / "v0" / "speech.csv"
@@ -238,7 +239,7 @@ class TestFinding:
 
     def test_what_is_not_installed_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "silero_vad", None)
-        speech._detector.cache_clear()
+        voice_activity._detector.cache_clear()
         with pytest.raises(SettingsError, match=r"pip install 'audiomarathon\[vad\]'"):
             find_speech(np.zeros(RATE, np.float32), RATE)
 
@@ -247,7 +248,7 @@ class TestFinding:
 @pytest.mark.skipif(not REAL, reason="JASCO_DATA_PATH names no clone of github.com/BenoitWang/What_Are_They_Doing")
 def test_silero_finds_the_speech_of_the_real_clips_and_finds_it_again_once_they_are_turned() -> None:
     pytest.importorskip("silero_vad")
-    speech._detector.cache_clear()
+    voice_activity._detector.cache_clear()
     torch.set_num_threads(2)
     clips: dict[str, Sample] = {one.cluster: one for one in TASK.load(TASK.find(Path(REAL))).samples}
     heard = {id_: decode(one.clips[0], RATE) for id_, one in clips.items()}

@@ -130,6 +130,31 @@ class TestTokenPruning:
                 weight.fill_(1)
         assert set(chosen) == references.dart(layers[1], layers[2], audio, len(chosen))
 
+    @pytest.mark.parametrize("ratio", RATIOS)
+    def test_fastadasp_like(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
+        prompt, audio, layers = case
+        result, _cache = run(either_lm, prompt, get_method("fastadasp_like", ratio, 2))
+        (merge,) = result.merges
+        runs, weight = references.fastadasp(layers[1], audio, kept_count(len(audio), ratio))
+        assert merge.kept.tolist() == [run[0] for run in runs]
+        assert merge.group.tolist() == [index for index, run in enumerate(runs) for _ in run]
+        np.testing.assert_allclose(merge.weight.numpy(), weight, rtol=1e-4)
+
+    @pytest.mark.parametrize("ratio", RATIOS)
+    def test_speechprune_like(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
+        prompt, audio, layers = case
+        chosen = kept_audio(either_lm, prompt, get_method("speechprune_like", ratio, 2), audio)
+        assert set(chosen) == references.speechprune(layers[1], layers[2], audio, kept_count(len(audio), ratio))
+
+    @pytest.mark.parametrize("ratio", RATIOS)
+    def test_divprune(self, lm: AudioLM, case: Any, ratio: float) -> None:
+        """Also where it is published: at the LLM's input, whose states are those that enter layer 0."""
+        prompt, audio, layers = case
+        k = kept_count(len(audio), ratio)
+        for at, layer in (("layer", layers[2]), ("input", layers[0])):
+            chosen = kept_audio(lm, prompt, get_method("divprune", ratio, 2, at=at), audio)
+            assert set(chosen) == set(references.divprune(layer, audio, k))
+
     @pytest.mark.parametrize("layer", [0, 2])
     @pytest.mark.parametrize("ratio", RATIOS)
     def test_frame(self, lm: AudioLM, case: Any, ratio: float, layer: int) -> None:

@@ -376,6 +376,16 @@ class TestMeasured:
         assert (saved["work"], saved["launch_bound"]) == (4.0, bound)
         assert (against(own, run_of([record("a", 4.0)]))["llm_prefill"]["work"]) is None
 
+    @pytest.mark.parametrize(("spent", "longer"), [(0.1, False), (0.4, True), (0.0, False)])
+    def test_a_method_that_chooses_longer_than_it_saves_is_marked(self, spent: float, longer: bool) -> None:
+        """Base needs 1.0 s; the method 0.8 s and its choosing, or 1.1 s without any."""
+        base = run_of([record(id_, 1.0) for id_ in "ab"])
+        taken = 0.8 + spent if spent else 1.1
+        own = run_of([record(id_, taken, scoring=spent) for id_ in "ab"])
+        saved = against(own, base)
+        assert saved["llm_prefill"]["chooses_longer"] is longer
+        assert not saved["decode_per_token"]["chooses_longer"]
+
     def test_of_unknown_methods_and_older_records_no_ideal_is_claimed(self) -> None:
         for facts in ({"drops": None}, {"cost": None}):
             assert savings(run_of([record("a", 1.0)], **facts), None)["llm_prefill"]["ideal"] is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,10 +25,14 @@ from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Record
 from audiomarathon.settings import RunSettings, own_settings
+from audiomarathon.terminal import progress_of
 from audiomarathon.text import did_you_mean
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample, Task
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Prompt
+    from audiomarathon.report.explain import Strip
 
 _SETTINGS = ("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed", "language")
 _PLACES = {"input": "\nat input"}
@@ -71,12 +77,16 @@ def explain(
     model: Model = "embedded",
     task: Annotated[str | None, option("The sample's task.", complete=complete_tasks)] = None,
     prompt: Annotated[str | None, option("Question about your own files.")] = None,
+    occlude: Annotated[
+        float, option("Also hide each moment of this many seconds, and draw what base's reply loses; 0: no.")
+    ] = 0.0,
     output: Annotated[Path, output_file("Picture to write.", "explain.png", *PICTURES)] = Path("explain.png"),
 ) -> None:
     """Draw which moments of a sample's audio each method keeps, with the model's reply.
 
     Examples:
     audiomarathon explain desed:mini_desed_03 --methods fast_v:0.5,snapkv:0.5 -o explain.png
+    audiomarathon explain desed:mini_desed_03 --methods fast_v:0.5,keep_loud:0.5 --occlude 1
     audiomarathon explain talk.wav --prompt "Who speaks?" --model qwen2.5-omni-3b --methods dart:0.7
 
     With the embedded model and no data root, samples come from the mini benchmark.
@@ -86,6 +96,8 @@ def explain(
     from audiomarathon.compression.registry import as_method
     from audiomarathon.engine.setup import check_layers
 
+    if not 0 <= occlude < float("inf"):
+        raise SettingsError(f"--occlude {occlude:g}: allowed: 0, or the seconds of a moment, such as 1")
     names = ["base", *(name for name in listed(methods) if name != "base")]
     if no_ratio := [name for name in names[1:] if ":" not in name]:
         raise SettingsError(f"--methods {no_ratio[0]}: add a ratio, such as {no_ratio[0]}:0.5")
@@ -116,18 +128,35 @@ def explain(
     id_ = question.title.splitlines()[0].partition(":")[2]
     seed = sample_seed(settings.seed, id_)
     transcribes = question.task is not None and question.task.transcribes
-    inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcribes, language)])
+    asked = Prompt(question.prompt, waves, seed, transcribes, language)
+    inputs = lm.prepare([asked])
     limit = settings.max_new_tokens or (question.task.max_new_tokens if question.task else _MAX_NEW_TOKENS)
-    strips = []
+    strips, tokens = list[Strip](), list[tuple[int, ...]]()
     for method, generation in generations(lm, inputs, chosen, limit, keep_entries=True):
         shares = by_clip(shares_kept(inputs, generation), inputs, [clip.seconds for clip in clips])
         reply, right = question.judge(generation.replies[0].text)
         parts: list[Any] = [method.first, method.second] if isinstance(method, Composed) else [method]
         label = "\n+ ".join(f"{one.key} {one.ratio:g}{_PLACES.get(getattr(one, 'at', ''), '')}" for one in parts)
         key = "+".join(one.key for one in parts)
+        tokens.append(generation.replies[0].token_ids)
         strips.append(Strip(key, "base" if key == "base" else label, shares, reply, right))
+    if occlude:
+        strips = _with_evidence(lm, asked, tokens[0], occlude, strips)
     path = draw(question.title, clips, strips, get_model(model).tokens_per_second, output)
     say(f"picture: {path}")
+
+
+def _with_evidence(
+    lm: AudioLM, prompt: Prompt, reply: Sequence[int], seconds: float, strips: Sequence[Strip]
+) -> list[Strip]:
+    from audiomarathon.engine.occlusion import losses_when_hidden
+    from audiomarathon.report.explain import evidence_strip
+
+    moments = sum(math.ceil(len(clip) / round(seconds * lm.sampling_rate)) for clip in prompt.clips)
+    with progress_of(moments, "moments hidden", "moment") as step:
+        losses = losses_when_hidden(lm, prompt, reply, seconds, step)
+    evidence, told = evidence_strip(losses, seconds, strips)
+    return [evidence, *told]
 
 
 def _question(given: list[str], task: str | None, prompt: str | None, model: str, settings: RunSettings) -> _Question:

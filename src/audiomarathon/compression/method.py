@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 #: What drops states of an encoder-decoder; for messages.
-STATES_DROPPED_BY = "random, frame, merge_adjacent, merge_frame, at the input (--at input)"
+STATES_DROPPED_BY = (
+    "random, frame, merge_adjacent, merge_frame, divprune, keep_loud, keep_speech, at the input (--at input)"
+)
 
 
 def kept_count(total: int, ratio: float) -> int:

@@ -26,21 +26,27 @@ from audiomarathon.compression.presses.snapkv import SnapKV
 from audiomarathon.compression.presses.streaming_llm import StreamingLLM
 from audiomarathon.compression.presses.tova import Tova
 from audiomarathon.compression.pruners.dart import Dart
+from audiomarathon.compression.pruners.divprune import DivPrune
 from audiomarathon.compression.pruners.fast_v import FastV
+from audiomarathon.compression.pruners.fastadasp_like import FastAdaSPLike
 from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.pruners.keep_loud import KeepLoud
+from audiomarathon.compression.pruners.keep_speech import KeepSpeech
 from audiomarathon.compression.pruners.merge_adjacent import MergeAdjacent
 from audiomarathon.compression.pruners.merge_frame import MergeFrame
 from audiomarathon.compression.pruners.random import Random
 from audiomarathon.compression.pruners.segment_fast_v import SegmentFastV
+from audiomarathon.compression.pruners.speechprune_like import SpeechPruneLike
 from audiomarathon.errors import SettingsError
 from audiomarathon.object_reference import is_reference
 from audiomarathon.plugins import look_up, plugins
 from audiomarathon.settings import RunSettings
 
 _PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(), MergeFrame())
+_RIVALS = (FastAdaSPLike(), SpeechPruneLike(), DivPrune(), KeepLoud(), KeepSpeech())
 _PRESSES = (Knorm(), KVRandom(), KeyDiff(), StreamingLLM(), Tova(), SnapKV(), ExpectedAttention())
 _VARIANTS = (PyramidKV(), AudioKV(), AdaSnapKV(), AdaExpectedAttention())  # of SnapKV and expected attention
-BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS)
+BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS, *_RIVALS)
 
 
 def all_methods() -> tuple[Method, ...]:

@@ -8,7 +8,7 @@ without gaps, as in a shorter prompt. A method chooses the tokens from an :class
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     from audiomarathon.compression.attention import Attention
     from audiomarathon.models.audio_lm import AudioLM
-    from audiomarathon.models.prompt import Inputs
+    from audiomarathon.models.prompt import Inputs, Waveform
+
+_QUERIES = 128  # whose attention is in memory at once
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,36 @@ class Scored:
         Hidden states that enter layer K, shape (S, D).
     norm
         The decoder's final norm.
+    attention
+        All of layer K − 1's queries and keys; see :meth:`received`.
     """
 
     last_attention: torch.Tensor
     key: torch.Tensor
     entering: torch.Tensor
     norm: nn.Module
+    attention: Attention | None = None
 
     @cached_property
     def hidden(self) -> torch.Tensor:
         """Hidden states that enter layer K, after the decoder's final norm is applied to them, shape (S, D)."""
         normed: torch.Tensor = self.norm(self.entering)
         return normed.to(self.key.device)
+
+    def received(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return the attention that these ascending positions receive, summed over heads and all queries after them.
+
+        Float32, shape (N,). Memory is O(H·128·S), never S×S; time is that of the layer's own attention.
+        """
+        import torch
+
+        assert self.attention is not None
+        length, first = self.attention.query.shape[2], int(positions[0])
+        total = torch.zeros(length, device=self.attention.query.device)
+        for start in range(first, length, _QUERIES):  # no query before the first audio token sees one
+            weights = self.attention.of_queries(start, min(_QUERIES, length - start))
+            total[: weights.shape[-1]] += weights[0].sum((0, 1))
+        return total[positions.to(total.device)].to(positions.device)
 
 
 @dataclass(frozen=True)
@@ -78,6 +98,10 @@ class Evidence:
     states
         Hidden states of the audio tokens that enter layer K (at the input: embeddings), shape (N, D); None unless the
         method sets `sees_states = True`.
+    heard
+        The waveform under each audio token, N arrays; empty unless the method sets `hears = True`.
+    sampling_rate
+        Of `heard`, in Hz.
     """
 
     positions: torch.Tensor
@@ -86,6 +110,8 @@ class Evidence:
     text_after: int = 0
     scored: Scored | None = None
     states: torch.Tensor | None = None
+    heard: Sequence[Waveform] = ()
+    sampling_rate: int = 16000
 
     @property
     def seen(self) -> Scored:
@@ -99,7 +125,8 @@ class TokenPruner(Method):
     """Base class of the methods that drop or merge audio tokens, at layer K (`at = "layer"`) or at the input.
 
     A subclass only defines :meth:`select`. If it sets `sees_states = True`, the :class:`Evidence` holds the audio
-    tokens' hidden states; with `scored = True`, also attention, keys and all hidden states. It must set
+    tokens' hidden states; with `scored = True`, also attention, keys and all hidden states; with `hears = True`, the
+    waveform under each token. It must set
     `ranks_by_attention = True` if it ranks by attention: such a method cannot use a layer with a sliding window, where
     most audio gets no attention.
     """
@@ -109,6 +136,7 @@ class TokenPruner(Method):
     scored: ClassVar[bool] = False
     ranks_by_attention: ClassVar[bool] = False
     sees_states: ClassVar[bool] = False
+    hears: ClassVar[bool] = False
     static_decode: ClassVar[bool] = True
 
     layer: int = 2
@@ -209,6 +237,7 @@ class TokenPruner(Method):
 
         from audiomarathon.compression.attention import attention_watched
         from audiomarathon.compression.dropping import Drop
+        from audiomarathon.compression.heard import heard_by_token
 
         totals = inputs.audio_tokens
         budgets = tuple(kept_count(total, self.ratio) for total in totals)
@@ -237,6 +266,8 @@ class TokenPruner(Method):
         shown = [positions.clone() for positions in drop.audio]
         looks = self.scored or self.sees_states
 
+        heard = heard_by_token(lm, inputs) if self.hears else [()] * len(budgets)
+
         def choose(entering: torch.Tensor | None) -> list[torch.Tensor | Merge]:
             rows = zip(shown, budgets, inputs.seeds, drop.text_after, strict=True)
             return [
@@ -245,6 +276,8 @@ class TokenPruner(Method):
                         *facts,
                         _scored(lm, seen, entering, row) if self.scored else None,
                         _states(lm, entering, row, facts[0]) if self.sees_states else None,
+                        heard[row],
+                        lm.sampling_rate,
                     )
                 )
                 for row, facts in enumerate(rows)
@@ -276,13 +309,15 @@ class TokenPruner(Method):
         """Drop or merge an encoder-decoder's states; see `states.py`."""
         import torch
 
+        from audiomarathon.compression.heard import heard_by_state
         from audiomarathon.compression.states import StateDrop
 
         shown: list[torch.Tensor] = []
+        windows = iter(heard_by_state(lm, inputs) if self.hears else ())
 
         def choose(count: int, budget: int, seed: int, states: torch.Tensor | None) -> torch.Tensor | Merge:
             shown.append(torch.arange(count, device=lm.device))
-            return self._chosen(Evidence(shown[-1], budget, seed, states=states))
+            return self._chosen(Evidence(shown[-1], budget, seed, 0, None, states, next(windows, ()), lm.sampling_rate))
 
         drop = StateDrop(lm, inputs, self.ratio, choose, looks=self.sees_states)
         trace = Trace(tuple(map(sum, drop.budgets)))
@@ -342,4 +377,4 @@ def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, r
     own = attention.of_sample(row)
     last = own.of_last_queries()[0, :, 0]
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
-    return Scored(last.to(lm.device), own.key[0].to(lm.device), _states(lm, entering, row), norm)
+    return Scored(last.to(lm.device), own.key[0].to(lm.device), _states(lm, entering, row), norm, own)

@@ -222,7 +222,8 @@ class AudioLM:
         for name, tensor in features.items():
             tensors[name] = tensor.to(self.device, self.model.dtype if tensor.is_floating_point() else None)
         mask = tensors["input_ids"] == self.audio_token
-        return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts))
+        clips = tuple(prompt.clips for prompt in prompts)
+        return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts), clips=clips)
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
         """Tokenize prompts, padded on the left. `counts` has the number of audio tokens of each clip, in order."""

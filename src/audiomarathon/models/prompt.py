@@ -72,6 +72,8 @@ class Inputs:
         :mod:`audiomarathon.models.whisper`.
     windows
         The windows of the clips, for audio towers that attend within windows; None for other towers.
+    clips
+        Each sample's waveforms; if a family cuts clips into windows, its windows.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -82,6 +84,7 @@ class Inputs:
     heard_seconds: tuple[float, ...] = ()
     states: tuple[tuple[int, ...], ...] = ()
     windows: Windows | None = None
+    clips: tuple[tuple[Waveform, ...], ...] = ()
 
     @property
     def attention_mask(self) -> torch.Tensor:
@@ -99,13 +102,13 @@ class Inputs:
         return [int(n) for n in self.audio_mask.sum(-1).tolist()]
 
 
-def by_clip(values: _Numbers, inputs: Inputs, seconds: Sequence[float]) -> tuple[_Numbers, ...]:
-    """Split an array with one value per audio token of a single prompt into one array per clip.
+def by_clip(values: _Numbers, inputs: Inputs, seconds: Sequence[float], row: int = 0) -> tuple[_Numbers, ...]:
+    """Split an array with one value per audio token of one prompt of a batch into one array per clip.
 
     Each run of neighbouring audio tokens is a clip, or a window of 30 s of a clip. If the number of runs fits neither
     (since clips follow each other without text), split in proportion to the clips' lengths, exact to one token.
     """
-    places = inputs.audio_mask[0].cpu().nonzero().flatten().numpy()
+    places = inputs.audio_mask[row].cpu().nonzero().flatten().numpy()
     starts = np.flatnonzero(np.diff(places) > 1) + 1
     windows = [math.ceil(length / _WINDOW) for length in seconds]
     if len(starts) + 1 == sum(windows):

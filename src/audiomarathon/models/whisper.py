@@ -163,7 +163,8 @@ class Whisper(AudioLM):
             there[row, longest - len(own) :] = True
         tensors["attention_mask"] = there.long().to(self.device)
         seeds = tuple(prompt.seed for prompt in prompts)
-        return Inputs(tensors, audio_mask.to(self.device), seeds, states=states)
+        clips = tuple(map(tuple, windows))
+        return Inputs(tensors, audio_mask.to(self.device), seeds, states=states, clips=clips)
 
     def _virtual(self, states: Sequence[int], forced: int) -> torch.Tensor:
         """Return the audio mask of one sample's prompt: its windows' states, then the forced tokens of each window."""

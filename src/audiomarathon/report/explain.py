@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 _BINS = 500  # columns of a strip, over all clips
 _EVENT = "#000000"
-_WHOLE = "#7F7F7F"  # the strip of base
+_INKS = {"base": "#7F7F7F", "evidence": "#B34700"}  # of the strips that are no method's
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Strip:
         For each clip, the share of (layer, head) pairs that keep each audio token, 0–1.
     right
         Whether the reply is right, shown by colour; None if unknown or partly right.
+    facts
+        Text below the reply; by default, the kept share.
     """
 
     method: str
@@ -66,6 +68,34 @@ class Strip:
     shares: tuple[Floats, ...]
     reply: str
     right: bool | None = None
+    facts: str = ""
+
+
+def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[Strip]) -> tuple[Strip, list[Strip]]:
+    """Return the strip of what a reply rests on, and the other strips with the share of it that each keeps.
+
+    Parameters
+    ----------
+    losses
+        For each clip, what the reply's log-probability lost when a moment of `seconds` was hidden; see
+        :func:`~audiomarathon.engine.occlusion.losses_when_hidden`. Only losses above 0 count as evidence.
+    """
+    support = [own.clip(min=0) for own in losses]
+    most = max(float(own.max()) for own in support)
+    total = sum(float(own.sum()) for own in support)
+    by_token = []
+    for own, shares in zip(support, strips[0].shares, strict=True):
+        by_token.append(own[np.arange(len(shares)) * len(own) // len(shares)])
+    weight = sum(float(own.sum()) for own in by_token)
+    told = []
+    for strip in strips:
+        kept = sum(float((own * shares).sum()) for own, shares in zip(by_token, strip.shares, strict=True))
+        told.append(replace(strip, facts=f"evidence {kept / weight:.0%}" if weight else "no evidence found"))
+    shades = tuple(own / (most or 1.0) for own in by_token)
+    facts = f"largest loss {most:.2g} nats, all {total:.2g}"
+    return Strip(
+        "evidence", f"reply's loss if\n{seconds:g} s is hidden", shades, "what the reply rests on", None, facts
+    ), told
 
 
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
@@ -141,7 +171,7 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
     figure.text(0.01, 1 - 0.18 / height, literal("\n".join(lines)), va="top", fontsize=11, linespacing=1.35)
     whole = sum(clip.seconds for clip in clips)
     for column, clip in enumerate(clips):
-        own = [(_WHOLE if strip.method == "base" else colour(strip.method), strip.shares[column]) for strip in strips]
+        own = [(_INKS.get(strip.method) or colour(strip.method), strip.shares[column]) for strip in strips]
         _column(grid[:, column], clip, own, tokens_per_second, clip.seconds / whole, last=column + 1 == len(clips))
         if column:
             for axes in grid[:, column]:
@@ -152,7 +182,7 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
         _words(grid[row, 0], grid[row, -1], strip, event_share(clips, strip, tokens_per_second))
     grid[0, 0].set_ylabel("kHz", fontsize=9)
     figure.text(0.445, 0.42 / height, "time, s", ha="center", fontsize=9)
-    figure.text(0.01, 0.12 / height, _LEGEND, fontsize=8, color="#555555")
+    figure.text(0.01, 0.06 / height, _LEGEND, fontsize=8, color="#555555")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
@@ -163,7 +193,8 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
 
 _LEGEND = (
     "Shade: the kept share of each moment, from none (blank) to all (full colour). "
-    "Token pruning: its audio tokens; merging: its share of the merged tokens. Presses: its cache entries."
+    "Token pruning: its audio tokens; merging: its share of the merged tokens. Presses: its cache entries.\n"
+    "Evidence: what base's reply loses when a moment is silenced."
 )
 
 
@@ -239,6 +270,8 @@ def _words(first: Any, last: Any, strip: Strip, event: float | None) -> None:
     kept = sum(float(shares.sum()) for shares in strip.shares)
     total = sum(len(shares) for shares in strip.shares)
     facts = f"keeps {kept / total:.0%}" + ("" if event is None else f" · of the event {event:.0%}")
+    if strip.facts:
+        facts = strip.facts if strip.method == "evidence" else f"{facts} · {strip.facts}"
     ink = {True: "#00704F", False: "#B34700", None: "#222222"}[strip.right]
     reply = textwrap.shorten(strip.reply, 34, placeholder=" …") or "(no reply)"
     place = {"transform": last.transAxes, "ha": "left", "fontsize": 9}

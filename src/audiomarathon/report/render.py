@@ -121,7 +121,7 @@ KINDS: Mapping[str, Kind] = {
     "decode_s": _milliseconds("decode ms"),
     "first_token_latency_s": _milliseconds("first token ms"),
     "total_latency_s": _milliseconds("whole reply ms"),
-    "scoring_s": Kind("scoring ms", ".2f", 1e3),
+    "scoring_s": Kind("choosing ms", ".2f", 1e3),
     "_tokens": Kind("audio tokens"),
     "kept_ratio": Kind("kept", ".3f"),
     "_kv_length_a_layer": Kind("KV length a layer"),

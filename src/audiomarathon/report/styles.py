@@ -13,14 +13,15 @@ Identity = Mapping[str, Any]
 # Okabe and Ito's palette (2008), which readers with any kind of colour blindness can tell apart; without its yellow,
 # which is too pale for lines, and its black, which is base's.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195")
-# For more methods, with dashed lines: Paul Tol's "muted" (2021) and four colours of ColorBrewer. Nobody can tell
-# eighteen hues apart, so each line also has a label at its end, a line style and a marker.
+# For more methods, with dashed lines: Paul Tol's "muted" (2021) and colours of ColorBrewer. Nobody can tell
+# twenty-six hues apart, so each line also has a label at its end, a line style and a marker.
 _MORE_COLOURS = (
     *("#117733", "#882255", "#661100", "#332288", "#44AA99", "#999933", "#AA4499"),
     *("#A6761D", "#66A61E", "#E7298A", "#6A3D9A"),
+    *("#1B9E77", "#B15928", "#E31A1C", "#1F78B4", "#33A02C", "#FF7F00", "#525252", "#8C510A"),
 )
 _MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
-_DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 3])
+_DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 3], [12, 4])
 BASE = "#222222"
 
 PAIRED = (
@@ -86,9 +87,9 @@ def mark(method: str) -> str:
 def dash(method: str) -> list[int]:
     """Return the dashes of a method's line (lengths of dash and gap).
 
-    The first methods are solid, later ones dashed, then dotted; joined methods have dashes and dots.
+    The first methods are solid, later ones dashed, dotted, then long-dashed; joined methods have dashes and dots.
     """
-    return [8, 3, 2, 3] if "+" in method else _DASHES[min(_place(method) // len(_COLOURS), 2)]
+    return [8, 3, 2, 3] if "+" in method else _DASHES[min(_place(method) // len(_COLOURS), len(_DASHES) - 1)]
 
 
 def _place(method: str) -> int:

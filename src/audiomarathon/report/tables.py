@@ -206,7 +206,9 @@ def _speed_up(stage: str, found: Mapping[str, Any]) -> dict[str, Any]:
     said = [] if ideal is None else [f"ideal {ideal:.2f}"]
     said += [] if work is None else [f"{work:.2f} of GPU work"]
     said += ["launch-bound"] * bool(found.get("launch_bound"))
+    said += ["chooses longer than it saves"] * bool(found.get("chooses_longer"))
     row |= {f"{column}_ideal": ideal, f"{column}_work": work, f"{column}_launch_bound": found.get("launch_bound")}
+    row[f"{column}_chooses_longer"] = found.get("chooses_longer")
     return row | {f"{column}_said": ", ".join(said)}
 
 

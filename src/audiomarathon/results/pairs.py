@@ -50,7 +50,7 @@ ONE_GRAPH = "decode ran as a graph in one run, and eagerly in the other"
 
 def time_of(record: Record, stage: str) -> float | None:
     """Return the seconds that a sample spent in a stage; None for an untimed record."""
-    return record.time[stage] if record.time else None
+    return record.time.get(stage) if record.time else None
 
 
 @contextmanager
@@ -370,7 +370,8 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
 
     Keys: `measured` and `interval` (see :func:`speed_up`), `ideal` (see :func:`ideal_gain`), `work` (the median over
     the profiled samples of the reference's busy seconds of the GPU ÷ the run's; None without any), `launch_bound`
-    (whether the GPU is busy in less than 60 % of the run's seconds; None if unknown).
+    (whether the GPU is busy in less than 60 % of the run's seconds; None if unknown), `chooses_longer` (whether the
+    method's choosing turns a gain into a loss: slower than the reference with it, faster without; medians).
     """
     found = speed_up(members, stage, seed)
     if found is None:
@@ -388,7 +389,19 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
         "ideal": ideal_gain(members, stage),
         "work": float(np.median(work)) if work else None,
         "launch_bound": float(np.median(shares)) < LAUNCH_BOUND if shares else None,
+        "chooses_longer": found.value < 1 < _gain_without_choosing(members, stage),
     }
+
+
+def _gain_without_choosing(members: Sequence[Pairs], stage: str) -> float:
+    """Return the median over samples of the reference's time ÷ the run's less its choosing; 0 for decode."""
+    seconds = STAGES[stage]
+    ratios = [
+        (seconds(base) or 0.0) / rest
+        for base, own in (pair for one in members for pair in one.timed)
+        if stage != "decode_per_token" and (rest := (seconds(own) or 0.0) - (time_of(own, "scoring") or 0.0)) > 0
+    ]
+    return float(np.median(ratios)) if ratios else 0.0
 
 
 def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:

@@ -26,7 +26,8 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
     records = list(run.records.values())
     timed = [own for _, own in pairs.timed] if pairs else []
     compared = timed or records
-    nothing: dict[str, Any] = {"measured": None, "interval": None, "work": None, "launch_bound": None}
+    names = ("measured", "interval", "work", "launch_bound", "chooses_longer")
+    nothing: dict[str, Any] = dict.fromkeys(names)
     found = {stage: (gains([pairs], stage, seed) if pairs else None) or dict(nothing) for stage in STAGES}
     found["llm_prefill"].setdefault("ideal", ideal_of(run, compared))
     found["first_token"].setdefault("ideal", ideal_of(run, compared, encoder=True))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 from audiomarathon.models.merge import Merge
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -26,15 +29,27 @@ class MergeAdjacent(TokenPruner):
 
     def select(self, evidence: Evidence) -> Merge:
         """Merge the most similar neighbours into k groups; see :meth:`TokenPruner.select`."""
-        import torch
-        from torch.nn.functional import normalize
-
         assert evidence.states is not None
-        positions = evidence.positions
-        states = normalize(evidence.states.float(), dim=-1)
-        alike = (states[1:] * states[:-1]).sum(-1).to(positions.device)
-        alike = alike.masked_fill(positions.diff() > 1, -2.0)
-        joined = alike.sort(descending=True, stable=True).indices
-        apart = joined[len(joined) - (evidence.n_keep - 1) :]
-        starts = torch.cat([apart.new_zeros(1), apart + 1]).sort().values
-        return Merge.average_from(starts, len(positions))
+        starts = starts_of_runs(evidence.states, evidence.positions, evidence.n_keep)
+        return Merge.average_from(starts, len(evidence.positions))
+
+
+def starts_of_runs(states: torch.Tensor, positions: torch.Tensor, n_keep: int) -> torch.Tensor:
+    """Join the pairs of neighbours with the most similar states; return where each of the `n_keep` runs starts.
+
+    Parameters
+    ----------
+    states
+        One vector for each audio token, shape (N, D), compared by cosine.
+    positions
+        Prompt positions of the tokens, shape (N,).
+    """
+    import torch
+    from torch.nn.functional import normalize
+
+    states = normalize(states.float(), dim=-1)
+    alike = (states[1:] * states[:-1]).sum(-1).to(positions.device)
+    alike = alike.masked_fill(positions.diff() > 1, -2.0)
+    joined = alike.sort(descending=True, stable=True).indices
+    apart = joined[len(joined) - (n_keep - 1) :]
+    return torch.cat([apart.new_zeros(1), apart + 1]).sort().values

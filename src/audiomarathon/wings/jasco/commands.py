@@ -62,8 +62,9 @@ def speech(
 ) -> None:
     """Find the speech in each clip with silero-vad, for the controls speech-first and speech-last."""
     from audiomarathon.audio.decode import decode, probe
+    from audiomarathon.audio.voice_activity import find_speech
     from audiomarathon.benchmarks.rows import as_csv
-    from audiomarathon.wings.jasco.speech import SPEECH_FILE, find_speech
+    from audiomarathon.wings.jasco.speech import SPEECH_FILE
 
     _task, loaded = load_task("jasco", data)
     clips = {sample.cluster: clip for sample in loaded.samples for clip in sample.clips}

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import soxr
 
 from audiomarathon.audio.decode import Samples
+from audiomarathon.audio.voice_activity import Spans
 from audiomarathon.benchmarks.rows import read_csv
 from audiomarathon.benchmarks.task import name_id
-from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.errors import DataError
 
 SPEECH_FILE = "speech.csv"  # next to the metadata; made by `audiomarathon jasco speech`, or by hand
 FIRST, LAST = "speech-first", "speech-last"
-#: Start and end of each stretch of speech, in seconds.
-Spans = Sequence[tuple[float, float]]
 _FADE_S = 0.02
-_VAD_HZ = 16_000
 
 
 def read_speech(file: Path) -> dict[str, Spans]:
@@ -97,33 +91,3 @@ def turn_clip(samples: Samples, rate: int, spans: Spans, control: str) -> Sample
     if spans and spans[-1][0] >= seconds:
         raise DataError(f"{SPEECH_FILE} has speech from {spans[-1][0]:g} s on in a clip of {seconds:.2f} s")
     return rotate(samples, round(turn(spans, seconds, control) * rate), round(_FADE_S * rate))
-
-
-def find_speech(samples: Samples, rate: int) -> Spans:
-    """Return the times of speech, in seconds, in a clip of shape (n,), by silero-vad at a threshold of 0.5.
-
-    Raises
-    ------
-    SettingsError
-        silero-vad is not installed.
-    """
-    import torch
-
-    heard = samples if rate == _VAD_HZ else soxr.resample(samples, rate, _VAD_HZ)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more threads are many times slower, as the package itself warns
-    try:
-        timestamps, model = _detector()
-        found = timestamps(torch.from_numpy(heard), model, threshold=0.5, sampling_rate=_VAD_HZ)
-    finally:
-        torch.set_num_threads(threads)
-    return tuple((one["start"] / _VAD_HZ, one["end"] / _VAD_HZ) for one in found)
-
-
-@functools.cache
-def _detector() -> tuple[Any, Any]:
-    try:
-        from silero_vad import get_speech_timestamps, load_silero_vad
-    except ImportError as error:
-        raise SettingsError("finding speech needs silero-vad: pip install 'audiomarathon[vad]'") from error
-    return get_speech_timestamps, load_silero_vad()

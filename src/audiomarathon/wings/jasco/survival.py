@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import LCSseq
 
+from audiomarathon.audio.voice_activity import Spans
 from audiomarathon.benchmarks.questions.keywords import names_keyword
 from audiomarathon.metrics.normalise import normalise
 from audiomarathon.metrics.paired import sign_flip
 from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, Sums
 from audiomarathon.records import Record
 from audiomarathon.settings import SEED
-from audiomarathon.wings.jasco.speech import Spans
 
 MODALITIES = ("speech", "sound", "answer")
 LEAST_SKILL = 0.10  # if the unpruned model has less skill, pruning has nothing to remove

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from audiomarathon.audio.voice_activity import Spans
 from audiomarathon.errors import DataError
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.records import Record
 from audiomarathon.results.compare import holm_within
 from audiomarathon.results.systems import System, base_of
 from audiomarathon.runs.record_line import unpack
-from audiomarathon.wings.jasco.speech import FIRST, LAST, SPEECH_FILE, Spans, read_speech, turned
+from audiomarathon.wings.jasco.speech import FIRST, LAST, SPEECH_FILE, read_speech, turned
 from audiomarathon.wings.jasco.survival import Reports, measurable, preference, reports, retained
 
 ReportsOf = Callable[[int, tuple[str, ...]], Reports]

@@ -1,0 +1,59 @@
+"""Which part of the waveform each audio token, or each state of an encoder-decoder, stands for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audiomarathon.errors import MethodError
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs, Waveform
+
+
+def heard_by_token(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
+    """Return the waveform under each audio token of each sample; a clip's tokens share it evenly.
+
+    A tower with windows pads a clip to whole windows, so tokens over this silence get arrays that are shorter or empty.
+
+    Raises
+    ------
+    MethodError
+        The family keeps no waveforms in its inputs.
+    """
+    from audiomarathon.models.prompt import by_clip
+
+    rate, window = lm.sampling_rate, lm.encoder_window_seconds
+    found: list[Sequence[Waveform]] = []
+    for row, (clips, tokens) in enumerate(zip(_clips(lm, inputs), inputs.audio_tokens, strict=True)):
+        own: list[Waveform] = []
+        split = by_clip(np.arange(tokens), inputs, [len(clip) / rate for clip in clips], row) if clips else ()
+        for clip, places in zip(clips, split, strict=True):
+            whole = math.ceil(len(clip) / rate / window) * window * rate if inputs.window_padding else len(clip)
+            own += _shared(clip, np.linspace(0, whole, len(places) + 1))
+        found.append(own)
+    return found
+
+
+def heard_by_state(lm: AudioLM, inputs: Inputs) -> list[Sequence[Waveform]]:
+    """Return the waveform under each sounding state of each window of an encoder-decoder, over all samples."""
+    size: int = lm.samples_per_state  # type: ignore[attr-defined]
+    windows = [window for own in _clips(lm, inputs) for window in own]
+    counts = [count for own in inputs.states for count in own]
+    return [_shared(window, np.arange(count + 1) * size) for window, count in zip(windows, counts, strict=True)]
+
+
+def _clips(lm: AudioLM, inputs: Inputs) -> Sequence[Sequence[Waveform]]:
+    if len(inputs.clips) != len(inputs.seeds):
+        raise MethodError(f"{lm.title}'s inputs hold no waveforms (Inputs.clips), which this method listens to")
+    return inputs.clips
+
+
+def _shared(clip: Waveform, edges: Sequence[float] | np.ndarray) -> list[Waveform]:
+    places = np.round(edges).astype(int)
+    return [clip[start:end] for start, end in itertools.pairwise(places)]

@@ -1,0 +1,52 @@
+"""DivPrune: keep the tokens whose smallest distance to each other is largest (CVPR 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
+
+_BLOCK = 1024  # rows of the distances between all tokens that are in memory at once
+
+
+@dataclass(frozen=True)
+class DivPrune(TokenPruner):
+    """Keep k tokens that are far from each other: add, again and again, the token farthest from those kept.
+
+    S. Alvar et al., "DivPrune: Diversity-based Visual Token Pruning for Large Multimodal Models", arXiv 2503.02175,
+    section 3: the max–min diversity problem, solved greedily. Distance is 1 − cosine of two tokens' states. The first
+    token is the one whose nearest other token is farthest away; each next one has the largest distance to its nearest
+    kept token. The paper drops at the LLM's input: `--at input`.
+
+    Time is O(N²·D), and each of the k steps waits for the one before, so on a GPU choosing can take longer than it
+    saves. Memory is O(1024·N), not N².
+    """
+
+    key: ClassVar[str] = "divprune"
+    title: ClassVar[str] = "tokens that are far from each other (greedy max–min distance)"
+    paper: ClassVar[str] = "2503.02175"
+    sees_states: ClassVar[bool] = True
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        """Choose k tokens that are far from each other; see :meth:`TokenPruner.select`."""
+        import torch
+        from torch.nn.functional import normalize
+
+        assert evidence.states is not None
+        states = normalize(evidence.states.float(), dim=-1)
+        nearest = []
+        for start in range(0, len(states), _BLOCK):
+            alike = states[start : start + _BLOCK] @ states.T
+            rows = torch.arange(len(alike), device=alike.device)
+            alike[rows, rows + start] = -torch.inf
+            nearest.append(1 - alike.amax(-1))
+        gap, chosen = torch.cat(nearest), []
+        for step in range(evidence.n_keep):
+            chosen.append(gap.argmax()[None])
+            apart = 1 - states @ states[chosen[-1][0]]
+            gap = (apart if step == 0 else torch.minimum(gap, apart)).index_fill(0, chosen[-1], -torch.inf)
+        return torch.cat(chosen)

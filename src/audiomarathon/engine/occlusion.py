@@ -1,0 +1,92 @@
+"""Measure which moments of the audio a reply rests on: hide each, and see how much less likely the reply becomes.
+
+Zeiler & Fergus, "Visualizing and Understanding Convolutional Networks", arXiv 1311.2901, section 4.2, hide squares of a
+picture; here a moment of the waveform becomes silence. It asks nothing of the model but its reply's probability, so it
+is evidence that is independent of attention. What two moments both say is not seen: hiding either changes little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.kernels import attention_kernels
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Floats
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Prompt
+
+
+def losses_when_hidden(
+    lm: AudioLM,
+    prompt: Prompt,
+    reply: Sequence[int],
+    seconds: float,
+    step: Callable[[int], object] = lambda _done: None,
+) -> tuple[Floats, ...]:
+    """Return for each clip how many nats of the reply's log-probability are lost when a moment is hidden.
+
+    Parameters
+    ----------
+    reply
+        The tokens of the model's reply to the whole audio.
+    seconds
+        Length of a moment; the last one of a clip may be shorter.
+    step
+        Called with 1 after each moment. There is one prefill for each, tower included.
+
+    Returns
+    -------
+    tuple
+        For each clip an array with one number a moment; above 0, the moment supports the reply.
+
+    Raises
+    ------
+    ModelError
+        The model is an encoder-decoder, which replies window by window, or the reply is empty.
+    """
+    if lm.cross:
+        raise ModelError(f"{lm.title} replies window by window, so no reply can be followed while a moment is hidden")
+    if not reply:
+        raise ModelError("the reply is empty, so nothing can be lost by hiding audio")
+    whole, size = log_probability(lm, prompt, reply), round(seconds * lm.sampling_rate)
+    found = []
+    for index, clip in enumerate(prompt.clips):
+        own = []
+        for start in range(0, len(clip), size):
+            hidden = clip.copy()
+            hidden[start : start + size] = 0
+            clips = (*prompt.clips[:index], hidden, *prompt.clips[index + 1 :])
+            own.append(whole - log_probability(lm, replace(prompt, clips=clips), reply))
+            step(1)
+        found.append(np.array(own))
+    return tuple(found)
+
+
+def log_probability(lm: AudioLM, prompt: Prompt, reply: Sequence[int]) -> float:
+    """Return the log-probability of a reply's tokens after a prompt, in nats, in one forward pass."""
+    inputs = lm.prepare([prompt])
+    tokens = torch.tensor([list(reply)], device=lm.device)
+    tensors = dict(inputs.tensors)
+    tensors["input_ids"] = torch.cat([tensors["input_ids"], tokens.to(tensors["input_ids"])], dim=1)
+    mask = tensors["attention_mask"]
+    tensors["attention_mask"] = torch.cat([mask, torch.ones_like(tokens).to(mask)], dim=1)
+
+    def last_only(_module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return (args[0][:, -tokens.shape[1] - 1 : -1], *args[1:])
+
+    with (
+        torch.inference_mode(),
+        lm.lm_head.register_forward_pre_hook(last_only),
+        lm.generating(inputs, tokens.shape[1]),
+        attention_kernels(lm.sdpa_backends),
+    ):
+        logits = lm.model(**tensors, use_cache=False).logits[0, -tokens.shape[1] :]
+    told = logits.float().log_softmax(-1).gather(-1, tokens[0, :, None].to(logits.device))
+    return float(told.double().sum())
