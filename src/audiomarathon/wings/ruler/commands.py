@@ -1,0 +1,82 @@
+"""`audiomarathon ruler`: write a ruler into a data root."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from audiomarathon.cli.options import argument, check_folder, listed, option
+from audiomarathon.cli.output import say
+from audiomarathon.errors import SettingsError
+from audiomarathon.settings import SEED
+from audiomarathon.terminal import progress_of
+from audiomarathon.text import counted
+
+_TEXT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)")
+
+
+def ruler(
+    folder: Annotated[Path, argument("Data root to write; the clips that it holds are used again.")],
+    minutes: Annotated[str, option("Lengths of clips in minutes, up to 60.")] = "1,5,15",
+    places: Annotated[str, option("Where the needles begin: 0 (start) to 1 (end).")] = "0,0.25,0.5,0.75,1",
+    needles: Annotated[str, option("Numbers of needles: words that are said, or bells at least.")] = "1,3",
+    snr: Annotated[str, option("Loudness of needles in dB against their background.")] = "10",
+    questions: Annotated[str, option("What to ask: word, count, order, after.")] = "word,count,order,after",
+    items: Annotated[int, option("Items of each cell and question, a multiple of 4.")] = 8,
+    gap: Annotated[float, option("Seconds between two needles.")] = 1.0,
+    words: Annotated[Path | None, option("Folder with a recording for each word, named after it.")] = None,
+    bell: Annotated[Path | None, option("Recording of a bell.")] = None,
+    background: Annotated[Path | None, option("Folder of recordings to plant the needles in.")] = None,
+    backgrounds: Annotated[int, option("Number of backgrounds: the clusters of intervals.", min=2)] = 8,
+    seed: Annotated[int, option("The same seed and sounds make the same bytes.", min=0)] = SEED,
+    dry_run: Annotated[bool, option("Only show what would be made.", "--dry-run")] = False,
+) -> None:
+    """Plant words and bells into long audio, for the tasks ruler/word, ruler/count, ruler/order and ruler/after.
+
+    Example: audiomarathon ruler data --minutes 1,5,15 --places 0,.5,1 --background recordings
+    """
+    from audiomarathon.wings.ruler import sounds
+    from audiomarathon.wings.ruler.build import Ruler, write
+    from audiomarathon.wings.ruler.grid import BELL, Grid
+
+    check_folder(folder)
+    grid = Grid(
+        _numbers("--minutes", minutes), _numbers("--places", places), _whole("--needles", needles),
+        _numbers("--snr", snr), tuple(dict.fromkeys(listed(questions))), items, gap, seed,
+    )  # fmt: skip
+    voice = sounds.recorded_words(words) if words else sounds.synthetic_words()
+    voice[BELL] = sounds.recorded(bell) if bell else sounds.synthetic_bell()
+    longest, count = round(max(grid.minutes) * 60 * sounds.RATE), min(backgrounds, items)
+    around = (
+        sounds.recorded_backgrounds(background, count, seed, longest)
+        if background
+        else sounds.synthetic_backgrounds(count, seed)
+    )
+    made_of = Ruler.of(grid, voice, around)
+    clips, hours, size = made_of.size
+    say(f"{counted(clips, 'clip')}, {hours:.1f} h, about {size:.1f} GB, on {counted(len(around), 'background')}")
+    if "order" in grid.questions and min(grid.needles) == 1:
+        say("order needs two words, so it is not asked of clips with one")
+    if dry_run:
+        return
+    if background:
+        for one in around:
+            one.make(longest)  # finds damage before the first clip is written
+    with progress_of(clips, "ruler", "clip") as step:
+        made = write(made_of, folder, step)
+    say(f"{folder}: made {counted(made, 'clip')}, {clips - made} were there")
+    say(f"next: audiomarathon run {' '.join(f'ruler/{one}' for one in grid.questions)} --data {folder}")
+
+
+def _numbers(flag: str, text: str) -> tuple[float, ...]:
+    if odd := [one for one in listed(text) if not _TEXT.fullmatch(one)]:
+        raise SettingsError(f"{flag} {odd[0]}: not a number; allowed: numbers separated by commas, such as 1,5,15")
+    return tuple(map(float, listed(text)))
+
+
+def _whole(flag: str, text: str) -> tuple[int, ...]:
+    found = _numbers(flag, text)
+    if odd := [one for one in found if one != int(one)]:
+        raise SettingsError(f"{flag} {odd[0]:g}: not allowed; allowed: whole numbers from 1")
+    return tuple(map(int, found))
