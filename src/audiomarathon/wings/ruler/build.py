@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Ruler:
     voice: Voice
     backgrounds: Sequence[Background]
     items: Sequence[Item]
+    _groups: dict[tuple[object, ...], tuple[Signal, list[tuple[int, int]]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, grid: Grid, voice: Voice, backgrounds: Sequence[Background]) -> Ruler:
@@ -67,8 +68,8 @@ class Ruler:
         for item in own.items:
             if (needed := len(own.group(item)[0]) / RATE) > shortest * 60:
                 raise SettingsError(
-                    f"--needles {item.needles}: the needles and gaps of a clip last up to {needed:.1f} s, longer than "
-                    f"--minutes {shortest:g} ({shortest * 60:g} s); allowed: fewer needles, a smaller --gap, longer clips"
+                    f"--needles {item.needles}: needles and gaps of a clip last {needed:.1f} s, longer than "
+                    f"--minutes {shortest:g} ({shortest * 60:g} s); use fewer needles, a smaller --gap or longer clips"
                 )
         return own
 
@@ -90,6 +91,8 @@ class Ruler:
         The needles are the same in every cell.
         """
         grid, gap = self.grid, round(self.grid.gap * RATE)
+        if found := self._groups.get(key := (item.needles, item.number, item.sounds)):
+            return found
         parts, spans, end = list[Signal](), list[tuple[int, int]](), 0
         for place, name in enumerate(item.sounds):
             rng = np.random.default_rng([grid.seed, item.needles, item.number, len(item.asked), place])
@@ -97,7 +100,8 @@ class Ruler:
             spans.append((end, len(made)))
             parts += [made / level(made), np.zeros(gap, np.float32)]
             end += len(made) + gap
-        return np.concatenate(parts[:-1]), spans
+        self._groups[key] = np.concatenate(parts[:-1]), spans
+        return self._groups[key]
 
     @property
     def size(self) -> tuple[int, float, float]:
@@ -157,7 +161,9 @@ def write(ruler: Ruler, root: Path, step: Callable[[int], object] = lambda _: No
     written = {question: sorted(own, key=lambda row: natural(row["uniq_id"])) for question, own in rows.items() if own}
     for question, own in written.items():
         write_ascii(folder / f"ruler_{question}.json", own)
-    write_manifest(root, {}, {f"{FOLDER}/{question}": {"count": len(own), **lengths} for question, own in written.items()})
+    write_manifest(
+        root, {}, {f"{FOLDER}/{question}": {"count": len(own), **lengths} for question, own in written.items()}
+    )
     return made
 
 
@@ -182,7 +188,7 @@ def _write_clip(file: Path, ruler: Ruler, clip: Planned, background: Signal) -> 
 
 def _rows(
     ruler: Ruler, clip: Planned, background: str, name: str, without: str
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (question, row) for each question about a clip.
 
     `needles` has the deciding needles' (start, length) in seconds after `event_onset`, so that a control that moves the
@@ -193,20 +199,23 @@ def _rows(
     group, spans = ruler.group(item)
     cell = f"{clip.minutes:g}min-at{clip.place:g}-n{item.needles}-{clip.snr:+g}dB-{item.number:02d}"
     for asked in item.asked:
-        yield asked.question, {
-            "path": name,
-            "uniq_id": cell,
-            "question": QUESTIONS[asked.question],
-            **{f"choice_{letter.lower()}": text for letter, text in zip(LETTERS, asked.options, strict=False)},
-            "answer_gt": asked.letter,
-            "event_onset": clip.onset / RATE,
-            "event_seconds": len(group) / RATE,
-            "needles": [[spans[one][0] / RATE, spans[one][1] / RATE] for one in asked.deciding],
-            "heard": list(item.sounds),
-            "minutes": clip.minutes,
-            "place": clip.place,
-            "needle_count": item.needles,
-            "snr_db": clip.snr,
-            "background": background,
-            "background_alone": without,
-        }
+        yield (
+            asked.question,
+            {
+                "path": name,
+                "uniq_id": cell,
+                "question": QUESTIONS[asked.question],
+                **{f"choice_{letter.lower()}": text for letter, text in zip(LETTERS, asked.options, strict=False)},
+                "answer_gt": asked.letter,
+                "event_onset": clip.onset / RATE,
+                "event_seconds": len(group) / RATE,
+                "needles": [[spans[one][0] / RATE, spans[one][1] / RATE] for one in asked.deciding],
+                "heard": list(item.sounds),
+                "minutes": clip.minutes,
+                "place": clip.place,
+                "needle_count": item.needles,
+                "snr_db": clip.snr,
+                "background": background,
+                "background_alone": without,
+            },
+        )

@@ -217,9 +217,7 @@ def _about_words(
     return Asked(question, *_placed(rng, options, sounds[at], letter), tuple(deciding))
 
 
-def _placed(
-    rng: np.random.Generator, options: Sequence[str], right: str, letter: int
-) -> tuple[tuple[str, ...], str]:
+def _placed(rng: np.random.Generator, options: Sequence[str], right: str, letter: int) -> tuple[tuple[str, ...], str]:
     """Return the options in random order, with the right one at the given letter's place, and that letter."""
     others = [one for one in options if one != right]
     others = [others[int(one)] for one in rng.permutation(len(others))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +151,7 @@ def recorded_backgrounds(folder: Path, count: int, seed: int, frames: int) -> li
         A recording cannot be read, or is silent as a whole; or the folder holds fewer than two recordings.
     """
     files = recordings(folder, "--background")
-    if len(files) < 2:  # noqa: PLR2004  # without two clusters there is no interval
+    if len(files) < 2:  # without two clusters there is no interval
         raise DataError(f"--background {folder}: holds 1 recording; allowed: 2 or more, so that scores get intervals")
     order = [files[int(one)] for one in np.random.default_rng([seed, len(files)]).permutation(len(files))]
     found = []
@@ -161,7 +162,7 @@ def recorded_backgrounds(folder: Path, count: int, seed: int, frames: int) -> li
                 own.append(file)
                 seconds += probe(file).seconds
         mark = hashlib.sha256(" ".join(map(_hash, own)).encode()).hexdigest()[:16]
-        found.append(Background(f"{own[0].stem}-{mark[:6]}", mark, lambda frames, own=own: _repeated(own, frames)))
+        found.append(Background(f"{own[0].stem}-{mark[:6]}", mark, partial(_repeated, tuple(own))))
     return found
 
 

@@ -67,7 +67,7 @@ def _instead(_heard: Samples, rate: int, *, clip: Any) -> Samples:
 
 
 def _is_span(one: Any) -> bool:
-    return isinstance(one, list) and len(one) == 2 and all(isinstance(end, int | float) for end in one)  # noqa: PLR2004
+    return isinstance(one, list) and len(one) == 2 and all(isinstance(end, int | float) for end in one)
 
 
 class Word(Ruler):

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
     from audiomarathon.benchmarks.benchmark import Benchmark
     from audiomarathon.report.page_data import PageData
-    from audiomarathon.report.render import Table
     from audiomarathon.report.sections import Section
-    from audiomarathon.runs.read import Run
 
 
 class RulerWing(Wing):
@@ -39,6 +37,12 @@ class RulerWing(Wing):
         from audiomarathon.wings.ruler.commands import ruler
 
         return {"Other benchmarks, and their files": {"ruler": ruler}}
+
+    def sections(self, data: PageData) -> Sequence[Section]:
+        """See :meth:`Wing.sections`: the score by length and place, and why answers are wrong."""
+        from audiomarathon.wings.ruler.figures import section
+
+        return section(data)
 
 
 WING = RulerWing()
