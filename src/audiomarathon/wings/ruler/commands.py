@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from audiomarathon.cli.options import argument, check_folder, listed, option
 from audiomarathon.cli.output import say
@@ -36,47 +36,34 @@ def ruler(
 
     Example: audiomarathon ruler data --minutes 1,5,15 --places 0,.5,1 --background recordings
     """
-    from audiomarathon.wings.ruler import sounds
-    from audiomarathon.wings.ruler.build import Ruler, write
-    from audiomarathon.wings.ruler.grid import BELL, Grid
+    from audiomarathon.wings.ruler import build, sounds
+    from audiomarathon.wings.ruler.grid import RATE, Grid
 
-    check_folder(folder)
+    folder = check_folder(folder)
     grid = Grid(
-        _numbers("--minutes", minutes), _numbers("--places", places), _whole("--needles", needles),
+        _numbers("--minutes", minutes), _numbers("--places", places), _numbers("--needles", needles),
         _numbers("--snr", snr), tuple(dict.fromkeys(listed(questions))), items, gap, seed,
     )  # fmt: skip
-    voice = sounds.recorded_words(words) if words else sounds.synthetic_words()
-    voice[BELL] = sounds.recorded(bell) if bell else sounds.synthetic_bell()
-    longest, count = round(max(grid.minutes) * 60 * sounds.RATE), min(backgrounds, items)
-    around = (
-        sounds.recorded_backgrounds(background, count, seed, longest)
-        if background
-        else sounds.synthetic_backgrounds(count, seed)
-    )
-    made_of = Ruler.of(grid, voice, around)
+    longest = round(max(grid.minutes) * 60 * RATE)
+    around = sounds.synthetic_backgrounds(count := min(backgrounds, items), seed)
+    if background:
+        around = sounds.recorded_backgrounds(background, count, seed, longest)
+    made_of = build.Ruler(grid, sounds.voice(words, bell), around)
     clips, hours, size = made_of.size
     say(f"{counted(clips, 'clip')}, {hours:.1f} h, about {size:.1f} GB, on {counted(len(around), 'background')}")
     if "order" in grid.questions and min(grid.needles) == 1:
         say("order needs two words, so it is not asked of clips with one")
     if dry_run:
         return
-    if background:
-        for one in around:
-            one.make(longest)  # finds damage before the first clip is written
+    for one in around if background else ():
+        one.make(longest)  # finds damage before the first clip is written
     with progress_of(clips, "ruler", "clip") as step:
-        made = write(made_of, folder, step)
+        made = build.write(made_of, folder, step)
     say(f"{folder}: made {counted(made, 'clip')}, {clips - made} were there")
     say(f"next: audiomarathon run {' '.join(f'ruler/{one}' for one in grid.questions)} --data {folder}")
 
 
-def _numbers(flag: str, text: str) -> tuple[float, ...]:
+def _numbers(flag: str, text: str) -> tuple[Any, ...]:
     if odd := [one for one in listed(text) if not _TEXT.fullmatch(one)]:
         raise SettingsError(f"{flag} {odd[0]}: not a number; allowed: numbers separated by commas, such as 1,5,15")
-    return tuple(map(float, listed(text)))
-
-
-def _whole(flag: str, text: str) -> tuple[int, ...]:
-    found = _numbers(flag, text)
-    if odd := [one for one in found if one != int(one)]:
-        raise SettingsError(f"{flag} {odd[0]:g}: not allowed; allowed: whole numbers from 1")
-    return tuple(map(int, found))
+    return tuple(int(one) if one.isdecimal() else float(one) for one in listed(text))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +23,7 @@ QUESTIONS: Mapping[str, str] = {
 }
 OPTIONS = 4
 BELL = "bell"
+RATE = 16_000  # of clips, in Hz
 MOST_MINUTES = 60.0
 LOUDEST_DB = 40.0
 _UNSAID = OPTIONS - 1  # options of `word` that are not said
@@ -113,7 +113,7 @@ class Grid:
             raise SettingsError(f"--questions {shown(odd[0])}: unknown{hint}; allowed: {', '.join(QUESTIONS)}")
         _check("--minutes", self.minutes, lambda one: 0 < one <= MOST_MINUTES, "above 0 and up to 60")
         _check("--places", self.places, lambda one: 0 <= one <= 1, "0 (start of the clip) to 1 (end)")
-        _check("--needles", self.needles, lambda one: one >= 1, "whole numbers from 1")
+        _check("--needles", self.needles, lambda one: isinstance(one, int) and one > 0, "whole numbers from 1")
         _check("--snr", self.snr, lambda one: abs(one) <= LOUDEST_DB, f"-{LOUDEST_DB:g} to {LOUDEST_DB:g} dB")
         _check("--gap", [self.gap], lambda one: 0 <= one < math.inf, "0 or more seconds")
         _check("--seed", [self.seed], lambda one: one >= 0, "whole numbers from 0")
@@ -123,8 +123,7 @@ class Grid:
             raise SettingsError("--questions order: needs --needles 2 or more, since one word has no order")
 
 
-def _check(flag: str, values: Sequence[float], fine: object, allowed: str) -> None:
-    assert callable(fine)
+def _check(flag: str, values: Sequence[float], fine: Callable[[float], bool], allowed: str) -> None:
     if not values:
         raise SettingsError(f"{flag} is empty; allowed: {allowed}")
     if odd := [one for one in values if not (math.isfinite(one) and fine(one))]:
@@ -144,28 +143,31 @@ def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
     SettingsError
         The vocabulary has too few words.
     """
-    rows = []
-    of_words = [one for one in grid.questions if one != "count"]
-    most = len(vocabulary) - _UNSAID
-    if of_words and max(grid.needles) > most:
+    most, rows = len(vocabulary) - _UNSAID, list[Item]()
+    if most < 1:
+        raise SettingsError(f"{len(vocabulary)} words are too few; needed: {OPTIONS} or more, {_UNSAID} of them unsaid")
+    if max(grid.needles) > most and grid.questions != ("count",):
         raise SettingsError(
             f"--needles {max(grid.needles)}: too many for {len(vocabulary)} words, since {_UNSAID} must stay unsaid; "
-            f"allowed: up to {max(most, 0)}"
+            f"allowed: up to {most}"
         )
     for needles in grid.needles:
         rng = np.random.default_rng([grid.seed, needles])
-        letters = {one: _balanced(rng, grid.items) for one in QUESTIONS}
-        more, used = _balanced(rng, grid.items), {one: dict.fromkeys(vocabulary, 0) for one in QUESTIONS}
+        *letters, more = (_balanced(rng, grid.items) for _ in range(len(QUESTIONS) + 1))
+        used = {one: dict.fromkeys(vocabulary, 0) for one in QUESTIONS}
         for number in range(grid.items):
-            if own := [one for one in of_words if one != "order" or needles > 1]:
+            letter = dict(zip(QUESTIONS, (int(own[number]) for own in letters), strict=True))
+            rings = needles + int(more[number])
+            counts = [f"{rings}", *(f"{one}" for one in range(needles, needles + OPTIONS) if one != rings)]
+            asked = [Asked("count", *_placed(rng, counts, letter["count"]), tuple(range(rings)))]
+            made = [Item(needles, number, (BELL,) * rings, tuple(asked))]
+            if needles <= most:
                 sounds, at = _words(rng, used, vocabulary, needles, number)
-                asked = [_about_words(rng, one, sounds, at[one], vocabulary, letters[one][number]) for one in own]
-                rows.append(Item(needles, number, sounds, tuple(asked)))
-            if "count" in grid.questions:
-                rings, letter = needles + int(more[number]), letters["count"][number]
-                options = [f"{needles + one}" for one in range(OPTIONS)]
-                asked_count = Asked("count", *_placed(rng, options, f"{rings}", letter), tuple(range(rings)))
-                rows.append(Item(needles, number, (BELL,) * rings, (asked_count,)))
+                asked = [_about_words(rng, one, sounds, at[one], vocabulary, letter[one]) for one in at]
+                made.append(Item(needles, number, sounds, tuple(asked)))
+            for item in made:
+                own = tuple(one for one in item.asked if one.question in grid.questions)
+                rows += [replace(item, asked=own)] if own else []
     return rows
 
 
@@ -189,6 +191,7 @@ def _words(
         Index among the sounds of the word that is the right answer, by question.
     """
     at = {"order": 0, "after": number % needles, "word": (number + number // needles) % needles}
+    at = at if needles > 1 else {"after": 0, "word": 0}
     said: list[str] = []
     for place in range(needles):
         own = [one for one, index in at.items() if index == place]
@@ -214,16 +217,10 @@ def _about_words(
     options = [sounds[at], *(sounds[one] for one in wrong)]
     options += [unsaid[int(one)] for one in rng.permutation(len(unsaid))[: OPTIONS - len(options)]]
     deciding = {"word": [at], "order": sorted([at, *wrong]), "after": [at - 1, at]}[question]
-    return Asked(question, *_placed(rng, options, sounds[at], letter), tuple(deciding))
+    return Asked(question, *_placed(rng, options, letter), tuple(deciding))
 
 
-def _placed(rng: np.random.Generator, options: Sequence[str], right: str, letter: int) -> tuple[tuple[str, ...], str]:
-    """Return the options in random order, with the right one at the given letter's place, and that letter."""
-    others = [one for one in options if one != right]
-    others = [others[int(one)] for one in rng.permutation(len(others))]
-    return (*others[:letter], right, *others[letter:]), LETTERS[letter]
-
-
-def cells(grid: Grid) -> list[tuple[float, float, float]]:
-    """Return every (minutes, place, dB)."""
-    return [*itertools.product(grid.minutes, grid.places, grid.snr)]
+def _placed(rng: np.random.Generator, options: Sequence[str], letter: int) -> tuple[tuple[str, ...], str]:
+    """Return the options in random order, but the first, which is right, at a given letter's place; and that letter."""
+    others = [options[1 + one] for one in rng.permutation(len(options) - 1)]
+    return (*others[:letter], options[0], *others[letter:]), LETTERS[letter]

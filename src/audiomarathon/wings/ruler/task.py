@@ -1,19 +1,22 @@
-"""The ruler's four tasks: which word is said, how often the bell rings, which word is first, which follows the bell."""
+"""The ruler's tasks: one for each question."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from audiomarathon.audio.decode import Samples, decode
+from audiomarathon.benchmarks.benchmark import Benchmark
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.questions.questions import Questions
 from audiomarathon.benchmarks.rows import Row, RowError
 from audiomarathon.benchmarks.task import Loaded, Sample, Variation
 from audiomarathon.errors import DataError
+from audiomarathon.wings.ruler.grid import QUESTIONS
 
-WITHOUT = "no-needle"
 #: Columns of a row by the group that they are; a cell of the heat map is a length and a place.
 GROUPS = {"minutes": "minutes", "place": "place", "needles": "needle_count", "dB": "snr_db"}
 
@@ -26,77 +29,47 @@ class Ruler(MultipleChoice):
     """
 
     scorer = Questions()
-    own_controls = (WITHOUT,)
+    own_controls = ("no-needle",)
     group_fields = tuple(GROUPS)
     source = "make it with: audiomarathon ruler DIR"
     version = "1"
 
+    def __init__(self, question: str) -> None:
+        self.key, self.title = f"ruler/{question}", QUESTIONS[question]
+
+    @property
+    def metadata_file(self) -> str:  # type: ignore[override]
+        """Name of the file of its rows."""
+        return f"{self.key.replace('/', '_')}.json"
+
     def sample(self, row: Row) -> Sample:
         """Turn one row into a sample; its cluster is its background."""
-        needles = row.fields.get("needles")
-        if not isinstance(needles, list) or not all(_is_span(one) for one in needles):
-            raise RowError("field 'needles' must be a list of [start, length] in seconds")
+        try:
+            spans = [(float(start), float(length)) for start, length in row.fields.get("needles") or ()]
+        except (TypeError, ValueError):
+            raise RowError("field 'needles' must be a list of [start, length] in seconds") from None
         groups = {name: row.text(column) for name, column in GROUPS.items()}
-        meta = {**groups, "needle_spans": needles, **row.extras("background_alone")}
+        meta = {**groups, "spans": spans, **row.extras("background_alone")}
         built = self.build(row, row.clip("path"), cluster=row.text("background"), meta=meta)
-        return Sample(**{**vars(built), "kind": f"{groups['minutes']} min, {groups['place']}"})
+        return replace(built, kind=f"{groups['minutes']} min, {groups['place']}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return the facts for scoring, and the (start, end) in seconds of the needles that decide the answer."""
-        found = super().reference(sample)
-        if sample.event is None:
-            return found
-        onset = sample.event[0]
-        spans = [[onset + start, onset + start + length] for start, length in sample.meta["needle_spans"]]
-        return {**found, "needles": spans}
+        onset, _ = sample.event or (None, None)
+        ends = [[onset + start, onset + start + length] for start, length in sample.meta["spans"] if onset is not None]
+        return super().reference(sample) | ({"needles": ends} if ends else {})
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
         """Return the clip's background alone, of the same length, for each sample."""
-        found = {}
+        clips = {one.id: loaded.folder / str(one.meta.get("background_alone")) for one in loaded.samples}
+        if missing := [clip for clip in clips.values() if not clip.is_file()]:
+            raise DataError(f"{missing[0]}: is missing; make the ruler again with audiomarathon ruler, then {control}")
         gone = {"event_onset": None, "event_seconds": None}
-        for sample in loaded.samples:
-            clip = loaded.folder / str(sample.meta.get("background_alone"))
-            if not clip.is_file():
-                raise DataError(f"{clip}: is missing; make the ruler again with audiomarathon ruler, then {control}")
-            found[sample.id] = Variation(partial(_instead, clip=clip), gone)
-        return found
+        return {id_: Variation(partial(_instead, clip), gone) for id_, clip in clips.items()}
 
 
-def _instead(_heard: Samples, rate: int, *, clip: Any) -> Samples:
+def _instead(clip: Path, _heard: Samples, rate: int) -> Samples:
     return decode(clip, rate)
 
 
-def _is_span(one: Any) -> bool:
-    return isinstance(one, list) and len(one) == 2 and all(isinstance(end, int | float) for end in one)
-
-
-class Word(Ruler):
-    """Which of four words is said?"""
-
-    key = "ruler/word"
-    title = "Needle: which word is said"
-    metadata_file = "ruler_word.json"
-
-
-class Count(Ruler):
-    """How often does the bell ring?"""
-
-    key = "ruler/count"
-    title = "Needle: how often the bell rings"
-    metadata_file = "ruler_count.json"
-
-
-class Order(Ruler):
-    """Which of the words comes first?"""
-
-    key = "ruler/order"
-    title = "Needle: which word comes first"
-    metadata_file = "ruler_order.json"
-
-
-class After(Ruler):
-    """Which word follows the bell?"""
-
-    key = "ruler/after"
-    title = "Needle: which word follows the bell"
-    metadata_file = "ruler_after.json"
+RULER = Benchmark("ruler", "Does a model find a word or a bell anywhere in up to an hour?", (*map(Ruler, QUESTIONS),))

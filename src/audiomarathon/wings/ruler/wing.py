@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audiomarathon.wing import Commands, Wing
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from audiomarathon.benchmarks.benchmark import Benchmark
     from audiomarathon.report.page_data import PageData
     from audiomarathon.report.sections import Section
@@ -22,7 +21,7 @@ class RulerWing(Wing):
 
     def benchmarks(self) -> Sequence[Benchmark]:
         """See :meth:`Wing.benchmarks`."""
-        from audiomarathon.wings.ruler.benchmark import RULER
+        from audiomarathon.wings.ruler.task import RULER
 
         return (RULER,)
 
