@@ -6,8 +6,10 @@ import hashlib
 import io
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +83,18 @@ class Ruler:
                 )
 
     def clips(self, number: int) -> Iterator[Clip]:
-        """Yield the clips of a background, by length; of each length, the background alone is the first."""
+        """Yield the clips of a background, by length and loudness, each with the background alone first."""
         own = [one for one in self.groups if one.number % len(self.backgrounds) == number]
-        for minutes in self.grid.minutes:
-            yield Clip(None, minutes)
-            for item, place, snr in itertools.product(own, self.grid.places, self.grid.snr):
+        for minutes, snr in itertools.product(self.grid.minutes, self.grid.snr):
+            yield Clip(None, minutes, snr=snr)
+            for item, place in itertools.product(own, self.grid.places):
                 onset = round(place * (_frames(minutes) - len(self.groups[item][0])))
                 yield Clip(item, minutes, place, snr, onset)
+
+    @cached_property
+    def peak(self) -> int:
+        """Highest sample of all needles, rounded up, from which all clips of one background have one gain."""
+        return math.ceil(max(float(np.abs(group).max()) for group, _spans in self.groups.values()))
 
     @property
     def size(self) -> tuple[int, float, float]:
@@ -97,11 +104,16 @@ class Ruler:
 
     def name(self, background: Sound, clip: Clip) -> str:
         """Return a clip's file name: a hash of the code, of the sounds and of where they are."""
-        made = (__file__, sounds.__file__, signals.__file__, synthesis.__file__)
         marks = [self.voice[one].mark for one in clip.item.sounds] if clip.item else []
         stream = [self.grid.seed, self.grid.gap, *((clip.item.needles, clip.item.number) if clip.item else ())]
-        what = [code_hash(map(Path, made)), background.mark, {**asdict(clip), "item": [marks, stream]}]
+        what = [_code(), self.peak, background.mark, {**asdict(clip), "item": [marks, stream]}]
         return f"clips/{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]}.flac"
+
+
+@cache
+def _code() -> str:
+    """Return a hash of the code that makes sound."""
+    return code_hash(map(Path, (__file__, sounds.__file__, signals.__file__, synthesis.__file__)))
 
 
 def _frames(minutes: float) -> int:
@@ -150,13 +162,13 @@ def write(ruler: Ruler, root: Path, step: Callable[[int], object] = lambda _: No
 
 def _write_clip(file: Path, ruler: Ruler, clip: Clip, background: Signal) -> None:
     """Write a clip; only its needles' stretch is copied, since an hour takes 230 MB."""
-    loudness = level(background) or 1.0
+    loudness = level(background)
+    peak = max(float(background.max()), -float(background.min())) + ruler.peak * 10 ** (clip.snr / 20) * loudness
+    gain, stream = np.float32(min(LEVEL / loudness, _LOUDEST / peak)), io.BytesIO()
     group = ruler.groups[clip.item][0] if clip.item else np.empty(0, np.float32)
     stretch = background[clip.onset : clip.onset + len(group)]
     kept = stretch.copy()
     stretch += group * np.float32(10 ** (clip.snr / 20) * loudness)
-    peak = max(float(background.max()), -float(background.min()))
-    gain, stream = np.float32(min(LEVEL / loudness, _LOUDEST / max(peak, 1e-9))), io.BytesIO()
     with soundfile.SoundFile(stream, "w", RATE, 1, "PCM_16", format="FLAC") as out:
         for start in range(0, len(background), _BLOCK):
             out.write(as_pcm(background[start : start + _BLOCK] * gain))

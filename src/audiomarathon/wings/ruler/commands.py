@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from audiomarathon.cli.options import argument, check_folder, listed, option
 from audiomarathon.cli.output import say
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.settings import SEED
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
@@ -55,8 +55,9 @@ def ruler(
         say("order needs two words, so it is not asked of clips with one")
     if dry_run:
         return
-    for one in around if background else ():
-        one.make(longest)  # finds damage before the first clip is written
+    for one in around if background else ():  # finds damage before the first clip is written
+        if not sounds.level(one.make(longest)[: round(min(grid.minutes) * 60 * RATE)]):
+            raise DataError(f"--background {background}: {one.mark} begins with digital silence, longer than a clip")
     with progress_of(clips, "ruler", "clip") as step:
         made = build.write(made_of, folder, step)
     say(f"{folder}: made {counted(made, 'clip')}, {clips - made} were there")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from audiomarathon.benchmarks.rows import shown
 from audiomarathon.errors import SettingsError
 from audiomarathon.records import LETTERS
 from audiomarathon.settings import SEED
-from audiomarathon.text import did_you_mean
 
 #: The question of each task; a task's key is `ruler/` and the name.
 QUESTIONS: Mapping[str, str] = {
@@ -108,9 +108,7 @@ class Grid:
         SettingsError
             A value is not allowed; the message names its flag.
         """
-        if odd := [one for one in self.questions if one not in QUESTIONS]:
-            hint = did_you_mean(odd[0], QUESTIONS)
-            raise SettingsError(f"--questions {shown(odd[0])}: unknown{hint}; allowed: {', '.join(QUESTIONS)}")
+        _check("--questions", self.questions, lambda one: one in QUESTIONS, ", ".join(QUESTIONS))
         _check("--minutes", self.minutes, lambda one: 0 < one <= MOST_MINUTES, "above 0 and up to 60")
         _check("--places", self.places, lambda one: 0 <= one <= 1, "0 (start of the clip) to 1 (end)")
         _check("--needles", self.needles, lambda one: isinstance(one, int) and one > 0, "whole numbers from 1")
@@ -123,13 +121,11 @@ class Grid:
             raise SettingsError("--questions order: needs --needles 2 or more, since one word has no order")
 
 
-def _check(flag: str, values: Sequence[float], fine: Callable[[float], bool], allowed: str) -> None:
-    if not values:
-        raise SettingsError(f"{flag} is empty; allowed: {allowed}")
-    if odd := [one for one in values if not (math.isfinite(one) and fine(one))]:
-        raise SettingsError(f"{flag} {odd[0]:g}: not allowed; allowed: {allowed}")
-    if len({*values}) < len(values):
-        raise SettingsError(f"{flag} names {next(one for one in values if list(values).count(one) > 1):g} twice")
+def _check(flag: str, values: Sequence[Any], fine: Callable[[Any], bool], allowed: str) -> None:
+    odd = [str(one) for one in values if not fine(one)] or [""] * (not values)
+    odd += [f"{one}, named twice" for one in values if values.count(one) > 1]
+    if odd:
+        raise SettingsError(f"{flag} {shown(odd[0])}: not allowed; allowed: {allowed}")
 
 
 def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
@@ -154,17 +150,18 @@ def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
     for needles in grid.needles:
         rng = np.random.default_rng([grid.seed, needles])
         *letters, more = (_balanced(rng, grid.items) for _ in range(len(QUESTIONS) + 1))
-        used = {one: dict.fromkeys(vocabulary, 0) for one in QUESTIONS}
+        answers = _answers(rng, vocabulary, grid.items, needles) if needles <= most else {}
         for number in range(grid.items):
             letter = dict(zip(QUESTIONS, (int(own[number]) for own in letters), strict=True))
             rings = needles + int(more[number])
             counts = [f"{rings}", *(f"{one}" for one in range(needles, needles + OPTIONS) if one != rings)]
             asked = [Asked("count", *_placed(rng, counts, letter["count"]), tuple(range(rings)))]
             made = [Item(needles, number, (BELL,) * rings, tuple(asked))]
-            if needles <= most:
-                sounds, at = _words(rng, used, vocabulary, needles, number)
-                asked = [_about_words(rng, one, sounds, at[one], vocabulary, letter[one]) for one in at]
-                made.append(Item(needles, number, sounds, tuple(asked)))
+            if right := {one: own[number] for one, own in answers.items()}:
+                said = _words(rng, right, vocabulary, needles)
+                about = [one for one in right if needles > 1 or one != "order"]
+                asked = [_about_words(rng, one, said, right[one], vocabulary, letter[one]) for one in about]
+                made.append(Item(needles, number, said, tuple(asked)))
             for item in made:
                 own = tuple(one for one in item.asked if one.question in grid.questions)
                 rows += [replace(item, asked=own)] if own else []
@@ -176,48 +173,48 @@ def _balanced(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.concatenate([rng.permutation(OPTIONS) for _ in range(count // OPTIONS)])
 
 
-def _words(
-    rng: np.random.Generator, used: Mapping[str, dict[str, int]], vocabulary: Sequence[str], needles: int, number: int
-) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """Choose the words of an item, and a bell before one of them.
+def _answers(rng: np.random.Generator, vocabulary: Sequence[str], count: int, needles: int) -> dict[str, list[str]]:
+    """Return the right word of each item, by question, from a vocabulary in equal numbers.
 
-    Each word that decides an answer is one that has decided the fewest so far.
-
-    Returns
-    -------
-    tuple of str
-        The sounds in order.
-    dict
-        Index among the sounds of the word that is the right answer, by question.
+    In one of so many items as there are needles, the word after the bell, and the one that is asked for, are the first.
     """
-    at = {"order": 0, "after": number % needles, "word": (number + number // needles) % needles}
-    at = at if needles > 1 else {"after": 0, "word": 0}
-    said: list[str] = []
-    for place in range(needles):
-        own = [one for one, index in at.items() if index == place]
-        free = [vocabulary[index] for index in rng.permutation(len(vocabulary)) if vocabulary[index] not in said]
-        said.append(min(free, key=lambda word: sorted((used[one][word] for one in own), reverse=True)))
-        for one in own:
-            used[one][said[-1]] += 1
-    bell = at["after"]
-    sounds = (*said[:bell], BELL, *said[bell:])
-    return sounds, {one: index + (index >= bell) for one, index in at.items()}
+    first = [vocabulary[one] for _ in range(-(-count // len(vocabulary))) for one in rng.permutation(len(vocabulary))]
+
+    def moved() -> list[str]:
+        rest = sorted(rng.permutation(count)[-(-count // needles) :])
+        source = dict(zip(rest, rest[1:] + rest[:1], strict=True))
+        return [first[source.get(number, number)] for number in range(count)]
+
+    after = moved()
+    return {"order": first[:count], "after": after, "word": moved() if needles > 2 else after}
+
+
+def _words(
+    rng: np.random.Generator, answers: Mapping[str, str], vocabulary: Sequence[str], needles: int
+) -> tuple[str, ...]:
+    """Return the sounds of an item: its first word, other words in random order, and a bell before one of them."""
+    first, *others = dict.fromkeys(answers.values())
+    unsaid = [word for word in vocabulary if word not in (first, *others)]
+    others += [unsaid[one] for one in rng.permutation(len(unsaid))[: needles - 1 - len(others)]]
+    said = [first, *(others[one] for one in rng.permutation(len(others)))]
+    said.insert(said.index(answers["after"]), BELL)
+    return tuple(said)
 
 
 def _about_words(
-    rng: np.random.Generator, question: str, sounds: Sequence[str], at: int, vocabulary: Sequence[str], letter: int
+    rng: np.random.Generator, question: str, sounds: Sequence[str], right: str, vocabulary: Sequence[str], letter: int
 ) -> Asked:
-    """Return a question about the words of an item; `at` is the index of the right one.
+    """Return a question about the words of an item.
 
     The wrong options of `word` are not said; those of the others are said, as far as there are enough.
     """
-    said = [index for index, one in enumerate(sounds) if one != BELL and index != at]
+    at = sounds.index(right)
+    said = [index for index, one in enumerate(sounds) if one not in (BELL, right) and question != "word"]
+    wrong = [int(one) for one in rng.permutation(said)][:_UNSAID]
     unsaid = [word for word in vocabulary if word not in sounds]
-    wrong = [] if question == "word" else [int(one) for one in rng.permutation(said)][:_UNSAID]
-    options = [sounds[at], *(sounds[one] for one in wrong)]
-    options += [unsaid[int(one)] for one in rng.permutation(len(unsaid))[: OPTIONS - len(options)]]
+    filling = [unsaid[one] for one in rng.permutation(len(unsaid))[: _UNSAID - len(wrong)]]
     deciding = {"word": [at], "order": sorted([at, *wrong]), "after": [at - 1, at]}[question]
-    return Asked(question, *_placed(rng, options, letter), tuple(deciding))
+    return Asked(question, *_placed(rng, [right, *(sounds[one] for one in wrong), *filling], letter), tuple(deciding))
 
 
 def _placed(rng: np.random.Generator, options: Sequence[str], letter: int) -> tuple[tuple[str, ...], str]:
