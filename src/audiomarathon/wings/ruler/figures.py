@@ -18,13 +18,12 @@ from audiomarathon.scoring.scorer import means
 from audiomarathon.settings import SEED
 from audiomarathon.wings.ruler.task import RULER
 
-_KEPT = 0.5  # a needle counts as kept if at least this share of its tokens is
 _TITLES = {"kept": "needle tokens kept", "unanswered": "wrong: heard, not answered", "dropped": "wrong: dropped"}
 _NOTES = (
     "Accuracy; blind guessing gives 0.250. Intervals resample backgrounds; items are the same in all cells.",
     "Needle tokens kept: the share of the audio tokens of the needles that decide the answer, from the recorded kept "
-    "tokens; – where a run does not record them, as with a press. A wrong answer is heard, not answered, if at least "
-    "half of the tokens of each deciding needle were kept, else dropped; both are shares of all answers.",
+    "tokens; – where a run does not record them, as with a press. A wrong answer is dropped if no token of such a needle "
+    "was kept; else heard, not answered, though often by few tokens. Both are shares of all answers.",
 )
 
 
@@ -51,7 +50,7 @@ def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate
     columns: dict[str, list[float | None]] = {"accuracy": [], **{name: [] for name in _TITLES}}
     for one in verdicts:
         right, shares = float(one.values["correct"]), kept_of_needles(one.record, is_base=is_base)
-        whole = min(shares) >= _KEPT if shares else None
+        whole = min(shares) > 0 if shares else None
         wrong = [None if whole is None else (1 - right) * (whole is kept) for kept in (True, False)]
         row = (right, float(np.mean(shares)) if shares else None, *wrong)
         for column, value in zip(columns.values(), row, strict=True):
