@@ -22,8 +22,8 @@ _TITLES = {"kept": "needle tokens kept", "unanswered": "wrong: heard, not answer
 _NOTES = (
     "Accuracy; blind guessing gives 0.250. Intervals resample backgrounds; items are the same in all cells.",
     "Needle tokens kept: the share of the audio tokens of the needles that decide the answer, from the recorded kept "
-    "tokens; – where a run does not record them, as with a press. A wrong answer is dropped if no token of such a needle "
-    "was kept; else heard, not answered, though often by few tokens. Both are shares of all answers.",
+    "tokens; – where a run does not record them, as with a press. A wrong answer is dropped if no token of such a "
+    "needle was kept; else heard, not answered, though often by few tokens. Both are shares of all answers.",
 )
 
 
