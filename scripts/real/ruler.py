@@ -21,7 +21,7 @@ from audiomarathon.errors import AudioMarathonError, DataError
 from audiomarathon.files import link
 from audiomarathon.metrics.statistics import Resampler, means_of_items
 from audiomarathon.records import LETTERS
-from audiomarathon.results.systems import read_systems
+from audiomarathon.results.systems import System, read_systems
 
 BACKGROUND = Path(__file__).parent.parent.parent / "tests" / "data" / "ambience"
 #: Asterisk's recordings and what they say.
@@ -59,12 +59,10 @@ def first_named(transcript: str, options: Sequence[str]) -> str:
     return min(places, key=lambda letter: places[letter], default="")
 
 
-def tables(results: Path, question: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def tables(systems: Sequence[System], question: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table: how often the first option that a transcript names is right, by length."""
     key = f"transcripts/ruler/{question}"
-    runs = {one.method: one.runs[key] for one in read_systems([results]) if key in one.runs}
-    if not runs:
-        raise DataError(f"{results}: no run of {key}; next: audiomarathon transcribe ruler/{question} --data OUT")
+    runs = {one.method: one.runs[key] for one in systems if key in one.runs}
     lengths = sorted({float(row["minutes"]) for row in rows})
     lines = [
         f"| setting | {' | '.join(f'{one:g} min' for one in lengths)} | n |",
@@ -99,10 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             words = write(given.out)
             print(f"audiomarathon ruler {given.out} --words {words} --background {BACKGROUND}")
             return 0
+        systems = read_systems([given.read])
         for question in ("word", "order"):
-            file = given.out / "ruler" / f"ruler_{question}.json"
-            if file.is_file():
-                print(f"ruler/{question}\n", *tables(given.read, question, read_rows(file)), "", sep="\n")
+            if any(f"transcripts/ruler/{question}" in one.runs for one in systems):
+                rows = read_rows(given.out / "ruler" / f"ruler_{question}.json")
+                print(f"ruler/{question}\n", *tables(systems, question, rows), "", sep="\n")
     except (AudioMarathonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -51,8 +51,6 @@ def ruler(
     made_of = build.Ruler(grid, sounds.voice(words, bell), around)
     clips, hours, size = made_of.size
     say(f"{counted(clips, 'clip')}, {hours:.1f} h, about {size:.1f} GB, on {counted(len(around), 'background')}")
-    if "order" in grid.questions and min(grid.needles) == 1:
-        say("order needs two words, so it is not asked of clips with one")
     if dry_run:
         return
     for one in around if background else ():  # finds damage before the first clip is written
@@ -61,7 +59,8 @@ def ruler(
     with progress_of(clips, "ruler", "clip") as step:
         made = build.write(made_of, folder, step)
     say(f"{folder}: made {counted(made, 'clip')}, {clips - made} were there")
-    say(f"next: audiomarathon run {' '.join(f'ruler/{one}' for one in grid.questions)} --data {folder}")
+    asked = dict.fromkeys(f"ruler/{one.question}" for item in made_of.groups for one in item.asked)
+    say(f"next: audiomarathon run {' '.join(asked)} --data {folder}")
 
 
 def _numbers(flag: str, text: str) -> tuple[Any, ...]:
