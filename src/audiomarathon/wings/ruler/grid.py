@@ -24,7 +24,7 @@ QUESTIONS: Mapping[str, str] = {
 OPTIONS = 4
 BELL = "bell"
 RATE = 16_000  # of clips, in Hz
-MOST_MINUTES = 60.0
+MOST_MINUTES, MOST = 60.0, 1_000  # length, and number of needles
 LOUDEST_DB = 40.0
 _UNSAID = OPTIONS - 1  # options of `word` that are not said
 
@@ -111,7 +111,7 @@ class Grid:
         _check("--questions", self.questions, lambda one: one in QUESTIONS, ", ".join(QUESTIONS))
         _check("--minutes", self.minutes, lambda one: 0 < one <= MOST_MINUTES, "above 0 and up to 60")
         _check("--places", self.places, lambda one: 0 <= one <= 1, "0 (start of the clip) to 1 (end)")
-        _check("--needles", self.needles, lambda one: isinstance(one, int) and one > 0, "whole numbers from 1")
+        _check("--needles", self.needles, lambda one: isinstance(one, int) and 0 < one <= MOST, f"1, 2, … {MOST}")
         _check("--snr", self.snr, lambda one: abs(one) <= LOUDEST_DB, f"-{LOUDEST_DB:g} to {LOUDEST_DB:g} dB")
         _check("--gap", [self.gap], lambda one: 0 <= one < math.inf, "0 or more seconds")
         _check("--seed", [self.seed], lambda one: one >= 0, "whole numbers from 0")
