@@ -819,16 +819,129 @@ def test_two_tasks_ship_and_are_found_by_their_rows(tmp_path: Path) -> None:
     assert {"mmar.toml", "mmau_mini.toml"} <= {one.name for one in shipped.iterdir()}
 
 
+PAGE = (Path(__file__).parent.parent / "docs" / "own-tasks.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"```toml\n# (\w+\.toml)\n(.*?)```", PAGE, re.DOTALL))
+
+
+class TestExact:
+    """Answers that are a number, a range, a letter or spans of time, as in BLAB."""
+
+    @pytest.mark.parametrize(
+        ("answer", "reply", "correct", "near"),
+        [
+            (120, "120", True, True),
+            (120, "About 122 seconds.", False, True),
+            (120, "2:00", True, True),
+            (3600, "1:00:00", True, True),
+            (1200, "1,200", True, True),
+            (120, "123", False, False),
+            ("120", "120.0", True, True),
+            ([2, 4], "There are 3 speakers", True, True),
+            ([2, 4], "5", False, True),
+            (120, "no idea", False, False),
+            ("B", "(B) anger", True, None),
+            ("(B)", "The answer is C.", False, None),
+        ],
+    )
+    def test_a_number_a_range_or_a_letter(
+        self, tmp_path: Path, answer: Any, reply: str, correct: bool, near: bool | None
+    ) -> None:
+        row = {name: value for name, value in ROWS[0].items() if name != "choices"}
+        task, data = loaded(declared(tmp_path, [{**row, "answer": answer}], options=None, answer_is="exact", within=2))
+        (sample,) = data.samples
+        assert task.key == "own-exact/sounds"
+        (verdict,) = task.scorer.verdicts([Record("a", reply=reply, reference=task.reference(sample))])
+        assert (verdict.values["correct"], verdict.values["near"]) == (correct, near)
+        assert task.scorer.unparsed(verdict) is (reply == "no idea")
+
+    @pytest.mark.parametrize("answer", ["soon", None, True, [4, 2], [1, 2, 3], [], {"a": 1}, "NaN"])
+    @pytest.mark.parametrize("how", ["exact", "spans"])
+    def test_another_answer_is_a_bad_row(self, tmp_path: Path, answer: Any, how: str) -> None:
+        rows = [ROWS[1] | {"answer": answer}]
+        _task, data = loaded(declared(tmp_path, rows, options=None, answer_is=how))
+        if how == "spans" and answer == []:
+            assert not data.bad_rows  # nothing is there to find
+        else:
+            assert "is not a" in str(data.bad_rows[0])
+
+    def test_f1_of_spans(self, tmp_path: Path) -> None:
+        spans = [{"word": "Hello,", "start": 1.0, "end": 1.5}, {"word": "world", "start": 2, "end": 2.5},
+                 {"word": "hello", "start": 60, "end": 61}]  # fmt: skip
+        task, data = loaded(declared(tmp_path, [ROWS[0] | {"answer": spans}], options=None, answer_is="spans"))
+        reply = """```json
+        [{"word": "hello", "start": 1.2, "end": 1.3}, {"word": "world", "start": 2.3, "end": 2.5},
+         {"word": "hello", "start": "1:00", "end": "1:01.0"}, {"word": "x", "start": "?", "end": 3}]```"""
+        (verdict,) = task.scorer.verdicts([Record("a", "c", reply=reply, reference=task.reference(data.samples[0]))])
+        assert verdict.values == {"found": 2, "said": 3, "there": 3}
+        figures = task.scorer.sums([verdict]).figures
+        assert figures == {
+            "f1": pytest.approx(2 / 3),
+            "precision": pytest.approx(2 / 3),
+            "recall": pytest.approx(2 / 3),
+        }
+        (none,) = task.scorer.verdicts([Record("a", "c", reply="None", reference=task.reference(data.samples[0]))])
+        assert task.scorer.unparsed(none)
+        assert task.scorer.sums([none]).figures == {"f1": 0, "precision": None, "recall": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "reply", "right"),
+    [
+        ("blab_duration", {"groundtruth": "125", "answer_type": "seconds"}, "2:05", {"accuracy": 1, "near": 1}),
+        ("blab_duration", {"groundtruth": "125", "answer_type": "seconds"}, "127", {"accuracy": 0, "near": 1}),
+        ("blab_duration", {"groundtruth": 5, "answer_type": "minutes"}, "7 minutes", {"accuracy": 0, "near": 0}),
+        ("blab_duration", {"groundtruth": 5, "answer_type": "minutes"}, "5 minutes", {"accuracy": 1, "near": 1}),
+        ("blab_emotion", {"correct_option": "B"}, "**(B)** joy", {"accuracy": 1, "near": None}),
+        (
+            "blab_words",
+            {"groundtruth": [{"word": "ice", "start": 3000.1, "end": 3000.4}]},
+            '[{"word": "Ice", "start": 3000.2, "end": 3000.5}]',
+            {"f1": 1, "precision": 1, "recall": 1},
+        ),
+    ],
+)
+def test_the_pages_tasks_read_rows_shaped_like_blab(
+    tmp_path: Path, name: str, row: dict[str, Any], reply: str, right: dict[str, float | None]
+) -> None:
+    (tmp_path / f"{name}.toml").write_text(BLOCKS[f"{name}.toml"])
+    write_clip(tmp_path / "audio_1.wav")
+    file = next(line.split('"')[1] for line in BLOCKS[f"{name}.toml"].splitlines() if line.startswith("rows"))
+    write_json(tmp_path / file, [{"audio": "audio_1.wav", "question": "What?", **row}])
+    task, data = loaded(tmp_path / f"{name}.toml")
+    (sample,) = data.samples
+    verdicts = [*task.scorer.verdicts([Record("a", "c", reply=reply, reference=task.reference(sample))])]
+    assert task.scorer.sums(verdicts).figures == right
+
+
+def test_mmsu_is_read_from_parquet_files_with_their_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns as several programs read them; the real files were not at hand."""
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
+    audio = {"bytes": write_clip(tmp_path / "a.wav").read_bytes(), "path": "a.wav"}
+    row = {"id": "sarcasm_1", "task_name": "sarcasm_detection", "question": "Is it sarcasm?", "audio": audio,
+           "choice_a": "Yes", "choice_b": "No", "choice_c": None, "choice_d": None, "answer_gt": "No",
+           "category": "Perception", "sub-category": "Paralinguistics"}  # fmt: skip
+    other = row | {"id": "vowel_2", "choice_c": "Maybe", "choice_d": "Never", "answer_gt": "Never"}
+    for number, one in enumerate((row, other)):
+        table = pyarrow.Table.from_pylist([one], schema=pyarrow.Table.from_pylist([other]).schema)
+        parquet.write_table(table, tmp_path / f"train-0000{number}-of-00002.parquet")
+    task = get_task("mmsu")
+    data = task.load(task.find(tmp_path))
+    assert [(one.id, len(one.options), one.answer) for one in data.samples] == [
+        ("sarcasm_1", 2, "B"),
+        ("vowel_2", 4, "D"),
+    ]
+    assert task.groups(data.samples[0]) == {
+        "category": "Perception", "sub-category": "Paralinguistics", "task_name": "sarcasm_detection",
+    }  # fmt: skip
+    assert "not tried on the real ones" in task.source
+
+
 def test_a_task_without_data_says_how_to_get_it(no_env: Callable[[str, str], None], tmp_path: Path) -> None:
     no_env("AUDIOMARATHON_CACHE", str(tmp_path))
     for more in ((), ("--model", "embedded"), ("vesus",)):
         code, output = call("run", "mmar", *more, "--results", tmp_path / "results")
         assert code == 2
         assert output.startswith("error: lalm/mmar: no data root is set. Get MMAR-meta.jsonl from https://"), output
-
-
-PAGE = (Path(__file__).parent.parent / "docs" / "own-tasks.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"```toml\n# (\w+\.toml)\n(.*?)```", PAGE, re.DOTALL))
 
 
 def test_the_pages_example_runs(tmp_path: Path) -> None:

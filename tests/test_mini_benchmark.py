@@ -201,7 +201,16 @@ def test_an_unknown_task_is_named() -> None:
         mini.generate(Path("unused"), tasks=["tua"])
 
 
-WINGS = ("jasco", "lalm/clotho", "lalm/audiocaps", "lalm/mmau_pro", "lalm/mmau_mini", "lalm/mmar")
+WINGS = (
+    "jasco",
+    "lalm/clotho",
+    "lalm/audiocaps",
+    "lalm/mmau_pro",
+    "lalm/mmau_mini",
+    "lalm/mmar",
+    "ruler/count",
+    "ruler/order",
+)
 
 
 @pytest.fixture(scope="module")

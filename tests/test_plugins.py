@@ -50,7 +50,7 @@ def plug_in(monkeypatch: pytest.MonkeyPatch, group: str = registry.TASKS, **valu
 
 def test_a_plugin_is_a_task_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, birds=f"{__name__}:Plugin")
-    assert [task.key for task in all_tasks()][-2:] == ["lalm/mmar", "birds"]
+    assert [task.key for task in all_tasks()][-2:] == ["ruler/after", "birds"]
     assert isinstance(get_task("Birds"), Task)
 
 
@@ -66,9 +66,9 @@ STRANGE = Benchmark("strange", "What is it?", (OfASuite(),))
 
 def test_a_benchmark_is_a_plugin_too(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, registry.BENCHMARKS, suite=f"{__name__}:SUITE")
-    own = ["audiomarathon", "xares", "long", "jasco", "lalm"]
+    own = ["audiomarathon", "xares", "long", "jasco", "lalm", "ruler"]
     assert [one.key for one in registry.all_benchmarks()] == [*own, "suite"]
-    assert [task.key for task in all_tasks()][-2:] == ["lalm/mmar", "suite/birds"]
+    assert [task.key for task in all_tasks()][-2:] == ["ruler/after", "suite/birds"]
     assert (registry.benchmark_of("suite/birds"), registry.benchmark_of("tau")) == ("suite", "audiomarathon")
     facts = registry.facts_of("suite/birds")
     assert facts is not None

@@ -6,8 +6,10 @@ file.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
@@ -21,6 +23,7 @@ from audiomarathon.benchmarks.audiomarathon.librispeech import INSTRUCTION as TR
 from audiomarathon.benchmarks.captioning import PROMPTS, few
 from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.multiple_choice import lettered, option_lines
+from audiomarathon.benchmarks.questions.exact import Exact, Spans, spans_in
 from audiomarathon.benchmarks.questions.open_ended import OpenEnded
 from audiomarathon.benchmarks.questions.question_types import QuestionTypes
 from audiomarathon.benchmarks.questions.questions import TOKENS, Questions
@@ -57,6 +60,8 @@ if TYPE_CHECKING:
 
 CHOICE, CLASSES, OPEN, CAPTION, TRANSCRIPT = "own-choice", "own-classes", "own-open", "own-caption", "own-transcript"
 CHARACTERS = "own-characters"  # a transcript in a language written without spaces
+EXACT, SPANS = "own-exact", "own-spans"
+_FORMS = {"open": OPEN, "exact": EXACT, "spans": SPANS}  # kinds of tasks without options, by `answer_is`
 #: Scorer, default token limit and default question of each kind of task; a task's key begins with its kind.
 KINDS: Mapping[str, tuple[Scorer, int, str]] = {
     CHOICE: (Questions(), 16, ""),
@@ -65,6 +70,8 @@ KINDS: Mapping[str, tuple[Scorer, int, str]] = {
     CAPTION: (Caption(), 256, PROMPTS["detail"]),
     TRANSCRIPT: (Transcript(), 1100, TRANSCRIBE),
     CHARACTERS: (Characters(), 1100, TRANSCRIBE),
+    EXACT: (Exact(), 32, ""),
+    SPANS: (Spans(), 4096, ""),
 }
 SAME_OPTIONS = "two options are the same"
 OTHER_LANGUAGE = (
@@ -72,7 +79,7 @@ OTHER_LANGUAGE = (
     "set language in the task's TOML, such as 'de', or 'en' to keep the English rules"
 )
 
-_ONE = ("id", "question", "answer", "transcript", "cluster")  # each names a field
+_ONE = ("id", "question", "answer", "transcript", "cluster", "unit")  # each names a field
 _SEVERAL = ("clips", "options", "references", "groups")  # each names one or more fields
 _TEXT = r"(?s).*\S.*"
 #: Pattern of each key's value, and its description in a message.
@@ -80,15 +87,18 @@ _KEYS = {
     "key": (r"[A-Za-z0-9][\w.-]*", "letters, digits, . _ and -"),
     "rows": (r"[^/\\]+\.(json|jsonl|csv|parquet)", "a .json, .jsonl, .csv or .parquet file's name, with * for several"),
     **dict.fromkeys((*_ONE, *_SEVERAL), (_TEXT, "a field's name")),
-    "answer_is": ("text|letter|index|index1|open", "text, letter, index (from 0), index1 (from 1), open"),
+    "answer_is": (
+        "text|letter|index|index1|open|exact|spans",
+        "text, letter, index (from 0), index1 (from 1), open, exact, spans",
+    ),
     "classes": ("True", "true"),
     "published": (TOKENS, TOKENS),
     "judge": (OpenEnded.name, OpenEnded.name),
-    "max_new_tokens": (r"[1-9]\d*", "a whole number from 1"),
+    **dict.fromkeys(("max_new_tokens", "within"), (r"[1-9]\d*", "a whole number from 1")),
     "language": ("|".join(sorted(LANGUAGES)), "a code of ISO 639-1 such as en, de, zh, ja, th, or yue"),
     **dict.fromkeys(("prompt", "title", "version", "source"), (_TEXT, "a text")),
 }
-_TYPES = {"classes": bool, "max_new_tokens": int}
+_TYPES = {"classes": bool, "max_new_tokens": int, "within": int}
 #: Special keys of each kind; the first is required, unless it is `language`.
 _OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     CHOICE: ("options", "answer_is", "published"),
@@ -97,15 +107,18 @@ _OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     CAPTION: (),
     TRANSCRIPT: ("language",),
     CHARACTERS: ("language",),
+    EXACT: ("answer_is", "within", "unit"),
+    SPANS: ("answer_is",),
 }
 #: What a key of `_OWN_KEYS` goes with, for a message.
 _NEEDS = {
-    "options": 'answer, without answer_is = "open"',
+    "options": 'answer, without answer_is = "open", "exact" or "spans"',
     "answer_is": "answer",
     "classes": "answer and options",
     "published": "options, without classes",
     "judge": 'answer_is = "open"',
     "language": "transcript",
+    **dict.fromkeys(("within", "unit"), 'answer_is = "exact"'),
 }
 _FIRST_BYTES = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
 
@@ -208,6 +221,9 @@ class Declared(Task):
             return {"references": list(sample.meta["references"])}
         if self.kind == OPEN:
             return {**found, "type": "open", "category": "open", "question": sample.question, "options": []}
+        if within := self.toml.get("within"):  # in seconds
+            unit = str(sample.meta["row"].get(self.toml.get("unit"))).lower()
+            return {**found, "within": within / (60 if unit.startswith("min") else 1)}
         return found | {name: self.toml[name] for name in ("published", "language") if name in self.toml}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
@@ -281,6 +297,7 @@ class Declared(Task):
             clips,
             row.text(toml["question"]) if "question" in toml else KINDS[self.kind][2],
             answer
+            or (_exact(row.fields.get(toml["answer"]), self.kind) if self.kind in (EXACT, SPANS) else "")
             or "\n".join(references)
             or one_text(row.text(name := toml.get("answer") or toml["transcript"]), name),
             row.text(toml["cluster"]) if "cluster" in toml else row.relative(clips[0]),
@@ -392,10 +409,10 @@ def _kind(file: Path, toml: Mapping[str, Any]) -> str:
     kinds = {"references": CAPTION, "transcript": TRANSCRIPT, "answer": CLASSES if "classes" in toml else CHOICE}
     if len(given := [name for name in kinds if name in toml]) != 1:
         raise SettingsError(f"{file}: has {' and '.join(given) or 'no answers'}; allowed: one of {', '.join(kinds)}")
-    kind = OPEN if "answer" in toml and toml.get("answer_is") == "open" else kinds[given[0]]
+    kind = _FORMS.get(toml.get("answer_is", ""), kinds[given[0]]) if "answer" in toml else kinds[given[0]]
     kind = CHARACTERS if kind == TRANSCRIPT and toml.get("language") in BY_CHARACTERS else kind
     own = [name for name in _OWN_KEYS[kind][:1] if name != "language"]
-    needed = ["key", "rows", "clips", *own, *["question"] * (kind == OPEN)]
+    needed = ["key", "rows", "clips", *own, *["question"] * (kind in _FORMS.values())]
     if lacking := [name for name in needed if name not in toml]:
         raise SettingsError(f"{file}: lacks the key {lacking[0]!r}")
     if odd := {name for keys in _OWN_KEYS.values() for name in keys}.intersection(toml).difference(_OWN_KEYS[kind]):
@@ -408,6 +425,22 @@ def _group(value: Any) -> str:
     """Return the name of a sample's group from a field's value, which may be a list of one name (in MMAU)."""
     value = value if not isinstance(value, str) or (found := list_in(value)) is None else found
     return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+def _exact(value: Any, kind: str) -> str:
+    """Return an exact answer as JSON: a number, [lowest, highest] or a letter; or the list of spans as it is."""
+    if isinstance(value, str) and kind == EXACT and re.fullmatch(r"\(?[A-Z]\)?\.?", value.strip()):
+        return json.dumps(value.strip(" ()."))
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(value) if isinstance(value, str) else value
+    several = value if isinstance(value, list) else [value]
+    if kind == SPANS and isinstance(value, list) and len(spans_in(json.dumps(value))) == len(value):
+        return json.dumps(value)
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in several)
+    if kind == EXACT and numbers and len(several) <= 2 and several == sorted(several) and several:
+        return json.dumps(value)
+    allowed = "a number, [lowest, highest] or a letter" if kind == EXACT else "a list of {word, start, end}"
+    raise RowError(f"answer {shown(value)} is not {allowed}")
 
 
 def _clips_folder() -> Path:

@@ -16,6 +16,8 @@ def plot(
 ) -> None:
     """Plot score, LLM prefill and KV cache against the ratio, one line per method: a picture per task, and the mean.
 
+    Benchmarks with pictures of their own on the report's page draw them too, such as the ruler's heat maps.
+
     Example: audiomarathon plot results -o plots --format pdf
     """
     from audiomarathon.report.pictures import plot_runs

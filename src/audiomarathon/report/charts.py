@@ -436,6 +436,29 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
     )
 
 
+def heat_map(rows: Sequence[Row], x: str, y: str, value: str) -> Chart:
+    """Draw a cell of colour for each pair of x and y, with its value, 0 to 1; both axes keep the order of the rows.
+
+    Parameters
+    ----------
+    rows
+        Each row has `x`, `y` (texts), `value`, and `said` for the tooltip.
+    x, y, value
+        Titles of both axes and of the colour.
+    """
+    bare = {"sort": None, "axis": {"labelAngle": 0, "grid": False}}
+    across = {"x": field("x:N", title=x, **bare), "y": field("y:N", title=y, **bare)}
+    colour = {"scale": {"domain": [0, 1], "scheme": "viridis"}, "legend": {"title": value, "orient": "right"}}
+    tip = [field("x:N", title=x), field("y:N", title=y), field("value:Q", title=value), field("said:N", title=" ")]
+    ink, number = {"condition": {"test": "datum.value > 0.5", "value": "black"}, "value": "white"}, field("value:Q")
+    layers = [
+        layer("cells", "rect", {}, color=number | colour, tooltip=tip, **across),
+        layer("cells", "text", {"fontSize": _LETTERS}, text=number | {"format": ".2f"}, color=ink, **across),
+    ]
+    width, height = (step * len({row[axis] for row in rows}) for axis, step in (("x", 42), ("y", 28)))
+    return Chart(figure(layers, width, height), {"cells": list(rows)})
+
+
 def histogram(edges: Sequence[float], counts: Sequence[int], median: float, x: str, *, size: tuple[int, int]) -> Chart:
     """Draw a histogram of clip durations, with a line at the median; `x` is the title of the x axis."""
     bars = [{"from": low, "to": high, "count": n} for low, high, n in zip(edges, edges[1:], counts, strict=False)]

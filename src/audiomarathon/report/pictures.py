@@ -15,9 +15,12 @@ from audiomarathon.report import charts
 from audiomarathon.report import styles as series
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.curves import MEAN, Panel, Setting, panels_of, read_panels
+from audiomarathon.report.page_data import PageData
 from audiomarathon.results.compare import lines_by_reason
+from audiomarathon.results.systems import read_systems
 from audiomarathon.runs.read import Run
 from audiomarathon.text import plain
+from audiomarathon.wing import asked
 
 if TYPE_CHECKING:
     from audiomarathon.data.durations import Durations
@@ -32,7 +35,7 @@ _MOST_NOTES = 3  # the tables have all notes
 
 
 def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Path]:
-    """Draw one picture per task, and one of the mean over several tasks.
+    """Draw one picture per task, one of the mean over several tasks, and those of wings' sections of the page.
 
     Raises
     ------
@@ -43,8 +46,18 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
     """
     if kind not in charts.FORMATS:
         raise SettingsError(f"--format {kind}: allowed: {', '.join(charts.FORMATS)}")
-    drawn = {panel.name: of_panel(panel) for panel in read_panels(paths)}
+    drawn = {panel.name: of_panel(panel) for panel in read_panels(paths)} | _of_wings(PageData(read_systems(paths)))
     return [charts.save(one, folder / f"{file_name(name)}.{kind}") for name, one in drawn.items() if one is not None]
+
+
+def _of_wings(data: PageData) -> dict[str, Chart]:
+    """Return the charts of the wings' sections of the page, by section and scope."""
+    return {
+        "-".join(filter(None, (section.anchor, scope))): charts.side_by_side(own, title=section.heading)
+        for part in asked(lambda wing: wing.sections(data))
+        for section in part
+        for scope, own in section.charts.items()
+    }
 
 
 def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -151,3 +151,25 @@ def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
     if len(packed) != -(-audio_tokens // 8):
         raise RecordError(f"kept_audio_bits of a record holds {8 * len(packed)} bits, expected {audio_tokens}")
     return np.unpackbits(packed, count=audio_tokens).astype(bool)
+
+
+def heard_tokens(record: Record) -> npt.NDArray[np.bool_] | None:
+    """Return for each audio token of a sample, without window padding, whether the pruner kept it.
+
+    None if the record does not say: no pruner, or a pruner joined with a press, whose record holds only the pruner's
+    choice.
+    """
+    if not record.kept_audio_bits or not record.audio_tokens:
+        return None
+    bits = unpack(record.kept_audio_bits, record.audio_tokens)
+    return (
+        bits[: record.audio_tokens - record.window_padding_tokens] if bits.sum() == record.kept_audio_tokens else None
+    )
+
+
+def tokens_within(tokens: int, seconds: float, spans: Iterable[Sequence[float]]) -> npt.NDArray[np.bool_]:
+    """Return which of a clip's audio tokens begin within spans of (start, end) seconds; token i of n is at i / n."""
+    times, found = np.arange(tokens) * seconds / max(1, tokens), np.zeros(tokens, bool)
+    for start, end in spans:
+        found |= (times >= start) & (times < end)
+    return found

@@ -19,6 +19,7 @@ from audiomarathon.metrics.normalise import normalise
 from audiomarathon.metrics.paired import sign_flip
 from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, Sums
 from audiomarathon.records import Record
+from audiomarathon.runs.record_line import tokens_within
 from audiomarathon.settings import SEED
 
 MODALITIES = ("speech", "sound", "answer")
@@ -176,14 +177,11 @@ def preference(kept: Iterable[tuple[str, npt.NDArray[np.bool_], float, Spans]]) 
     ----------
     kept
         For each reply: its clip, whether each audio token was kept (without tokens of a window's padding), the clip's
-        length in seconds, and its speech times. Token i of n is at i / n of the clip.
+        length in seconds, and its speech times.
     """
     rows, clips = [], []
     for clip, bits, seconds, spans in kept:
-        times = np.arange(len(bits)) * seconds / max(1, len(bits))
-        speech = np.zeros(len(bits), bool)
-        for start, end in spans:
-            speech |= (times >= start) & (times < end)
+        speech = tokens_within(len(bits), seconds, spans)
         rows.append([(bits & speech).sum(), speech.sum(), bits.sum(), len(bits)])
         clips.append(clip)
     if not rows:

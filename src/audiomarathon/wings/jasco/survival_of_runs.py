@@ -16,7 +16,7 @@ from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.records import Record
 from audiomarathon.results.compare import holm_within
 from audiomarathon.results.systems import System, base_of
-from audiomarathon.runs.record_line import unpack
+from audiomarathon.runs.record_line import heard_tokens
 from audiomarathon.wings.jasco.speech import FIRST, LAST, SPEECH_FILE, read_speech, turned
 from audiomarathon.wings.jasco.survival import Reports, measurable, preference, reports, retained
 
@@ -145,11 +145,7 @@ def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tup
     with a press are skipped, since they hold only the pruner's choice.
     """
     for one in records:
-        if one.kept_audio_bits and one.audio_tokens and (own := spans.get(one.cluster)):
-            bits = unpack(one.kept_audio_bits, one.audio_tokens)
-            if bits.sum() != one.kept_audio_tokens:
-                continue
-            heard = bits[: one.audio_tokens - one.window_padding_tokens]
+        if (own := spans.get(one.cluster)) and (heard := heard_tokens(one)) is not None:
             yield one.cluster, heard, one.clip_seconds, turned(own, one.clip_seconds, one.control or "")
 
 

@@ -19,14 +19,22 @@ def _shipped(name: str, *aliases: str) -> Declared:
 LALM_BENCH = Benchmark(
     key="lalm",
     title="Does a model describe what it hears, and answer every kind of question about it?",
-    tasks=(Clotho(), AudioCaps(), MmauPro(), _shipped("mmau_mini", "mmau-mini", "mmau"), _shipped("mmar")),
+    tasks=(
+        Clotho(),
+        AudioCaps(),
+        MmauPro(),
+        _shipped("mmau_mini", "mmau-mini", "mmau"),
+        _shipped("mmar"),
+        _shipped("mmsu"),
+    ),
     facts={
         "lalm/clotho": TaskFacts("Clotho", "captioning", 1045, (15.0, 30.0)),
         "lalm/audiocaps": TaskFacts("AudioCaps", "captioning", 975, (1.0, 10.0)),
-        # The papers of these three state no durations.
+        # The papers of these state no durations.
         "lalm/mmau_pro": TaskFacts("MMAU-Pro", "understanding", 5305, (0.0, 3600.0)),
         "lalm/mmau_mini": TaskFacts("MMAU-mini", "understanding", 1000, (0.0, 3600.0)),
         "lalm/mmar": TaskFacts("MMAR", "understanding", 1000, (0.0, 3600.0)),
+        "lalm/mmsu": TaskFacts("MMSU", "understanding", 5000, (0.0, 3600.0)),
     },
     hubs={"lalm/clotho": "woongvy/clotho-v2.1", "lalm/mmau_pro": "gamma-lab-umd/MMAU-Pro"},
 )

@@ -1,0 +1,112 @@
+"""Say words into real recordings, and read what a transcriber wrote: `python scripts/real/ruler.py OUT`.
+
+OUT gets `words/`: Asterisk's voice says the months and the days of the week, one recording a word (Debian package,
+CC-BY-SA-3.0, see speech.py). The command that plants them is printed. With `--read RESULTS` the tables of transcripts
+are printed instead, in Markdown: by setting and length, how often the first option that a transcript names is the right
+one, without any LLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from speech import SHARE, VOICES, packages
+
+from audiomarathon.benchmarks.rows import read_rows, words_of
+from audiomarathon.errors import AudioMarathonError, DataError
+from audiomarathon.files import link
+from audiomarathon.metrics.statistics import Resampler, means_of_items
+from audiomarathon.records import LETTERS
+from audiomarathon.results.systems import System, read_systems
+
+BACKGROUND = Path(__file__).parent.parent.parent / "tests" / "data" / "ambience"
+#: Asterisk's recordings and what they say.
+SAID: Mapping[str, tuple[str, ...]] = {
+    "day": ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"),
+    "mon": (
+        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+        "December",
+    ),
+}  # fmt: skip
+
+
+def write(out: Path) -> Path:
+    """Write one recording a word; return their folder.
+
+    Raises
+    ------
+    DataError
+        The recordings are not installed.
+    """
+    place = SHARE / "asterisk" / "sounds" / VOICES["en"][0] / "digits"
+    if not (place / "mon-0.wav").is_file():
+        raise DataError(f"no recordings of Asterisk on this machine: apt-get install {packages('en')}")
+    for kind, words in SAID.items():
+        for number, word in enumerate(words):
+            link(place / f"{kind}-{number}.wav", out / "words" / f"{word}.wav")
+    return out / "words"
+
+
+def first_named(transcript: str, options: Sequence[str]) -> str:
+    """Return the letter of the option that a transcript names first; "" if it names none."""
+    said = words_of(transcript)
+    places = {letter: said.index(words_of(one)[0]) for letter, one in zip(LETTERS, options, strict=False)
+              if words_of(one)[0] in said}  # fmt: skip
+    return min(places, key=lambda letter: places[letter], default="")
+
+
+def tables(systems: Sequence[System], question: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table: how often the first option that a transcript names is right, by length."""
+    key = f"transcripts/ruler/{question}"
+    runs = {one.method: one.runs[key] for one in systems if key in one.runs}
+    lengths = sorted({float(row["minutes"]) for row in rows})
+    lines = [
+        f"| setting | {' | '.join(f'{one:g} min' for one in lengths)} | n |",
+        "|---|" + "---|" * (len(lengths) + 1),
+    ]
+    for label, run in runs.items():
+        cells, count = [], 0
+        for length in lengths:
+            own = [row for row in rows if float(row["minutes"]) == length and row["path"] in run.records]
+            options = [[row[f"choice_{letter.lower()}"] for letter in LETTERS[:4]] for row in own]
+            texts = [run.records[row["path"]].text for row in own]
+            right: list[float | None] = [
+                float(first_named(text, told) == row["answer_gt"])
+                for text, told, row in zip(texts, options, own, strict=True)
+            ]
+            sums = means_of_items({"right": right}, [str(row["background"]) for row in own])
+            found = Resampler(0).of_sums(sums)["right"]
+            cells.append(f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]" if own else "–")
+            count += len(own)
+        lines.append(f"| `{label}` | {' | '.join(cells)} | {count} |")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the words, or print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path, help="data folder to write, or to read")
+    parser.add_argument("--read", type=Path, metavar="RESULTS", help="folder with runs of audiomarathon transcribe")
+    given = parser.parse_args(arguments)
+    try:
+        if given.read is None:
+            words = write(given.out)
+            print(f"audiomarathon ruler {given.out} --words {words} --background {BACKGROUND}")
+            return 0
+        systems = read_systems([given.read])
+        for question in ("word", "order"):
+            if any(f"transcripts/ruler/{question}" in one.runs for one in systems):
+                rows = read_rows(given.out / "ruler" / f"ruler_{question}.json")
+                print(f"ruler/{question}\n", *tables(systems, question, rows), "", sep="\n")
+    except (AudioMarathonError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

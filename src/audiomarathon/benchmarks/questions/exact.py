@@ -1,0 +1,130 @@
+"""Score answers that are exact: a number, a range of numbers or a letter; and spans of time with their words (BLAB)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from audiomarathon.benchmarks.rows import words_of
+from audiomarathon.files import json_object
+from audiomarathon.metrics.statistics import Floats, Sums, ratio
+from audiomarathon.records import LETTERS, Figure, Record, Verdict
+from audiomarathon.scoring.choice import READING
+from audiomarathon.scoring.choice_reading import read_reply
+from audiomarathon.scoring.scorer import Scorer, clusters_of, means
+from audiomarathon.scoring.visible import visible
+
+TOLERANCE_S = 0.2  # between the ends of two spans that are the same, as in BLAB's own script
+_NUMBER = re.compile(r"(?<![\d.:])(?:(\d+):)?(\d+):(\d\d(?:\.\d+)?)(?![\d:])|(?<![\w.])-?\d+(?:\.\d+)?(?![\w:])")
+_OBJECT = re.compile(r"\{[^{}]*\}")
+
+
+class Exact(Scorer):
+    """Scores answers by equality; beside it, numbers that are off by at most the task's tolerance (`near`).
+
+    A record's reference has `answer`, the JSON of a number, of [lowest, highest] or of an option's letter, and `within`
+    if there is a tolerance. A reply's first number counts, and 2:05 is 125, except for an answer that is a letter.
+    """
+
+    key = "exact"
+    figure = Figure("accuracy", "accuracy")
+    needs = ("answer",)
+    modules: ClassVar[tuple[str, ...]] = READING
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return `parsed` (the number or letter, None if there is none), `correct` and `near`."""
+        answer, within = json.loads(record.reference["answer"]), record.reference.get("within")
+        if isinstance(answer, str):
+            letter = read_reply(record.text, [""] * len(LETTERS)).letter
+            return {"parsed": letter, "correct": letter == answer, "near": None}
+        low, high = answer if isinstance(answer, list) else (answer, answer)
+        said = number_in(visible(record.text))
+        near = None if within is None else said is not None and low - within <= said <= high + within
+        return {"parsed": said, "correct": said is not None and low <= said <= high, "near": near}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return both accuracies."""
+        names = {"accuracy": "correct", "near": "near"}
+        return means({name: [one.values[of] for one in verdicts] for name, of in names.items()}, verdicts, shares=True)
+
+    def right(self, verdict: Verdict) -> bool:
+        """Tell whether the answer is equal."""
+        return bool(verdict.values["correct"])
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return 1 for a right answer, else 0."""
+        return float(verdict.values["correct"])
+
+    def unparsed(self, verdict: Verdict) -> bool:
+        """Tell whether the reply holds no number or letter."""
+        return verdict.values["parsed"] is None
+
+
+class Spans(Scorer):
+    """Scores lists of {"word", "start", "end"}: F1 over all spans of all samples, with precision and recall.
+
+    Two spans are the same if their words are (any case, without punctuation), and their starts and ends differ by at
+    most 0.2 s. The answer is the JSON of such a list; the text may have another name than `word`.
+    """
+
+    key = "spans"
+    figure = Figure("f1", "F1 of spans")
+    needs = ("answer",)
+    modules: ClassVar[tuple[str, ...]] = READING
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return the number of spans that are found, said and there."""
+        said, left = spans_in(visible(record.text)), spans_in(record.reference["answer"])
+        found, there = 0, len(left)
+        for word, *ends in said:
+            same = (one for one in left if one[0] == word and all(
+                abs(a - b) <= TOLERANCE_S + 1e-9 for a, b in zip(one[1:], ends, strict=True)))  # fmt: skip
+            if one := next(same, None):
+                left.remove(one)
+                found += 1
+        return {"found": found, "said": len(said), "there": there}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return `f1`, `precision` and `recall`."""
+        rows = [[float(one.values[name]) for name in ("found", "said", "there")] for one in verdicts]
+        return Sums(("f1", "precision", "recall"), np.array(rows), _f1, clusters_of(verdicts))
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return the sample's F1."""
+        found, said, there = (verdict.values[name] for name in ("found", "said", "there"))
+        return 2 * found / (said + there) if said + there else 1.0
+
+    def unparsed(self, verdict: Verdict) -> bool:
+        """Tell whether the reply holds no span."""
+        return not verdict.values["said"]
+
+
+def _f1(sums: Floats) -> Floats:
+    found, said, there = sums.T
+    return np.stack([ratio(2 * found, said + there), ratio(found, said), ratio(found, there)], axis=1)
+
+
+def number_in(text: str) -> float | None:
+    """Return the first number in a text, with 1:02:03 and 2:05 as seconds; None without one."""
+    if not (found := _NUMBER.search(text.replace(",", ""))):
+        return None
+    hours, minutes, seconds = found.groups()
+    return float(found[0]) if seconds is None else int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+def spans_in(text: str) -> list[tuple[str, float, float]]:
+    """Return the (word, start, end) of each object in a text that has both times and a text; others are left out."""
+    found = []
+    for one in _OBJECT.findall(text):
+        fields = json_object(one.encode()) or {}
+        start, end = (number_in(str(fields.get(name))) for name in ("start", "end"))
+        said = next(
+            (value for name, value in fields.items() if isinstance(value, str) and name not in ("start", "end")), ""
+        )
+        if start is not None and end is not None and said:
+            found.append((" ".join(words_of(said)), start, end))
+    return found

@@ -1,0 +1,197 @@
+"""Write a ruler into a data root: its clips, named by a hash of all that makes them, and the rows of each question."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from audiomarathon.audio.decode import as_pcm
+from audiomarathon.benchmarks.manifest import write_manifest
+from audiomarathon.benchmarks.rows import natural, write_ascii
+from audiomarathon.code_hash import code_hash
+from audiomarathon.embedded import signals, synthesis
+from audiomarathon.embedded.signals import Signal
+from audiomarathon.errors import SettingsError
+from audiomarathon.files import write_bytes, writing
+from audiomarathon.lock import holding
+from audiomarathon.records import LETTERS
+from audiomarathon.wings.ruler import sounds
+from audiomarathon.wings.ruler.grid import BELL, QUESTIONS, RATE, Asked, Grid, Item, items
+from audiomarathon.wings.ruler.sounds import Sound, Voice, level
+
+FOLDER = "ruler"
+LEVEL = 0.03  # root mean square of every background: leaves 30 dB to full scale
+_LOUDEST = 0.99
+_BLOCK = 1 << 20
+_BYTES_A_SECOND = 22_000  # of a FLAC at this level, for the estimate
+Group = tuple[Signal, list[tuple[int, int]]]
+"""An item's needles as samples, each with a root mean square of 1, and where each begins and how long it is."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A clip to write: its item (None: the background alone), length, place, loudness, and where its needles begin."""
+
+    item: Item | None
+    minutes: float
+    place: float = 0.0
+    snr: float = 0.0
+    onset: int = 0  # in samples
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """A ruler to write. It fails on creation if its needles do not fit into the shortest clip, or words are too few."""
+
+    grid: Grid
+    voice: Voice
+    backgrounds: Sequence[Sound]
+    groups: dict[Item, Group] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make each item's needles, which are the same in every cell.
+
+        Raises
+        ------
+        SettingsError
+            See the class.
+        """
+        grid, shortest = self.grid, 60 * min(self.grid.minutes)
+        for item in items(grid, [one for one in self.voice if one != BELL]):
+            parts, spans, end = list[Signal](), list[tuple[int, int]](), 0
+            for place, name in enumerate(item.sounds):
+                made = self.voice[name].make(np.random.default_rng([grid.seed, item.needles, item.number, place]))
+                spans.append((end, len(made)))
+                parts += [made / level(made), np.zeros(round(grid.gap * RATE), np.float32)]
+                end += len(made) + len(parts[-1])
+            self.groups[item] = np.concatenate(parts[:-1]), spans
+            if (needed := sum(spans[-1]) / RATE) > shortest:
+                raise SettingsError(
+                    f"--needles {item.needles}: needles and gaps of a clip last {needed:.1f} s, longer than "
+                    f"--minutes {shortest / 60:g} ({shortest:g} s); use fewer needles, a smaller --gap or longer clips"
+                )
+
+    def clips(self, number: int) -> Iterator[Clip]:
+        """Yield the clips of a background, by length and loudness, each with the background alone first."""
+        own = [one for one in self.groups if one.number % len(self.backgrounds) == number]
+        for minutes, snr in itertools.product(self.grid.minutes, self.grid.snr):
+            yield Clip(None, minutes, snr=snr)
+            for item, place in itertools.product(own, self.grid.places):
+                onset = round(place * (_frames(minutes) - len(self.groups[item][0])))
+                yield Clip(item, minutes, place, snr, onset)
+
+    @cached_property
+    def peak(self) -> int:
+        """Highest sample of all needles, rounded up, from which all clips of one background have one gain."""
+        return math.ceil(max(float(np.abs(group).max()) for group, _spans in self.groups.values()))
+
+    @property
+    def size(self) -> tuple[int, float, float]:
+        """Number of clips, their hours, and about how many GB they take."""
+        minutes = [one.minutes for number in range(len(self.backgrounds)) for one in self.clips(number)]
+        return len(minutes), sum(minutes) / 60, 60 * sum(minutes) * _BYTES_A_SECOND / 1e9
+
+    def name(self, background: Sound, clip: Clip) -> str:
+        """Return a clip's file name: a hash of the code, of the sounds and of where they are."""
+        marks = [self.voice[one].mark for one in clip.item.sounds] if clip.item else []
+        stream = [self.grid.seed, self.grid.gap, *((clip.item.needles, clip.item.number) if clip.item else ())]
+        what = [_code(), self.peak, background.mark, {**asdict(clip), "item": [marks, stream]}]
+        return f"clips/{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]}.flac"
+
+
+@cache
+def _code() -> str:
+    """Return a hash of the code that makes sound."""
+    return code_hash(map(Path, (__file__, sounds.__file__, signals.__file__, synthesis.__file__)))
+
+
+def _frames(minutes: float) -> int:
+    return round(minutes * 60 * RATE)
+
+
+def write(ruler: Ruler, root: Path, step: Callable[[int], object] = lambda _: None) -> int:
+    """Write a ruler into a data root; return how many clips were made. Clips that are there already are kept.
+
+    The rows of each question are written last, so a killed call leaves whole clips and no wrong rows.
+
+    Parameters
+    ----------
+    step
+        Called with the number of clips done.
+
+    Raises
+    ------
+    AudioMarathonError
+        A recording cannot be decoded, or the disk is full.
+    """
+    folder, minutes, made = root / FOLDER, ruler.grid.minutes, 0
+    rows: dict[str, list[dict[str, Any]]] = {}
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with holding(folder / ".lock", "another process is writing this ruler"):
+        for number, background in enumerate(ruler.backgrounds):
+            whole, without = np.empty(0, np.float32), ""
+            for clip in ruler.clips(number):
+                name = ruler.name(background, clip)
+                if not (folder / name).is_file():
+                    whole = whole if len(whole) else background.make(_frames(max(minutes)))
+                    _write_clip(folder / name, ruler, clip, whole[: _frames(clip.minutes)])
+                    made += 1
+                step(1)
+                without = without if clip.item else name
+                for asked in clip.item.asked if clip.item else ():
+                    own = {"path": name, "background": background.mark, "background_alone": without}
+                    rows.setdefault(asked.question, []).append(own | _row(ruler, clip, asked))
+        for question, found in rows.items():
+            write_ascii(folder / f"ruler_{question}.json", sorted(found, key=lambda row: natural(row["uniq_id"])))
+        lengths = {"min_seconds": 60 * min(minutes), "max_seconds": 60 * max(minutes)}
+        write_manifest(root, {}, {f"ruler/{one}": {"count": len(found), **lengths} for one, found in rows.items()})
+    return made
+
+
+def _write_clip(file: Path, ruler: Ruler, clip: Clip, background: Signal) -> None:
+    """Write a clip; only its needles' stretch is copied, since an hour takes 230 MB."""
+    loudness = level(background)
+    peak = max(float(background.max()), -float(background.min())) + ruler.peak * 10 ** (clip.snr / 20) * loudness
+    gain, stream = np.float32(min(LEVEL / loudness, _LOUDEST / peak)), io.BytesIO()
+    group = ruler.groups[clip.item][0] if clip.item else np.empty(0, np.float32)
+    stretch = background[clip.onset : clip.onset + len(group)]
+    kept = stretch.copy()
+    stretch += group * np.float32(10 ** (clip.snr / 20) * loudness)
+    with soundfile.SoundFile(stream, "w", RATE, 1, "PCM_16", format="FLAC") as out:
+        for start in range(0, len(background), _BLOCK):
+            out.write(as_pcm(background[start : start + _BLOCK] * gain))
+    stretch[:] = kept
+    write_bytes(file, stream.getvalue())
+
+
+def _row(ruler: Ruler, clip: Clip, asked: Asked) -> dict[str, Any]:
+    """Return the facts of a question about a clip.
+
+    `needles` has the deciding needles' (start, length) in seconds after `event_onset`, so that a control that moves the
+    event moves them too.
+    """
+    item = clip.item
+    assert item is not None
+    group, spans = ruler.groups[item]
+    parts = (clip.minutes, "min-at", clip.place, "-n", item.needles, "-", clip.snr, f"dB-{item.number:02d}")
+    return {
+        "uniq_id": "".join(one if isinstance(one, str) else f"{one:.12g}" for one in parts),
+        "question": QUESTIONS[asked.question],
+        **{f"choice_{letter.lower()}": text for letter, text in zip(LETTERS, asked.options, strict=False)},
+        "answer_gt": asked.letter, "heard": list(item.sounds),
+        "event_onset": clip.onset / RATE, "event_seconds": len(group) / RATE,
+        "needles": [[end / RATE for end in spans[one]] for one in asked.deciding],
+        "minutes": clip.minutes, "place": clip.place, "needle_count": item.needles, "snr_db": clip.snr,
+    }  # fmt: skip

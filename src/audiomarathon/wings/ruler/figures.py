@@ -1,0 +1,98 @@
+"""The ruler's figures: the score by length and place, and whether the needle of a wrong answer was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from audiomarathon.metrics.statistics import Estimate, Resampler
+from audiomarathon.records import Record, Verdict
+from audiomarathon.report.charts import Chart, heat_map
+from audiomarathon.report.page_data import PageData
+from audiomarathon.report.render import Kind, Table, estimated
+from audiomarathon.report.sections import Section
+from audiomarathon.runs.record_line import heard_tokens, tokens_within
+from audiomarathon.scoring.scorer import means
+from audiomarathon.settings import SEED
+from audiomarathon.wings.ruler.task import RULER
+
+_TITLES = {"kept": "needle tokens kept", "unanswered": "wrong: heard, not answered", "dropped": "wrong: dropped"}
+_NOTES = (
+    "Accuracy; blind guessing gives 0.250. Intervals resample backgrounds; items are the same in all cells.",
+    "Needle tokens kept: the share of the audio tokens of the needles that decide the answer, from the recorded kept "
+    "tokens; – where a run does not record them, as with a press. A wrong answer is dropped if no token of such a "
+    "needle was kept; else heard, not answered, though often by few tokens. Both are shares of all answers.",
+)
+
+
+def kept_of_needles(record: Record, *, is_base: bool = False) -> list[float] | None:
+    """Return the share of audio tokens kept of each needle that decides a sample's answer.
+
+    None if the clip has no needle (a control), or the record does not say which tokens were kept.
+
+    Parameters
+    ----------
+    is_base
+        Whether nothing was removed, so that every share is 1.
+    """
+    spans = record.reference.get("needles")
+    if not spans or is_base:
+        return [1.0] * len(spans) if spans else None
+    heard = heard_tokens(record)
+    own = [] if heard is None else [heard[tokens_within(len(heard), record.clip_seconds, [span])] for span in spans]
+    return [float(one.mean()) for one in own] if own and all(map(len, own)) else None
+
+
+def figures(verdicts: Sequence[Verdict], *, is_base: bool) -> dict[str, Estimate]:
+    """Return `accuracy`, `kept` (share of needle tokens), and shares of wrong answers: `unanswered`, `dropped`."""
+    columns: dict[str, list[float | None]] = {"accuracy": [], **{name: [] for name in _TITLES}}
+    for one in verdicts:
+        right, shares = float(one.values["correct"]), kept_of_needles(one.record, is_base=is_base)
+        whole = min(shares) > 0 if shares else None
+        wrong = [None if whole is None else (1 - right) * (whole is kept) for kept in (True, False)]
+        row = (right, float(np.mean(shares)) if shares else None, *wrong)
+        for column, value in zip(columns.values(), row, strict=True):
+            column.append(value)
+    found = Resampler(SEED).of_sums(means(columns, verdicts, shares=True))
+    # Base keeps all by construction, which needs no interval.
+    return found | {name: replace(found[name], interval=None) for name in ("kept", "dropped") if is_base}
+
+
+def section(data: PageData) -> Sequence[Section]:
+    """Return the section on the ruler: a table by length, and a heat map for each task, setting and kind of needle."""
+    rows, drawn = [], dict[str, list[Chart]]()
+    several = len({one.checkpoint for one in data.systems}) > 1
+    runs = [(task.key, one) for task in RULER.tasks for one in data.systems if task.key in one.runs]
+    for key, system in runs:
+        verdicts, name = system.runs[key].verdicts.values(), system.name(with_checkpoint=several)
+        drawn.setdefault(key, []).extend(_maps(verdicts, f"{key}, {name}"))
+        for (minutes,), own in _grouped(verdicts, "minutes"):
+            facts = {"task": key, "setting": name, "minutes": float(minutes), "n": len(own)}
+            found = figures(own, is_base=system.is_base)
+            rows.append(facts | {end: value for one in found for end, value in estimated(one, found[one]).items()})
+    kinds = {name: Kind(title, ".2f") for name, title in _TITLES.items()} | {"minutes": Kind("", "g")}
+    shown = ("task", "setting", "minutes", "accuracy", *_TITLES, "n")
+    table = Table.of(rows, shown, title="Score by length", group="task", notes=_NOTES, kinds=kinds)
+    return (Section("ruler", "The ruler: length and place", [table.without_empty()], drawn),) if rows else ()
+
+
+def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
+    """Yield a heat map for each number of needles and loudness of a run."""
+    for (needles, loudness), own in _grouped(verdicts, "needles", "dB"):
+        cells = [
+            {"x": place, "y": f"{minutes} min", "said": f"n {len(members)}",
+             "value": float(np.mean([one.values["correct"] for one in members]))}
+            for (minutes, place), members in _grouped(own, "minutes", "place")
+        ]  # fmt: skip
+        chart = heat_map(cells, "place of the needles", "length", "accuracy")
+        yield chart.with_title(f"{name}: needles {needles}, {loudness} dB")
+
+
+def _grouped(verdicts: Iterable[Verdict], *names: str) -> list[tuple[tuple[str, ...], list[Verdict]]]:
+    """Return the verdicts of each group of records, by rising numbers."""
+    found: dict[tuple[str, ...], list[Verdict]] = {}
+    for one in verdicts:
+        found.setdefault(tuple((one.record.groups or {}).get(name, "0") for name in names), []).append(one)
+    return sorted(found.items(), key=lambda group: tuple(map(float, group[0])))

@@ -1,0 +1,223 @@
+"""Plan a ruler: what each clip says, what is asked about it, and the cells of length, place, needles and loudness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from audiomarathon.benchmarks.rows import shown
+from audiomarathon.errors import SettingsError
+from audiomarathon.records import LETTERS
+from audiomarathon.settings import SEED
+
+#: The question of each task; a task's key is `ruler/` and the name.
+QUESTIONS: Mapping[str, str] = {
+    "word": "Which of these words is said in the recording?",
+    "count": "How many times does the bell ring in the recording?",
+    "order": "Which of these words is said first in the recording?",
+    "after": "Which word is said right after the bell in the recording?",
+}
+OPTIONS = 4
+BELL = "bell"
+RATE = 16_000  # of clips, in Hz
+MOST_MINUTES, MOST = 60.0, 1_000  # length, and number of needles
+LOUDEST_DB = 40.0
+_UNSAID = OPTIONS - 1  # options of `word` that are not said
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question about a clip.
+
+    Attributes
+    ----------
+    question
+        A key of :data:`QUESTIONS`.
+    letter
+        Letter of the right option.
+    deciding
+        Indices of the sounds that decide the answer, in :attr:`Item.sounds`.
+    """
+
+    question: str
+    options: tuple[str, ...]
+    letter: str
+    deciding: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Item:
+    """What a clip says, at whatever length, place and loudness.
+
+    Attributes
+    ----------
+    needles
+        The number of words; of bells, the lowest number that the options offer.
+    number
+        Number of the item among those with as many needles, from 0; its background is this number, modulo their count.
+    sounds
+        Words, and `bell`, in the order in which they are heard.
+    """
+
+    needles: int
+    number: int
+    sounds: tuple[str, ...]
+    asked: tuple[Asked, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a ruler, and the number of items in each.
+
+    Attributes
+    ----------
+    minutes
+        Lengths of the clips, above 0 and up to 60.
+    places
+        Where the needles begin, 0 (the clip begins with them) to 1 (it ends with them).
+    needles
+        Numbers of needles: words that are said; the bell rings that often, or up to three times more.
+    snr
+        Loudness of each needle against its background, in dB: 20 · log10 of the ratio of their root mean squares.
+    questions
+        Keys of :data:`QUESTIONS`.
+    items
+        Items of each cell and question, a multiple of 4: each letter is right equally often.
+    gap
+        Seconds between two needles.
+    """
+
+    minutes: tuple[float, ...] = (1, 5, 15)
+    places: tuple[float, ...] = (0, 0.25, 0.5, 0.75, 1)
+    needles: tuple[int, ...] = (1, 3)
+    snr: tuple[float, ...] = (10,)
+    questions: tuple[str, ...] = tuple(QUESTIONS)
+    items: int = 8
+    gap: float = 1.0
+    seed: int = SEED
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises
+        ------
+        SettingsError
+            A value is not allowed; the message names its flag.
+        """
+        _check("--questions", self.questions, lambda one: one in QUESTIONS, ", ".join(QUESTIONS))
+        _check("--minutes", self.minutes, lambda one: 0 < one <= MOST_MINUTES, "above 0 and up to 60")
+        _check("--places", self.places, lambda one: 0 <= one <= 1, "0 (start of the clip) to 1 (end)")
+        _check("--needles", self.needles, lambda one: isinstance(one, int) and 0 < one <= MOST, f"1, 2, … {MOST}")
+        _check("--snr", self.snr, lambda one: abs(one) <= LOUDEST_DB, f"-{LOUDEST_DB:g} to {LOUDEST_DB:g} dB")
+        _check("--gap", [self.gap], lambda one: 0 <= one < math.inf, "0 or more seconds")
+        _check("--seed", [self.seed], lambda one: one >= 0, "whole numbers from 0")
+        _check("--items", [self.items], lambda one: one > 0 and one % OPTIONS == 0, "multiples of 4, so that each "
+               "letter is right equally often")  # fmt: skip
+        if self.questions == ("order",) and max(self.needles) < 2:
+            raise SettingsError("--questions order: needs --needles 2 or more, since one word has no order")
+
+
+def _check(flag: str, values: Sequence[Any], fine: Callable[[Any], bool], allowed: str) -> None:
+    odd = [str(one) for one in values if not fine(one)] or [""] * (not values)
+    odd += [f"{one}, named twice" for one in values if values.count(one) > 1]
+    if odd:
+        raise SettingsError(f"{flag} {shown(odd[0])}: not allowed; allowed: {allowed}")
+
+
+def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
+    """Return all items of a grid; the words of `vocabulary` are said.
+
+    An item's sounds, question and options are the same at every length, place and loudness, so cells are compared on
+    equal items. Items of words are asked `word`, `order` (from two words on) and `after`; items of bells `count`.
+
+    Raises
+    ------
+    SettingsError
+        The vocabulary has too few words.
+    """
+    most, rows = len(vocabulary) - _UNSAID, list[Item]()
+    if most < 1:
+        raise SettingsError(f"{len(vocabulary)} words are too few; needed: {OPTIONS} or more, {_UNSAID} of them unsaid")
+    if max(grid.needles) > most and grid.questions != ("count",):
+        raise SettingsError(
+            f"--needles {max(grid.needles)}: too many for {len(vocabulary)} words, since {_UNSAID} must stay unsaid; "
+            f"allowed: up to {most}"
+        )
+    for needles in grid.needles:
+        rng = np.random.default_rng([grid.seed, needles])
+        *letters, more = (_balanced(rng, grid.items) for _ in range(len(QUESTIONS) + 1))
+        answers = _answers(rng, vocabulary, grid.items, needles) if needles <= most else {}
+        for number in range(grid.items):
+            letter = dict(zip(QUESTIONS, (int(own[number]) for own in letters), strict=True))
+            rings = needles + int(more[number])
+            counts = [f"{rings}", *(f"{one}" for one in range(needles, needles + OPTIONS) if one != rings)]
+            asked = [Asked("count", *_placed(rng, counts, letter["count"]), tuple(range(rings)))]
+            made = [Item(needles, number, (BELL,) * rings, tuple(asked))]
+            if right := {one: own[number] for one, own in answers.items()}:
+                said = _words(rng, right, vocabulary, needles)
+                about = [one for one in right if needles > 1 or one != "order"]
+                asked = [_about_words(rng, one, said, right[one], vocabulary, letter[one]) for one in about]
+                made.append(Item(needles, number, said, tuple(asked)))
+            for item in made:
+                own = tuple(one for one in item.asked if one.question in grid.questions)
+                rows += [replace(item, asked=own)] if own else []
+    return rows
+
+
+def _balanced(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Return numbers 0 to 3 in random order; of each four in a row, each number once."""
+    return np.concatenate([rng.permutation(OPTIONS) for _ in range(count // OPTIONS)])
+
+
+def _answers(rng: np.random.Generator, vocabulary: Sequence[str], count: int, needles: int) -> dict[str, list[str]]:
+    """Return the right word of each item, by question, from a vocabulary in equal numbers.
+
+    In one of so many items as there are needles, the word after the bell, and the one that is asked for, are the first.
+    """
+    first = [vocabulary[one] for _ in range(-(-count // len(vocabulary))) for one in rng.permutation(len(vocabulary))]
+
+    def moved() -> list[str]:
+        rest = sorted(rng.permutation(count)[-(-count // needles) :])
+        source = dict(zip(rest, rest[1:] + rest[:1], strict=True))
+        return [first[source.get(number, number)] for number in range(count)]
+
+    after = moved()
+    return {"order": first[:count], "after": after, "word": moved() if needles > 2 else after}
+
+
+def _words(
+    rng: np.random.Generator, answers: Mapping[str, str], vocabulary: Sequence[str], needles: int
+) -> tuple[str, ...]:
+    """Return the sounds of an item: its first word, other words in random order, and a bell before one of them."""
+    first, *others = dict.fromkeys(answers.values())
+    unsaid = [word for word in vocabulary if word not in (first, *others)]
+    others += [unsaid[one] for one in rng.permutation(len(unsaid))[: needles - 1 - len(others)]]
+    said = [first, *(others[one] for one in rng.permutation(len(others)))]
+    said.insert(said.index(answers["after"]), BELL)
+    return tuple(said)
+
+
+def _about_words(
+    rng: np.random.Generator, question: str, sounds: Sequence[str], right: str, vocabulary: Sequence[str], letter: int
+) -> Asked:
+    """Return a question about the words of an item.
+
+    The wrong options of `word` are not said; those of the others are said, as far as there are enough.
+    """
+    at = sounds.index(right)
+    said = [index for index, one in enumerate(sounds) if one not in (BELL, right) and question != "word"]
+    wrong = [int(one) for one in rng.permutation(said)][:_UNSAID]
+    unsaid = [word for word in vocabulary if word not in sounds]
+    filling = [unsaid[one] for one in rng.permutation(len(unsaid))[: _UNSAID - len(wrong)]]
+    deciding = {"word": [at], "order": sorted([at, *wrong]), "after": [at - 1, at]}[question]
+    return Asked(question, *_placed(rng, [right, *(sounds[one] for one in wrong), *filling], letter), tuple(deciding))
+
+
+def _placed(rng: np.random.Generator, options: Sequence[str], letter: int) -> tuple[tuple[str, ...], str]:
+    """Return the options in random order, but the first, which is right, at a given letter's place; and that letter."""
+    others = [options[1 + one] for one in rng.permutation(len(options) - 1)]
+    return (*others[:letter], options[0], *others[letter:]), LETTERS[letter]

@@ -1,0 +1,387 @@
+"""The ruler: what is planted where and how loud, balanced answers, equal bytes, refusals, and figures."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from builders import a_record, finished, typed, write_run
+from conftest import call
+
+from audiomarathon.audio.decode import decode
+from audiomarathon.benchmarks import get_task
+from audiomarathon.errors import AudioMarathonError, SettingsError
+from audiomarathon.report.page_data import PageData
+from audiomarathon.report.pictures import plot_runs
+from audiomarathon.report.render import markdown
+from audiomarathon.report.sections import sections
+from audiomarathon.results.systems import read_systems
+from audiomarathon.wings.ruler import build, sounds
+from audiomarathon.wings.ruler.figures import kept_of_needles
+from audiomarathon.wings.ruler.grid import BELL, QUESTIONS, RATE, Grid, Item, items
+
+WORDS = [f"word{number}" for number in range(8)]
+SMALL = Grid(minutes=(0.18, 0.25), places=(0, 0.25, 1), needles=(2,), snr=(-10, 20), items=4, gap=0.5)
+
+
+def tone(seconds: float, hertz: float, level: float = 0.1) -> np.ndarray:
+    return level * np.sin(2 * np.pi * hertz * np.arange(round(seconds * RATE)) / RATE)
+
+
+def recordings(folder: Path, *names: str, seconds: float = 0.3) -> Path:
+    """Write a recording of noise for each name, each with its own loudness."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names, 1):
+        noise = np.random.default_rng(number).standard_normal(round(seconds * RATE))
+        soundfile.write(folder / f"{name}.wav", 0.02 * number * noise, RATE)
+    return folder
+
+
+def rows_of(root: Path, question: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((root / "ruler" / f"ruler_{question}.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ruler of synthetic sounds."""
+    place = tmp_path_factory.mktemp("ruler")
+    build.write(build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), place)
+    return place
+
+
+def asked_of(found: list[Item], question: str) -> list[tuple[Item, Any]]:
+    return [(item, asked) for item in found for asked in item.asked if asked.question == question]
+
+
+class TestPlan:
+    @pytest.mark.parametrize("question", QUESTIONS)
+    @pytest.mark.parametrize("needles", [2, 3, 5])
+    def test_letters_and_answers_are_right_equally_often(self, question: str, needles: int) -> None:
+        found = asked_of(items(Grid(needles=(needles,), items=16), WORDS), question)
+        letters = Counter(asked.letter for _, asked in found)
+        assert set(letters.values()) == {4}
+        answers = Counter(asked.options["ABCD".index(asked.letter)] for _, asked in found)
+        assert max(answers.values()) - min(answers.values()) <= 1
+        assert len(answers) == (4 if question == "count" else 8)
+
+    def test_every_answer_is_what_is_heard(self) -> None:
+        for item, asked in asked_of(found := items(Grid(needles=(1, 3), items=8), WORDS), "word"):
+            said = [one for one in asked.options if one in item.sounds]
+            assert said == [asked.options["ABCD".index(asked.letter)]]
+        for item, asked in asked_of(found, "order"):
+            heard = [one for one in item.sounds if one in asked.options]
+            assert heard[0] == asked.options["ABCD".index(asked.letter)]
+        for item, asked in asked_of(found, "after"):
+            after = item.sounds[item.sounds.index(BELL) + 1]
+            assert after == asked.options["ABCD".index(asked.letter)]
+        for item, asked in asked_of(found, "count"):
+            assert set(item.sounds) == {BELL}
+            assert asked.options["ABCD".index(asked.letter)] == str(len(item.sounds))
+
+    def test_the_needles_named_decide_the_answer(self) -> None:
+        found = items(Grid(needles=(3,), items=8), WORDS)
+        for item, asked in asked_of(found, "after"):
+            assert item.sounds[asked.deciding[0]] == BELL
+        for item, asked in asked_of(found, "order"):
+            assert {item.sounds[one] for one in asked.deciding} == set(asked.options) & set(item.sounds)
+
+    def test_a_subset_of_the_questions_is_about_the_same_items(self) -> None:
+        whole = items(Grid(items=4), WORDS)
+        part = items(Grid(items=4, questions=("after",)), WORDS)
+        assert [asked for _, asked in asked_of(part, "after")] == [asked for _, asked in asked_of(whole, "after")]
+        assert {one.question for item in part for one in item.asked} == {"after"}
+
+    def test_one_word_has_no_order(self) -> None:
+        assert not asked_of(items(Grid(needles=(1,), items=4), WORDS), "order")
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"minutes": (0,)}, "--minutes '0': not allowed; allowed: above 0 and up to 60"),
+            ({"minutes": (61,)}, "--minutes '61'"),
+            ({"minutes": (float("nan"),)}, "--minutes 'nan'"),
+            ({"minutes": ()}, "--minutes '': not allowed"),
+            ({"minutes": (5, 5)}, "--minutes '5, named twice'"),
+            ({"places": (1.5,)}, "--places '1.5'"),
+            ({"places": (-0.1,)}, "--places '-0.1'"),
+            ({"needles": (0,)}, "--needles '0'"),
+            ({"needles": (1.5,)}, "--needles '1.5'"),
+            ({"snr": (99,)}, "--snr '99'"),
+            ({"gap": -1}, "--gap '-1'"),
+            ({"items": 6}, "--items '6': not allowed; allowed: multiples of 4"),
+            ({"questions": ("wrod",)}, "--questions 'wrod': not allowed; allowed: word, count"),
+            ({"questions": ()}, "--questions ''"),
+            ({"questions": ("order",), "needles": (1,)}, "order: needs --needles 2"),
+        ],
+    )
+    def test_a_grid_is_refused(self, given: dict[str, Any], said: str) -> None:
+        with pytest.raises(SettingsError, match=said):
+            Grid(**given)
+
+    def test_too_few_words_are_refused(self) -> None:
+        with pytest.raises(SettingsError, match=r"--needles 6: too many for 8 words.*up to 5"):
+            items(Grid(needles=(6,)), WORDS)
+        with pytest.raises(SettingsError, match="3 words are too few; needed: 4"):
+            items(Grid(needles=(1,)), WORDS[:3])
+        assert items(Grid(needles=(6,), questions=("count",)), WORDS)
+
+
+class TestClips:
+    def test_a_clip_is_its_background_with_the_needles_at_their_place(self, root: Path) -> None:
+        folder = root / "ruler"
+        for row in rows_of(root, "word"):
+            clip, alone = decode(folder / row["path"], RATE), decode(folder / row["background_alone"], RATE)
+            changed = np.flatnonzero(np.abs(clip - alone) > 2**-14) / RATE
+            end = row["event_onset"] + row["event_seconds"]
+            assert len(clip) == len(alone) == round(row["minutes"] * 60 * RATE)
+            assert changed.min() == pytest.approx(row["event_onset"], abs=0.05)
+            assert changed.max() == pytest.approx(end, abs=0.5)  # a bell at the end rings out
+            free = row["minutes"] * 60 - row["event_seconds"]
+            assert row["event_onset"] == pytest.approx(row["place"] * free, abs=1e-3)
+
+    def test_each_needle_is_as_loud_as_asked(self, root: Path) -> None:
+        for row in rows_of(root, "count"):
+            clip, alone = (decode(root / "ruler" / row[name], RATE) for name in ("path", "background_alone"))
+            for start, length in row["needles"]:
+                begin = round((row["event_onset"] + start) * RATE)
+                needle = (clip - alone)[begin : begin + round(length * RATE)]
+                found = 20 * np.log10(sounds.level(needle) / sounds.level(alone))
+                assert found == pytest.approx(row["snr_db"], abs=0.1)
+
+    def test_a_loud_needle_is_not_clipped(self, tmp_path: Path) -> None:
+        loud = replace(SMALL, snr=(40,), minutes=(0.2,), questions=("count",))
+        build.write(build.Ruler(loud, sounds.voice(), sounds.synthetic_backgrounds(2, 1)), tmp_path)
+        peaks = [np.abs(decode(one, RATE)).max() for one in (tmp_path / "ruler" / "clips").iterdir()]
+        assert 0.5 < max(peaks) < 0.995
+
+    def test_the_same_seed_makes_the_same_bytes(self, root: Path, tmp_path: Path) -> None:
+        build.write(build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), tmp_path)
+        files = [one.relative_to(root) for one in root.rglob("*") if one.is_file()]
+        assert len(files) > 90
+        assert all((root / one).read_bytes() == (tmp_path / one).read_bytes() for one in files)
+
+    def test_clips_that_are_there_are_kept(self, root: Path) -> None:
+        more = replace(SMALL, places=(0, 0.25, 0.5, 1), questions=("after",))
+        ruler = build.Ruler(more, sounds.voice(), sounds.synthetic_backgrounds(4, 1))
+        before = rows_of(root, "word")
+        assert build.write(ruler, root) == 4 * 2 * 2  # items, lengths and loudnesses at the new place
+        assert build.write(ruler, root) == 0
+        assert rows_of(root, "word") == before
+        build.write(build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1)), root)
+
+    def test_what_makes_a_clip_names_it(self) -> None:
+        ruler = build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 1))
+        others = [
+            build.Ruler(replace(SMALL, seed=7), sounds.voice(), ruler.backgrounds),
+            build.Ruler(replace(SMALL, gap=0.4), sounds.voice(), ruler.backgrounds),
+            build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(4, 2)),
+        ]
+        own = {ruler.name(ruler.backgrounds[0], one) for one in ruler.clips(0)}
+        assert len(own) == len([*ruler.clips(0)])
+        for other in others:
+            assert not own & {other.name(other.backgrounds[0], one) for one in other.clips(0) if one.item}
+
+    def test_needles_longer_than_the_clip_are_refused(self) -> None:
+        with pytest.raises(SettingsError, match=r"--needles 2: .* last \d+\.\d s, longer than --minutes 0.18"):
+            build.Ruler(replace(SMALL, gap=4), sounds.voice(), sounds.synthetic_backgrounds(2, 1))
+
+
+class TestRecordings:
+    def test_words_and_backgrounds_of_the_user(self, tmp_path: Path) -> None:
+        words = recordings(tmp_path / "words", "red_light", "green", "blue", "grey", "pink")
+        around = recordings(tmp_path / "around", *"abcde", seconds=2)
+        given = ["--minutes", "0.2", "--places", "0.5", "--needles", "2", "--items", "4", "--gap", "0.5"]
+        code, output = call("ruler", tmp_path / "out", *given, "--words", words, "--background", around)
+        assert code == 0, output
+        rows = rows_of(tmp_path / "out", "order")
+        assert any("red light" in row["heard"] for row in rows)
+        assert len({row["background"] for row in rows}) == 4
+        task = get_task("ruler/order")
+        loaded = task.load(task.find(tmp_path / "out"))
+        assert (len(loaded.samples), loaded.bad_rows) == (4, ())
+        assert {one.cluster for one in loaded.samples} == {row["background"] for row in rows}
+
+    def test_a_recording_is_in_one_background_only(self, tmp_path: Path) -> None:
+        folder = recordings(tmp_path, *"abcdefg", seconds=1)
+        found = sounds.recorded_backgrounds(folder, 3, 0, 60 * RATE)
+        whole = [one.make(4 * RATE) for one in found]
+        assert [sounds.level(one) for one in whole] == pytest.approx([1] * 3, abs=0.02)
+        assert np.array_equal(found[0].make(RATE), whole[0][:RATE])
+        assert len({one.mark for one in found}) == 3
+
+    @pytest.mark.parametrize(
+        ("flag", "names", "said"),
+        [
+            ("--background", (), "holds no recordings"),
+            ("--background", ("a",), "holds 1 recording; allowed: 2 or more"),
+            ("--words", ("a", "b", "c"), "3 words are too few"),
+            ("--words", ("a", "b", "A", "d"), "says '[aA]', which is taken"),
+            ("--words", ("a", "b", "bell", "d"), "says 'bell', which is taken"),
+        ],
+    )
+    def test_a_folder_is_refused_before_anything_is_written(
+        self, tmp_path: Path, flag: str, names: tuple[str, ...], said: str
+    ) -> None:
+        folder = recordings(tmp_path / "in", *names)
+        code, output = call("ruler", tmp_path / "out", flag, folder)
+        assert code == 2
+        assert len(output.strip().splitlines()) == 1
+        assert re.search(said, output)
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize("damage", ["unreadable", "silent", "absent"])
+    @pytest.mark.parametrize("flag", ["--background", "--words", "--bell"])
+    def test_a_bad_recording_is_named_before_anything_is_written(self, tmp_path: Path, flag: str, damage: str) -> None:
+        folder = recordings(tmp_path / "in", *"abcdef")
+        file = folder / "c.wav"
+        if damage == "silent":
+            soundfile.write(file, np.zeros(RATE), RATE)
+        elif damage == "unreadable":
+            file.write_bytes(b"junk")
+        named = file if flag == "--bell" else folder
+        named = named.with_name("nowhere") if damage == "absent" else named
+        code, output = call("ruler", tmp_path / "out", "--minutes", "0.5", flag, named)
+        assert code == 2
+        assert ("nowhere" if damage == "absent" else "c.wav") in output
+        assert "Traceback" not in output
+        assert not (tmp_path / "out").exists()
+
+    def test_a_background_that_begins_in_silence_is_named_before_anything_is_written(self, tmp_path: Path) -> None:
+        folder = recordings(tmp_path / "in", "a", "b")
+        soundfile.write(folder / "a.wav", np.concatenate([np.zeros(15 * RATE), tone(1, 440)]), RATE)
+        code, output = call("ruler", tmp_path / "out", "--minutes", "0.25", "--needles", "1", "--background", folder)
+        assert code == 2
+        assert "begins with digital silence" in output
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (("--minutes", "five"), "--minutes five: not a number"),
+            (("--places", "0,2"), "--places '2': not allowed"),
+            (("--minutes", "0.05"), "longer than --minutes 0.05"),
+        ],
+    )
+    def test_a_bad_option_is_one_line(self, tmp_path: Path, given: tuple[str, ...], said: str) -> None:
+        code, output = call("ruler", tmp_path / "out", *given)
+        assert (code, len(output.strip().splitlines())) == (2, 1)
+        assert said in output
+        assert not (tmp_path / "out").exists()
+
+    def test_a_dry_run_writes_nothing(self, tmp_path: Path) -> None:
+        code, output = call("ruler", tmp_path / "out", "--minutes", "60", "--dry-run")
+        assert code == 0
+        assert "clips, " in output
+        assert not (tmp_path / "out").exists()
+
+
+class TestControls:
+    def test_no_needle_is_the_background_of_the_same_length(self, root: Path, tmp_path: Path) -> None:
+        code, output = call("data", "controls", "ruler/word", "--control", "no-needle", "--data", root, "-o", tmp_path)
+        assert code == 0, output
+        task = get_task("ruler/word")
+        loaded = task.load(task.find(tmp_path / "no-needle"))
+        rows = {row["uniq_id"]: row for row in rows_of(root, "word")}
+        for sample in loaded.samples:
+            alone = decode(root / "ruler" / rows[sample.id]["background_alone"], RATE)
+            assert np.array_equal(decode(sample.clips[0], RATE), alone)
+            assert "needles" not in task.reference(sample)
+
+    def test_a_short_control_keeps_the_needles_and_knows_where_they_are(self, root: Path, tmp_path: Path) -> None:
+        code, output = call("data", "controls", "ruler/after", "--durations", "9", "--data", root, "-o", tmp_path)
+        assert code == 0, output
+        task = get_task("ruler/after")
+        loaded = task.load(task.find(tmp_path / "9s"))
+        rows = {row["uniq_id"]: row for row in rows_of(root, "after")}
+        sample = next(one for one in loaded.samples if one.id.startswith("0.25min-at1-n2-20"))
+        own = rows[sample.id]
+        begin = round((own["event_onset"] + own["needles"][1][0]) * RATE)
+        start, end = task.reference(sample)["needles"][1]
+        heard = decode(sample.clips[0], RATE)[round(start * RATE) : round(end * RATE)]
+        assert np.allclose(heard, decode(root / "ruler" / own["path"], RATE)[begin : begin + len(heard)], atol=1e-4)
+
+
+def kept(spans: list[tuple[float, float]], tokens: int = 100) -> str:
+    """Bits of a clip of 100 s whose tokens in these spans were kept."""
+    flags = [any(start <= one < end for start, end in spans) for one in range(tokens)]
+    return base64.b64encode(np.packbits(flags).tobytes()).decode()
+
+
+def answered(
+    number: int, *, right: bool, spans: list[tuple[float, float]] | None = None, minutes: str = "1"
+) -> dict[str, Any]:
+    """A record about needles at 10 to 12 s and at 50 to 54 s."""
+    reference = {"answer": "A", "options": list("wxyz"), "labels": list("ABCD"), "needles": [[10, 12], [50, 54]]}
+    groups = {"minutes": minutes, "place": str(number % 2), "needles": "2", "dB": "10"}
+    bits = {} if spans is None else {"kept_audio_bits": kept(spans), "kept_audio_tokens": sum(e - s for s, e in spans)}
+    own = {"reply": "A" if right else "B", "reference": reference, "groups": groups, "clip_seconds": 100.0}
+    return a_record(f"s{number}", cluster=f"c{number % 3}", **own, **bits)
+
+
+def test_the_share_of_each_needle_that_was_kept() -> None:
+    assert kept_of_needles(typed(answered(1, right=True, spans=[(10, 11), (50, 53)]))) == [0.5, 0.75]
+    assert kept_of_needles(typed(answered(1, right=True))) is None  # a press: nobody knows
+    assert kept_of_needles(typed(answered(1, right=True)), is_base=True) == [1, 1]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Base answers all; of a pruned run, one wrong answer kept its needles, two lost one of them."""
+    whole, half = [(10, 12), (50, 54)], [(50, 54)]
+    base = [answered(number, right=True, minutes=str(1 + number // 4)) for number in range(8)]
+    own = [answered(0, right=False, spans=whole), answered(1, right=False, spans=half),
+           answered(2, right=False, spans=half), answered(3, right=True, spans=whole)]  # fmt: skip
+    for label, records in (("base-0", base), ("random-0.5-layer2", own)):
+        method, _, rest = label.partition("-")
+        identity = {"device": "gpu", "method": method} | ({"ratio": 0.5, "layer": 2} if rest != "0" else {})
+        facts = {"task": "ruler/word", "method": label, "model": "toy", "checkpoint": "/toy", "identity": identity}
+        finished(write_run(tmp_path / "runs" / label, facts, records, {"task": "ruler/word"}))
+    return tmp_path / "runs"
+
+
+def test_a_wrong_answer_was_heard_or_dropped(runs: Path) -> None:
+    (found,) = (one for one in sections(PageData(read_systems([runs]))) if one.anchor == "ruler")
+    rows = {row["setting"]: row for row in found.tables[0].frame.to_dict("records") if row["minutes"] == 1}
+    pruned = rows["random-0.5-layer2"]
+    assert (pruned["accuracy"], pruned["unanswered"], pruned["dropped"]) == (0.25, 0.25, 0.5)
+    assert pruned["kept"] == pytest.approx((1 + 0.5 + 0.5 + 1) / 4)
+    assert (rows["base-0"]["accuracy"], rows["base-0"]["kept"], rows["base-0"]["kept_low"]) == (1, 1, None)
+    assert "dropped" in markdown(found.tables[0])
+
+
+def test_a_heat_map_a_setting_with_a_cell_for_each_length_and_place(runs: Path, tmp_path: Path) -> None:
+    (found,) = (one for one in sections(PageData(read_systems([runs]))) if one.anchor == "ruler")
+    base, pruned = found.charts["ruler/word"]
+    cells = {(one["y"], one["x"]): one["value"] for one in pruned.data["cells"]}
+    assert cells == {("1 min", "0"): 0.0, ("1 min", "1"): 0.5}
+    assert len(base.data["cells"]) == 4
+    drawn = plot_runs([runs], tmp_path / "plots", "svg")
+    assert any("place of the needles" in one.read_text() for one in drawn)
+
+
+def test_the_fields_of_a_row_are_checked(root: Path, tmp_path: Path) -> None:
+    rows = rows_of(root, "word")[:4]
+    for row, odd in zip(rows, (None, "x", [[1]], [["a", 2]]), strict=True):
+        row["needles"] = odd
+    (tmp_path / "ruler_word.json").write_text(json.dumps(rows))
+    (tmp_path / "clips").symlink_to(root / "ruler" / "clips")
+    loaded = get_task("ruler/word").load(tmp_path)
+    assert [one.row for one in loaded.bad_rows] == [2, 3, 4]
+    assert all("needles" in str(one) for one in loaded.bad_rows)
+
+
+def test_an_absent_background_is_named(root: Path) -> None:
+    task = get_task("ruler/word")
+    loaded = task.load(task.find(root))
+    gone = replace(loaded.samples[0], meta={**loaded.samples[0].meta, "background_alone": "clips/none.flac"})
+    with pytest.raises(AudioMarathonError, match=r"none\.flac: is missing; make the ruler again"):
+        task.vary(replace(loaded, samples=(gone,)), "no-needle")
