@@ -18,7 +18,7 @@ from conftest import noise
 from families import Family
 from safetensors.torch import load_file, save_file
 
-from audiomarathon.compression.dropping import call_of
+from audiomarathon.models.layers import call_of
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.pruners.random import Random
 from audiomarathon.errors import ModelError

@@ -15,7 +15,7 @@ from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.certify.oracles import Hidden, HiddenEntries, merged
 from audiomarathon.compression.composed import Composed
-from audiomarathon.compression.dropping import call_of
+from audiomarathon.models.layers import call_of
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.presses.ada_snapkv import AdaSnapKV

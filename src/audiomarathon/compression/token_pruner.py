@@ -110,6 +110,7 @@ class TokenPruner(Method):
     ranks_by_attention: ClassVar[bool] = False
     sees_states: ClassVar[bool] = False
     static_decode: ClassVar[bool] = True
+    chunked_prefill: ClassVar[bool] = True
 
     layer: int = 2
     at: str = "layer"
