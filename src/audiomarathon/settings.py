@@ -182,6 +182,14 @@ class RunSettings:
         "How to decode: graph replays one captured step where model and method allow it; auto is graph on one GPU, "
         "eager elsewhere",
     )
+    prefill_chunk: int = _setting(
+        _MODEL,
+        0,
+        "PREFILL_CHUNK",
+        _natural,
+        "Tokens that each layer takes at a time in prefill, which saves memory with long audio",
+        "a whole number; 0 = the whole prompt",
+    )
     batch_size: int | str = _setting(
         _TIMING,
         1,

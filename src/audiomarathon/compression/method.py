@@ -99,7 +99,13 @@ class Method(ABC):
             in order.
         """
         try:
-            done = lm.generate(inputs, self.applied_to(lm, inputs), static=self.decodes_statically, chunked=self.prefills_in_chunks, **options)
+            done = lm.generate(
+                inputs,
+                self.applied_to(lm, inputs),
+                static=self.decodes_statically,
+                chunked=self.prefills_in_chunks,
+                **options,
+            )
         except LogitsError as error:
             raise LogitsError(f"{self.label}: {error}") from None
         if done.expected_lengths not in (None, done.kv_lengths):

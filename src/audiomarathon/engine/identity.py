@@ -113,6 +113,7 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
         **({"language": language} if language not in ("", "en") else {}),  # older runs are in English
+        **({"prefill_chunk": settings.prefill_chunk} if settings.prefill_chunk else {}),  # older runs have no chunks
         "device": hardware.name if settings.timing else None,
         **(_timed_as(settings) if settings.timing and hardware.on_gpu else {}),
         **_code("task", {task.key: task}, without=Scorer),  # scorers may change: they judge stored replies again

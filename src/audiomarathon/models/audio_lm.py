@@ -17,7 +17,7 @@ from audiomarathon.models.chat import audio_token, chat_text, conversation, temp
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.kernels import attention_kernels
 from audiomarathon.models.loading import check_loading, loading, pretrained
-from audiomarathon.models.prefill_chunks import prefill_in_chunks
+from audiomarathon.models.prefill_chunks import attending_in_chunks, prefill_in_chunks
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.static_decode import FEWEST, PositionProbe, decode, hooked, one_device
 from audiomarathon.models.timing import CacheProbe, StageTimer, TokenWatch, make_clock
@@ -444,6 +444,8 @@ class AudioLM:
         cache, positions, logits = CacheProbe(), PositionProbe(), list[torch.Tensor]()
         watch = TokenWatch(timer.mark_first_token, cache.read)
         with ExitStack() as stack, torch.inference_mode():
+            if self.prefill_chunk:
+                stack.enter_context(attending_in_chunks(self.attn_implementation))
             trace = stack.enter_context(applied)
             trace.kept_entries = [] if keep_entries else None
             stack.enter_context(_last_position_only(self.lm_head))

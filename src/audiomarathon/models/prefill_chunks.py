@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from audiomarathon.models.layers import call_of, source_of, window_of
 from audiomarathon.models.loading import patched_attribute
@@ -89,6 +90,39 @@ def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Itera
         yield
 
 
+@contextmanager
+def attending_in_chunks(implementation: str) -> Iterator[None]:
+    """Inside the block, sdpa attends in chunks without copies of the keys that several query heads share.
+
+    With a mask, transformers repeats keys and values for each query head, which would be the largest tensors of all.
+    Enter this before anything watches attention, so that it stays below.
+    """
+    inner = ALL_ATTENTION_FUNCTIONS.get(implementation)
+    own: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
+    before = own.get(implementation)
+
+    def attend(
+        module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **more: Any
+    ) -> Any:
+        mask = rest[0] if rest else more["attention_mask"]
+        if NOW.get() is None or mask is None:
+            return inner(module, query, key, value, *rest, **more)
+        scale = more.get("scaling")
+        heads = key.shape[1]
+        rows = query.view(query.shape[0], heads, -1, *query.shape[2:]).unbind(2)  # one query head for each key head
+        done = [nn.functional.scaled_dot_product_attention(row, key, value, mask, scale=scale) for row in rows]
+        return torch.stack(done, dim=2).flatten(1, 2).transpose(1, 2).contiguous(), None
+
+    if implementation != "sdpa":
+        yield
+        return
+    own[implementation] = attend
+    try:
+        yield
+    finally:
+        own.pop(implementation) if before is None else own.update({implementation: before})
+
+
 class _Facts:
     """What all layers share: the size of a chunk, and where each layer's tokens are in the prompt."""
 
@@ -123,10 +157,8 @@ class _InChunks:
         call = call_of(self.signature, args, kwargs)
         states: torch.Tensor = call["hidden_states"]
         width = states.shape[-2]
-        places, real, unfilled = (
-            part.to(states.device) if isinstance(part, torch.Tensor) else part
-            for part in self.facts.places(self.index, width)
-        )
+        places, real, unfilled = self.facts.places(self.index, width)
+        places, real = places.to(states.device), real.to(states.device)  # layers may be on several GPUs
         cache, keys = call.get("past_key_values"), _Keys(width)
         shared = call.get("shared_kv_states")
 
@@ -161,6 +193,8 @@ class _InChunks:
             return None if unfilled else real[:, :end]
         if not begin and unfilled and not self.window and how != "eager":
             return None  # without a mask the model attends causally
+        if unfilled and not self.window:
+            return torch.full((1, 1, end - begin, end), -torch.inf, dtype=dtype, device=places.device).triu_(begin + 1)
         rows, columns = places[:, begin:end, None], places[:, None, :end]
         visible = (columns <= rows) & real[:, None, :end]
         if self.window:
