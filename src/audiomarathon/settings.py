@@ -238,6 +238,9 @@ class RunSettings:
         "an emotion",
     )
     balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Balance real and fake clips (had)")
+    beyond_limits: bool = _setting(
+        _DATA, False, "BEYOND_LIMITS", _switch, "Also run samples whose audio is longer than the model takes"
+    )
     split: str = _setting(_TASKS, "", "TASK_SPLIT", str, "Part of the data (lalm/clotho)", _SPLITS)
     prompt: str = _setting(
         _TASKS, "", "TASK_PROMPT", str, "Prompt (lalm/…)", "a name in docs/lalm-bench.md; empty = the task's default"

@@ -15,6 +15,7 @@ from audiomarathon.benchmarks import Loaded, Task
 from audiomarathon.benchmarks.fingerprint import fingerprint
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
+from audiomarathon.costs.limits import beyond_positions
 from audiomarathon.engine.setup import Setup, language_of
 from audiomarathon.engine.source import source_hash
 from audiomarathon.engine.transcripts import texts_of
@@ -34,7 +35,12 @@ def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, Ru
     return [
         (
             method,
-            RunFolder(root / method.label, {**shared, **_method(setup, method)}, fits, texts_of(method, task)),
+            RunFolder(
+                root / method.label,
+                {**shared, **_method(setup, method), **_beyond(setup, task, data, method)},
+                fits,
+                texts_of(method, task),
+            ),
         )
         for method in setup.methods
     ]
@@ -80,6 +86,13 @@ def fresh_results(
 def _method(setup: Setup, method: Method) -> dict[str, Any]:
     graph = {"decode": GRAPH} if setup.graphed(method) else {}  # left out if eager, as in folders of older versions
     return {"method": method.key, **method.parameters(), **graph, **_code("method", method.parts())}
+
+
+def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str, bool]:
+    """Return `beyond_limits` if it is on and lets samples of the task exceed the model's positions; else nothing."""
+    settings = setup.settings
+    given = setup.spec, setup.checkpoint.path, task, data.samples, settings, [method]
+    return {"beyond_limits": True} if settings.beyond_limits and beyond_positions(*given) else {}
 
 
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
