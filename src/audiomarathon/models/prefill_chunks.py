@@ -9,10 +9,11 @@ between two layers works as it is. A chunk attends to its own and all earlier ke
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,7 +65,8 @@ def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Itera
     """Inside the block, the LLM's layers take the prompt in chunks of `size` tokens, in the one prefill of a call."""
     theirs, decoder = modelling_file(lm.decoder), lm.decoder
     flash = "flash" in lm.attn_implementation
-    always = "eager" in lm.attn_implementation or len(inputs.prompt_tokens) > 1
+    whole = inputs.prompt_tokens  # read before the call, since it waits for the GPU
+    always = "eager" in lm.attn_implementation or len(whole) > 1
 
     def later(make: Callable[..., Any], *, sliding: bool) -> Callable[..., Any]:
         def made(*args: Any, **kwargs: Any) -> Any:
@@ -74,19 +76,22 @@ def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Itera
 
         return made
 
+    norm, norms = decoder.norm, decoder.norm.forward
+
+    def normed(states: torch.Tensor) -> Any:
+        if states.shape[-2] <= size:
+            return norms(states)
+        return _joined(map(norms, torch.split(states, size, dim=-2)), states)
+
     with ExitStack() as stack:
         for name in ("create_causal_mask", "create_sliding_window_causal_mask"):
             if make := getattr(theirs, name, None):
                 stack.enter_context(patched_attribute(theirs, name, later(make, sliding="sliding" in name)))
-        facts = _Facts(lm, inputs, trace, size)
         for index, layer in enumerate(lm.decoder_layers):
-            stack.enter_context(patched_attribute(layer, "forward", _InChunks(facts, index, layer)))
-        whole = decoder.norm.forward
-        stack.enter_context(
-            patched_attribute(
-                decoder.norm, "forward", lambda states: _joined((whole(one) for one in states.split(size, -2)), states)
-            )
-        )
+            own = [row[index] for row in trace.row_lengths or ()] or whole
+            forward = _InChunks(lm, index, size, own, partial(places_in_prompt, inputs, trace, index))
+            stack.enter_context(patched_attribute(layer, "forward", forward))
+        stack.enter_context(patched_attribute(norm, "forward", normed))
         yield
 
 
@@ -123,57 +128,40 @@ def attending_in_chunks(implementation: str) -> Iterator[None]:
         own.pop(implementation) if before is None else own.update({implementation: before})
 
 
-class _Facts:
-    """What all layers share: the size of a chunk, and where each layer's tokens are in the prompt."""
-
-    def __init__(self, lm: Any, inputs: Inputs, trace: Trace, size: int) -> None:
-        self.lm, self.inputs, self.trace, self.size = lm, inputs, trace, size
-        self._known: tuple[Any, torch.Tensor, torch.Tensor, bool] | None = None
-
-    def places(self, index: int, width: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
-        """Return the places of a layer's tokens (B, S'), which are real (B, S'), and whether all are.
-
-        Equal layers follow one another, so the last answer is kept.
-        """
-        lengths = [row[index] for row in self.trace.row_lengths or ()] or self.inputs.prompt_tokens
-        if self._known is None or self._known[0] != (width, *lengths):
-            begins = torch.tensor([width - one for one in lengths], device=self.inputs.audio_mask.device)
-            filler = (torch.arange(width, device=begins.device) < begins[:, None])[:, None, None]
-            places = places_in_prompt(self.inputs, self.trace, index, filler)
-            self._known = (width, *lengths), places[:, 0, 0], ~filler[:, 0, 0], min(lengths) == width
-        return self._known[1:]
-
-
 class _InChunks:
-    """A layer's `forward`, until its prefill is done: then the layer has its own again."""
+    """A layer's `forward`, until its prefill is done: then the layer has its own again.
 
-    def __init__(self, facts: _Facts, index: int, layer: nn.Module) -> None:
-        self.facts, self.index, self.layer, self.whole = facts, index, layer, layer.forward
-        config = facts.lm.decoder.config
-        self.signature = inspect.signature(layer.forward)
+    `lengths` are the samples' numbers of tokens in this layer; `places` says where these are in the prompt, given which
+    are padding or fillers.
+    """
+
+    def __init__(
+        self, lm: Any, index: int, size: int, lengths: Sequence[int], places: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        self.how, self.size, self.lengths, self.places = lm.attn_implementation, size, lengths, places
+        self.layer, config = lm.decoder_layers[index], lm.decoder.config
+        self.whole, self.signature = self.layer.forward, inspect.signature(self.layer.forward)
         self.window, self.shares = window_of(config, index) or 0, source_of(config, index) != index
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = call_of(self.signature, args, kwargs)
         states: torch.Tensor = call["hidden_states"]
-        width = states.shape[-2]
-        places, real, unfilled = self.facts.places(self.index, width)
-        places, real = places.to(states.device), real.to(states.device)  # layers may be on several GPUs
-        cache, keys = call.get("past_key_values"), _Keys(width)
-        shared = call.get("shared_kv_states")
+        width, keys = states.shape[-2], _Keys(call["past_key_values"], states.shape[-2])
+        places = real = None
+        if min(self.lengths) < width or self.window:  # else each token sees all before it
+            begins = torch.tensor([width - one for one in self.lengths])[:, None, None, None]
+            filler = (torch.arange(width) < begins).to(states.device)
+            places, real = self.places(filler), ~filler[:, 0, 0]
 
         def parts() -> Iterator[torch.Tensor]:
-            for begin in range(0, width, self.facts.size):
-                end = min(begin + self.facts.size, width)
+            for begin in range(0, width, self.size):
+                end = keys.end = min(begin + self.size, width)
                 given = {name: _cut(name, value, begin, end) for name, value in call.items()}
-                given["attention_mask"] = self._mask(places, real, unfilled, begin, end, states.dtype)
-                if cache is not None:
-                    given["past_key_values"] = keys.of(cache, end)
-                if self.shares and shared is not None:  # an earlier layer's keys, which are complete
-                    given["shared_kv_states"] = {
-                        kind: tuple(part[:, :, :end] for part in both) for kind, both in shared.items()
-                    }
-                token = NOW.set(Part(end == width, None if unfilled else real, self.window))
+                given |= {"past_key_values": keys, "attention_mask": self._mask(places, real, begin, end, states)}
+                if self.shares:  # an earlier layer's keys, which are complete
+                    shared = call["shared_kv_states"].items()
+                    given["shared_kv_states"] = {kind: [part[:, :, :end] for part in both] for kind, both in shared}
+                token = NOW.set(Part(end == width, real, self.window))
                 try:
                     done = self.whole(**given)
                 finally:
@@ -185,76 +173,63 @@ class _InChunks:
         return joined
 
     def _mask(
-        self, places: torch.Tensor, real: torch.Tensor, unfilled: bool, begin: int, end: int, dtype: torch.dtype
+        self, places: torch.Tensor | None, real: torch.Tensor | None, begin: int, end: int, like: torch.Tensor
     ) -> torch.Tensor | None:
         """Return which keys up to `end` the tokens from `begin` on see, in the kind that the attention takes."""
-        how = self.facts.lm.attn_implementation
-        if "flash" in how:  # it counts from the last key, and knows the window
-            return None if unfilled else real[:, :end]
-        if not begin and unfilled and not self.window and how != "eager":
-            return None  # without a mask the model attends causally
-        if unfilled and not self.window:
-            return torch.full((1, 1, end - begin, end), -torch.inf, dtype=dtype, device=places.device).triu_(begin + 1)
-        rows, columns = places[:, begin:end, None], places[:, None, :end]
-        visible = (columns <= rows) & real[:, None, :end]
+        if "flash" in self.how:  # it counts from the last key, and knows the window
+            return None if real is None else real[:, :end]
+        if places is None or real is None:
+            if not begin and self.how != "eager":
+                return None  # without a mask the model attends causally
+            return like.new_full((1, 1, end - begin, end), -torch.inf).triu_(begin + 1)
+        rows, columns, order = places[..., begin:end].mT, places[..., :end], torch.arange(end, device=like.device)
+        visible = (columns <= rows) & real[:, None, None, :end]
         if self.window:
             visible &= rows - columns < self.window
         # A row without a visible key would give NaN, which would spread. No token sees a filler.
-        own = torch.arange(end, device=rows.device)
-        visible |= own[begin:, None] == own
-        if how != "eager":
-            return visible[:, None]
-        return torch.zeros(visible.shape, dtype=dtype, device=rows.device).masked_fill(
-            ~visible, torch.finfo(dtype).min
-        )[:, None]
+        visible |= order[begin:, None] == order
+        if self.how != "eager":
+            return visible
+        return like.new_zeros(visible.shape).masked_fill_(~visible, torch.finfo(like.dtype).min)
 
 
 class _Keys:
     """Collects the keys and values of a layer's chunks, and gives them to the cache when they are complete.
 
-    So the cache holds what it holds without chunks, also where it keeps only what a window sees.
+    So the cache holds what it holds without chunks, also where it keeps only what a window sees. `end` is that of the
+    present chunk.
     """
 
-    def __init__(self, width: int) -> None:
-        self.width, self.end, self.cache = width, 0, None
+    def __init__(self, cache: Any, width: int) -> None:
+        self.cache, self.width, self.end = cache, width, 0
         self.both: tuple[torch.Tensor, ...] = ()
-
-    def of(self, cache: Any, end: int) -> _Keys:
-        """Prepare for the chunk that ends at `end`."""
-        self.cache, self.end = cache, end
-        return self
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
         """Return the keys and values up to this chunk's end."""
-        count = keys.shape[-2]
-        if count == self.width:
-            return self.cache.update(keys, values, layer, *args, **kwargs)  # type: ignore[attr-defined]
         if not self.both:
             self.both = tuple(part.new_empty(*part.shape[:2], self.width, part.shape[-1]) for part in (keys, values))
         for held, new in zip(self.both, (keys, values), strict=True):
-            held[:, :, self.end - count : self.end] = new
-        if self.end == self.width:
-            return self.cache.update(*self.both, layer, *args, **kwargs)  # type: ignore[attr-defined]
-        return tuple(held[:, :, : self.end] for held in self.both)
+            held[:, :, self.end - new.shape[-2] : self.end] = new
+        if self.end < self.width:
+            return tuple(held[:, :, : self.end] for held in self.both)
+        return self.cache.update(*self.both, layer, *args, **kwargs)
+
+
+#: Arguments of a layer that have an item for each token, and along which dimension.
+_ALONG = {"hidden_states": -2, "per_layer_input": -2, "position_ids": -1}
 
 
 def _cut(name: str, value: Any, begin: int, end: int) -> Any:
     """Cut an argument of a layer to the tokens from `begin` to `end`, if it has an item for each token."""
     if name == "position_embeddings":
         return tuple(part[..., begin:end, :] for part in value)
-    if name in ("hidden_states", "per_layer_input") and value is not None:
-        return value[..., begin:end, :]
-    return value[..., begin:end] if name == "position_ids" and value is not None else value
+    return value.narrow(_ALONG[name], begin, end - begin) if name in _ALONG and value is not None else value
 
 
-def _joined(parts: Iterator[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Join the outputs of chunks along the tokens; a single one is returned as it is."""
-    done, end = torch.empty(0), 0
+def _joined(parts: Iterable[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """Join the outputs of chunks along the tokens."""
+    joined, end = torch.empty_like(like), 0
     for part in parts:
-        if part.shape == like.shape:
-            return part
-        if not end:
-            done = part.new_empty(*like.shape[:-1], part.shape[-1])
-        done[..., end : end + part.shape[-2], :] = part
+        joined[..., end : end + part.shape[-2], :] = part
         end += part.shape[-2]
-    return done
+    return joined
