@@ -14,7 +14,6 @@ from audiomarathon.compression.method import Method, kept_count
 from audiomarathon.costs.cost import TEXT_TOKENS
 from audiomarathon.errors import ModelError, SettingsError, warn
 from audiomarathon.files import json_object
-from audiomarathon.models.loading import loading
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import counted
@@ -107,6 +106,8 @@ def limits_of(spec: ModelSpec, path: Path) -> Limits:
     ModelError
         The config cannot be read.
     """
+    from audiomarathon.models.loading import loading
+
     family = spec.load_family()
     with loading(path, family.title):
         whole = family.read_config(path)
