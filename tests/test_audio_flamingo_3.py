@@ -18,7 +18,7 @@ from audiomarathon.costs.config_facts import model_facts
 from audiomarathon.costs.flops import count_cost
 from audiomarathon.costs.memory_plan import plan_memory
 from audiomarathon.engine.run import run, score
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.metrics.wer import transcript_errors
 from audiomarathon.models import audio_flamingo_3
 from audiomarathon.models.audio_lm import AudioLM
@@ -100,14 +100,15 @@ class TestLength:
         first, *_ = sorted((tmp_path / "data" / "TAU").rglob("*.wav"))
         task_folders.write_clip(first, seconds=600.5)
         flags = {"data": str(tmp_path / "data"), "model_path": str(folder), "results": tmp_path, "max_new_tokens": 2}
-        said: list[str] = []
-        (result,) = run(["tau"], KEY, RunSettings.read({}, **flags), None, say=said.append, progress=False)
-        assert [line for line in said if "over 600 s" in line] == [said[1]]
-        assert "tau: 1 of 10 samples" in said[1]
+        with pytest.raises(SettingsError, match=r"tau: 1 of 10 samples .*over 600 s.*--beyond-limits"):
+            list(run(["tau"], KEY, RunSettings.read({}, **flags), None, progress=False))
+        with pytest.warns(UserWarning, match="over 600 s") as warned:
+            (result,) = run(["tau"], KEY, RunSettings.read({}, **flags, beyond_limits=True), None, progress=False)
+        (warning,) = {str(one.message) for one in warned if "over 600 s" in str(one.message)}
         plan = plan_memory(get_model(KEY), RunSettings.read({}, **flags))
         assert plan.limits[0].startswith(KEY)
         assert "600 s" in plan.limits[0]
-        assert plan.limits[1:] == (said[1],)
+        assert plan.limits[1:] == (warning,)
         assert plan.longest(1e15) == get_model(KEY).most_seconds == audio_flamingo_3._MOST_SECONDS
         records = records_in(result.folder)
         (error,) = [record["error"] for record in records if record["error"]]

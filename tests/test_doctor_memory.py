@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import task_folders
 import torch
 
 from audiomarathon.cli.app import main
+from audiomarathon.compression.registry import get_method
+from audiomarathon.costs.config_facts import published_config
+from audiomarathon.costs.limits import limits_of
 from audiomarathon.costs.memory_plan import MemoryPlan, plan_memory
-from audiomarathon.errors import ModelError
+from audiomarathon.engine.run import run
+from audiomarathon.errors import ModelError, SettingsError
+from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.registry import get_model
+from audiomarathon.results.pairs import Pairs
+from audiomarathon.runs.read import read_runs
 from audiomarathon.settings import RunSettings
 
 README = Path(__file__).parent.parent / "Qwen_2.5_Omni" / "README.md"
@@ -255,3 +264,110 @@ def test_the_precision_is_the_runs(
     )
     assert plan.dtype == told
     assert plan.facts.weight_bytes == share * plans["7B"].facts.weight_bytes
+
+
+class TestLimits:
+    """What a model takes, and where that is from: `doctor --seconds`, and runs that are refused."""
+
+    @pytest.mark.parametrize(
+        ("text", "positions"),
+        [
+            ({"max_position_embeddings": 40960}, 40960),
+            ({"max_position_embeddings": 1000, "rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, 4000),
+            (
+                {
+                    "max_position_embeddings": 4000,
+                    "rope_parameters": {
+                        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000,
+                    },
+                },
+                4000,
+            ),
+        ],
+    )  # fmt: skip
+    def test_positions_are_the_nested_configs(self, tmp_path: Path, text: dict[str, Any], positions: int) -> None:
+        folder = config_only(tmp_path / "config", "3B")
+        content = json.loads((folder / "config.json").read_text())
+        rope = content["thinker_config"]["text_config"]["rope_parameters"] | text.pop("rope_parameters", {})
+        content["thinker_config"]["text_config"] |= {**text, "rope_parameters": rope}
+        (folder / "config.json").write_text(json.dumps(content))
+        found = limits_of(get_model("qwen2.5-omni-3b"), folder)
+        assert found.positions == positions
+        assert found.source.startswith("config.json: thinker_config.text_config.max_position_embeddings")
+
+    def test_a_number_that_only_transformers_states_says_so(self, tmp_path: Path) -> None:
+        found = limits_of(get_model("voxtral"), published_config("mistralai/Voxtral-Mini-3B-2507") or tmp_path)
+        assert found.positions == 131072
+        assert "config.json states none" in found.source
+
+    def test_whisper_has_none(self, tmp_path: Path) -> None:
+        spec = get_model("whisper-base")
+        found = limits_of(spec, published_config(spec.checkpoint) or tmp_path)
+        assert found.positions is None
+        assert found.longest(256) == float("inf")
+        assert found.beyond(1e6, 256) == ""
+
+    def test_text_and_reply_count_and_a_pruner_at_the_input_makes_room(self, tmp_path: Path) -> None:
+        found = limits_of(get_model("qwen2.5-omni-7b"), config_only(tmp_path / "config", "7B"))
+        assert found.longest(768) == (32768 - 768 - 250) / 25 == 1270
+        assert not found.beyond(1270, 768)
+        assert "1,270 s" in found.beyond(1271, 768)
+        assert found.beyond(1271, 768, get_method("frame:0.5"))  # kept tokens keep their positions
+        assert not found.beyond(2540, 768, get_method("frame:0.5", at="input"))  # kept tokens are renumbered
+        assert not found.beyond(2540, 768, get_method("frame:0.5+snapkv:0.5", at="input"))
+        assert found.beyond(2541, 768, get_method("frame:0.5", at="input"))
+
+    def test_doctor_says_where_each_is_from(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any, tmp_path: Path
+    ) -> None:
+        folder = config_only(tmp_path / "config", "7B")
+        flags = ("--model", "qwen2.5-omni", "--model-path", folder)
+        code, out, _err = doctor(monkeypatch, capsys, *flags, "--seconds", 3000)
+        assert code == 1
+        assert "positions: 32,768, from config.json: thinker_config.text_config.max_position_embeddings" in out
+        assert "windows of 2 s" in out
+        assert "3,000 s of audio take about 75,250 tokens" in out
+        assert doctor(monkeypatch, capsys, *flags, "--seconds", 1200)[0] == 0
+
+    def test_an_endpoint_has_none_that_is_known(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any
+    ) -> None:
+        _code, out, _err = doctor(monkeypatch, capsys, "--model", "openai", "--seconds", 3000)
+        assert "no limit" in out
+
+    def test_chunks_shrink_the_activations_only(self, tmp_path: Path) -> None:
+        facts = plan_memory(
+            get_model("qwen2.5-omni-7b"), RunSettings.read({}, model_path=str(config_only(tmp_path / "c", "7B")))
+        ).facts
+        whole, parts, few = facts.memory(32768), facts.memory(32768, chunk=2048), facts.memory(100, chunk=2048)
+        assert parts["activations"] < whole["activations"] / 3
+        assert {name: size for name, size in parts.items() if name != "activations"}.items() <= whole.items()
+        assert few == facts.memory(100)
+        weights_and_cache = parts["weights"] + parts["KV cache"]
+        assert sum(parts.values()) <= 1.2 * (weights_and_cache + facts.activation_bytes * 2048)
+
+    def test_a_run_beyond_is_refused_before_loading_unless_told_and_that_is_on_record(
+        self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task_folders.build_tau(tmp_path / "data" / "TAU")
+        for clip in (tmp_path / "data").rglob("*.wav"):
+            task_folders.write_clip(clip, seconds=2.0)
+        folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "short"))
+        content = json.loads((folder / "config.json").read_text())
+        content.get("thinker_config", content)["text_config"]["max_position_embeddings"] = 260
+        (folder / "config.json").write_text(json.dumps(content))
+        flags: dict[str, Any] = {"data": str(tmp_path / "data"), "model_path": str(folder), "results": tmp_path}
+        flags |= {"limit": 2, "timing": False, "max_new_tokens": 2}
+        methods = [get_method("base"), get_method("frame:0.9", at="input")]
+        with monkeypatch.context() as patch:
+            patch.setattr(AudioLM, "load", classmethod(lambda *_args, **_more: pytest.fail("loaded")))
+            with pytest.raises(SettingsError, match=r"tau: .*too long for base-0.*260 positions.*BEYOND_LIMITS=1"):
+                list(run(["tau"], "qwen2.5-omni-7b", RunSettings.read({}, **flags), methods, progress=False))
+        beyond = RunSettings.read({}, **flags, beyond_limits=True)
+        with pytest.warns(UserWarning, match="260 positions"):
+            done = list(run(["tau"], "qwen2.5-omni-7b", beyond, methods, progress=False))
+        found = [json.loads((one.folder / "run.json").read_text())["identity"] for one in done]
+        assert [one.get("beyond_limits") for one in found] == [True, None]
+        base, pruned = read_runs([one.folder for one in done])
+        (note,) = [one for one in Pairs.of(pruned, base).notes if "BEYOND_LIMITS" in one]
+        assert note.startswith("the reference")

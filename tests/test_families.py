@@ -18,11 +18,11 @@ from conftest import noise
 from families import Family
 from safetensors.torch import load_file, save_file
 
-from audiomarathon.compression.dropping import call_of
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.pruners.random import Random
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.layers import call_of
 from audiomarathon.models.loading import pretrained
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model

@@ -347,7 +347,7 @@ class TestWhichRunIsTheBase:
         with_identity(pruned, device=device)
         assert set(self.views(pruned.parents[2]).values()) == {(True, False)}
 
-    @pytest.mark.parametrize("identity", [{"sdpa_backends": "cudnn"}, {"timing": "cold"}])
+    @pytest.mark.parametrize("identity", [{"sdpa_backends": "cudnn"}, {"timing": "cold"}, {"prefill_chunk": 64}])
     def test_if_a_gpu_was_timed_in_another_way(self, pruned: Path, identity: dict[str, Any]) -> None:
         with_identity(pruned, **identity)
         assert set(self.views(pruned.parents[2]).values()) == {(True, False)}

@@ -15,6 +15,9 @@ time ÷ the time in which the device copies as many bytes: 1 is the least. --dec
 `overhead` is the cost of our code at the longest duration: the time of choosing and gathering (as share of base
 prefill), and decode after one dropped audio token against the control, in pairs. benchmark_sweep.py measures what a
 sweep saves over separate runs.
+
+--prefill-chunk N measures each setting once more at each duration: prefill in chunks of N tokens ÷ whole prompts, peak
+memory and time. On a CPU the bytes of living tensors are counted, and the weights added.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from typing import Any
 
 import torch
 import transformers
+from efficiency.chunks import chunked_against_whole
 from efficiency.overhead import overheads
 from efficiency.random_models import SIZES, random_model
 from efficiency.stages import CpuTimeClock, Row, bandwidth, measure
@@ -147,6 +151,7 @@ def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--threads", type=at_least(1), help="CPU threads [torch's own choice; 1 with --cpu-time]")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds of one thread, for a shared machine")
+    parser.add_argument("--prefill-chunk", type=at_least(1), help="also measure prefill in chunks of so many tokens")
     parser.add_argument("--no-control", action="store_true")
     parser.add_argument("--no-overhead", action="store_true")
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmark_efficiency.json"))
@@ -193,7 +198,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     overhead = {}
     if not flags.no_overhead:
         overhead = overheads(lm, max(durations), repeats=flags.repeats, decode_tokens=flags.decode_tokens)
+    chunks = []
+    if flags.prefill_chunk:
+        for seconds in durations:
+            chunks += chunked_against_whole(lm, seconds, methods, flags.prefill_chunk, repeats=flags.repeats)
     Console(width=190).print(table(rows, rate))
+    for one in chunks:
+        peaks, times = ([one[f"{how}_{what}"] for how in ("chunked", "whole")] for what in ("peak_bytes", "s"))
+        print(
+            f"{one['seconds']:g} s, {one['setting']}, chunks of {one['chunk']} : whole: peak {peaks[0] / 1e9:.2f} : "
+            f"{peaks[1] / 1e9:.2f} GB = {peaks[0] / peaks[1]:.2f}, LLM prefill {times[0]:.3f} : {times[1]:.3f} s = "
+            f"{times[0] / times[1]:.2f}"
+        )
     for name, share in overhead.get("choosing_and_gathering_share_of_base_prefill", {}).items():
         print(f"{name}, choosing and gathering: {share:.2%} of base's LLM prefill at {max(durations):g} s")
     for name, one in overhead.get("decode_against_control", {}).items():
@@ -210,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "bytes_a_second": rate,
         "cost": cost.as_json(),
         "overhead": overhead,
+        "chunks": chunks,
         "rows": [asdict(one) for one in rows],
     }
     flags.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

@@ -182,6 +182,14 @@ class RunSettings:
         "How to decode: graph replays one captured step where model and method allow it; auto is graph on one GPU, "
         "eager elsewhere",
     )
+    prefill_chunk: int = _setting(
+        _MODEL,
+        0,
+        "PREFILL_CHUNK",
+        _natural,
+        "Tokens that each layer takes at a time in prefill, which saves memory with long audio",
+        "a whole number; 0 = the whole prompt",
+    )
     batch_size: int | str = _setting(
         _TIMING,
         1,
@@ -230,6 +238,9 @@ class RunSettings:
         "an emotion",
     )
     balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Balance real and fake clips (had)")
+    beyond_limits: bool = _setting(
+        _DATA, False, "BEYOND_LIMITS", _switch, "Also run samples whose audio is longer than the model takes"
+    )
     split: str = _setting(_TASKS, "", "TASK_SPLIT", str, "Part of the data (lalm/clotho)", _SPLITS)
     prompt: str = _setting(
         _TASKS, "", "TASK_PROMPT", str, "Prompt (lalm/…)", "a name in docs/lalm-bench.md; empty = the task's default"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -19,7 +20,7 @@ def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
     """
     if not spec.most_seconds:
         return ""
-    longest = _longest(samples)
+    longest = longest_clips(samples)
     over = {id_: seconds for id_, seconds in longest.items() if seconds > spec.most_seconds}
     if not over:
         return ""
@@ -39,7 +40,7 @@ def too_short(task: Task, data: Loaded, samples: Sequence[Sample]) -> str:
     expected = read_manifest(data.folder).expected(task)
     if not expected or not expected.seconds[0]:
         return ""
-    below = {id_: seconds for id_, seconds in _longest(samples).items() if seconds < expected.seconds[0] / 2}
+    below = {id_: seconds for id_, seconds in longest_clips(samples).items() if seconds < expected.seconds[0] / 2}
     if not below:
         return ""
     worst = min(below, key=below.__getitem__)
@@ -49,11 +50,15 @@ def too_short(task: Task, data: Loaded, samples: Sequence[Sample]) -> str:
     )
 
 
-def _longest(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return the seconds of each sample's longest clip; a clip that cannot be read is left out."""
+def longest_clips(samples: Sequence[Sample], *, together: bool = False, most: float = 0.0) -> dict[str, float]:
+    """Return the seconds of each sample's longest clip, or of all its clips; a clip that cannot be read is left out.
+
+    With `most`, a clip counts as no longer than that.
+    """
     longest: dict[str, float] = {}
     for sample in samples:
         for clip in sample.clips:
             with suppress(AudioError):  # the run will record the error
-                longest[sample.id] = max(longest.get(sample.id, 0.0), probe(clip).seconds)
+                seconds, before = min(probe(clip).seconds, most or math.inf), longest.get(sample.id, 0.0)
+                longest[sample.id] = before + seconds if together else max(before, seconds)
     return longest

@@ -107,6 +107,8 @@ def checks(users_methods: Sequence[Method] = (), *, on_gpu: bool = False) -> Ite
             yield Check(f"pressing {method.key}", meaning, functools.partial(method_checks.pressing, method=method))
     meaning = "decode as a graph (DECODE=graph) gives other replies than the model's own loop"
     yield Check("graph equals eager", meaning, method_checks.graph_equals_eager)
+    meaning = "prefill in chunks (PREFILL_CHUNK) gives other replies than whole prompts"
+    yield Check("chunks equal whole", meaning, method_checks.chunks_equal_whole)
     yield Check("batch", "a reply depends on the other samples of its batch", model_checks.batch)
     yield Check("timing", "recorded times are not the stages' times", timing_checks.timing)
     if on_gpu:

@@ -15,13 +15,14 @@ from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.certify.oracles import Hidden, HiddenEntries, merged
 from audiomarathon.compression.composed import Composed
-from audiomarathon.compression.dropping import call_of
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.presses.ada_snapkv import AdaSnapKV
 from audiomarathon.compression.presses.snapkv import SnapKV
+from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.layers import call_of
 from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.prompt import Inputs
@@ -65,6 +66,25 @@ def graph_equals_eager(bench: Bench) -> Finding:
         if done[0].stages.decode_setup is None:
             return Finding.fail(f"decode of {method.label} did not run as a graph")
         matches.append(bench.match(*(replies_of(one)[0] for one in done)))
+    furthest = max(matches, key=lambda found: found.distance)
+    good = all(found.within(bench.tolerance) for found in matches)
+    return Finding.of(good, f"base and {len(able)} methods: {furthest.figure(bench.tolerance)}")
+
+
+def chunks_equal_whole(bench: Bench) -> Finding:
+    """Check that prefill in three chunks gives the reply of whole prompts, for base and a method of each kind."""
+    lm = bench.lm
+    if lm.whole_because:
+        return Finding.not_applicable(f"prefill of this model takes whole prompts: {lm.whole_because}")
+    at_layer, press = pruner(lm, RATIO), SnapKV(RATIO)
+    joined, ranking = Composed(first=at_layer, second=press), FastV(RATIO, layer=at_layer.layer)
+    able, _why_not = applicable(lm, [ranking, at_layer, press, joined])
+    able = [method for method in able if method.prefills_in_chunks]
+    matches = []
+    for method in (Base(), *able):
+        whole = bench.reply(bench.inputs, method)
+        with patched_attribute(lm, "prefill_chunk", bench.inputs.prompt_tokens[0] // 3 + 1):
+            matches.append(bench.match(bench.reply(bench.inputs, method), whole))
     furthest = max(matches, key=lambda found: found.distance)
     good = all(found.within(bench.tolerance) for found in matches)
     return Finding.of(good, f"base and {len(able)} methods: {furthest.figure(bench.tolerance)}")

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from audiomarathon.compression.dropping import call_of
 from audiomarathon.compression.method import Method
+from audiomarathon.models.layers import call_of
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.trace import Trace
 

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from audiomarathon.report.render import Table
 
 
-@with_settings("model_path", "dtype", "device", "device_map", read=dict)
+@with_settings("model_path", "dtype", "device", "device_map", "prefill_chunk", read=dict)
 def doctor(
     settings: dict[str, Any],
     model: Annotated[
         str | None, option("Only estimate whether this model fits the memory.", complete=complete_models)
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        option("Seconds of audio: say whether this model takes them, and where each limit is from.", min=1),
     ] = None,
 ) -> int:
     """Check versions, GPU, model cache and data; say what is missing and how to fix it.
@@ -29,28 +33,38 @@ def doctor(
     Example: audiomarathon doctor --model qwen2.5-omni
 
     With --model: estimate from the checkpoint's config the memory for 90, 180 and 300 s of audio, and the longest audio
-    that fits. Exit code 1 if 300 s do not fit this GPU. With --model openai: check whether the endpoint answers.
+    that fits. Exit code 1 if 300 s do not fit this GPU. With --seconds: for so many seconds, and with the model's
+    limits; exit code 1 if they are beyond one. With --model openai: check whether the endpoint answers.
     """
-    from audiomarathon.cli.doctor_checks import examine, examine_endpoint
+    from audiomarathon.cli.doctor_checks import Check, examine, examine_endpoint
 
     if model is None:
         if settings["model_path"] is not None:
             raise SettingsError(
                 f"--model-path {settings['model_path']}: name the model of this checkpoint with --model"
             )
+        if seconds is not None:
+            raise SettingsError(f"--seconds {seconds:g}: name a model with --model")
         return _report(examine())
     spec, read = get_model(model), RunSettings.read(**settings)
     if spec.remote:
-        return _report([*examine_endpoint(read.model_path)])
+        known = [Check(True, "no limit of its audio's length is known here; the server decides")] * bool(seconds)
+        return _report([*examine_endpoint(read.model_path), *known])
+    from audiomarathon.costs.limits import REPLY_TOKENS
     from audiomarathon.costs.memory_plan import LENGTHS, plan_memory
     from audiomarathon.report.render import show
 
     plan = plan_memory(spec, read)
-    show(_table(plan, LENGTHS))
-    out = console()
-    for line in (*_lines(plan, LENGTHS[-1]), *plan.limits):
+    lengths: tuple[float, ...] = (seconds,) if seconds else LENGTHS
+    show(_table(plan, lengths))
+    out, reply, refused = console(), read.max_new_tokens or REPLY_TOKENS, ""
+    lines = [*_lines(plan, lengths[-1]), *plan.limits]
+    if seconds and plan.known:
+        lines += plan.known.lines(seconds, reply)
+        refused = plan.known.refused(seconds, reply)
+    for line in lines:
         out.print(line, markup=False, soft_wrap=True)
-    return 1 if plan.fits(LENGTHS[-1]) is False else 0
+    return 1 if refused or plan.fits(lengths[-1]) is False else 0
 
 
 def _report(checks: list[Check]) -> int:
@@ -66,7 +80,7 @@ def _report(checks: list[Check]) -> int:
     return 1 if any(check.fatal for check in checks) else 0
 
 
-def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
+def _table(plan: MemoryPlan, lengths: tuple[float, ...]) -> Table:
     from audiomarathon.report.render import Kind, Table
 
     title = f"{plan.spec.key} ({plan.checkpoint}), {plan.dtype}, batch 1, base: GB, estimated"
@@ -77,12 +91,14 @@ def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
         needed = f"{card} GB" if card else "several, DEVICE_MAP=auto"
         sizes = {part: size / 1e9 for part, size in parts.items()}
         fits = {True: "yes", False: "no", None: needed}[plan.fits(seconds)]
-        rows.append({"audio": f"{seconds} s", "tokens": tokens, **sizes, "sum": sum(parts.values()) / 1e9, last: fits})
+        rows.append(
+            {"audio": f"{seconds:g} s", "tokens": tokens, **sizes, "sum": sum(parts.values()) / 1e9, last: fits}
+        )
     kinds = {"audio": Kind("audio"), "tokens": Kind(form=","), "sum": Kind(form=".1f"), last: Kind(last)}
     return Table.of(rows, title=title, kinds=kinds | dict.fromkeys(plan.need(0)[1], Kind(form=".2f")))
 
 
-def _lines(plan: MemoryPlan, most: int) -> list[str]:
+def _lines(plan: MemoryPlan, most: float) -> list[str]:
     kib = plan.facts.kv_bytes / 1024
     lines = [f"{plan.source}; a cached token takes {kib:.0f} KiB; the LM head computes one position's logits."]
     lines.append("An estimate, not a measurement. It leaves out the memory of the audio encoder before the LLM runs.")

@@ -18,6 +18,7 @@ from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from audiomarathon.models.kernels import products
+from audiomarathon.models.prefill_chunks import NOW
 
 _WRAPPERS: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
 
@@ -109,7 +110,8 @@ def attention_watched(
     implementation
         Name of the active attention implementation (`sdpa`, `eager`, `flash_attention_2`).
     callbacks
-        Function to call for each attention module.
+        Function to call for each attention module. If prefill runs in chunks, it is called once, in the last chunk,
+        with the queries of all chunks; in a layer with a sliding window, with those of the last chunk.
     decode
         Whether to watch decode steps (calls with a single query) too. If not, each function is called once; after all
         have been called, the wrapper is removed, so that decode is not slowed.
@@ -131,6 +133,7 @@ class _Wrapper:
         self.implementation = implementation
         self.callbacks = dict(callbacks)
         self.decode = decode
+        self.queries: list[torch.Tensor] = []  # of the chunks so far
         self.outer = _WRAPPERS.get(implementation)
         # "eager" has no entry, so this is None: each modelling file defines its own eager function, which is looked up
         # in the file of the calling module.
@@ -139,10 +142,17 @@ class _Wrapper:
     def __call__(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any
     ) -> Any:
-        if module in self.callbacks and (self.decode or query.shape[2] > 1):
+        chunk = NOW.get()
+        if module in self.callbacks and chunk is not None and not chunk.last:
+            self.queries += [] if chunk.window else [query]
+        elif module in self.callbacks and (self.decode or chunk is not None or query.shape[2] > 1):
             mask = rest[0] if rest else kwargs["attention_mask"]
             scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
-            self.callbacks[module](Attention(query, key, value, mask, scaling, kwargs.get("softcap")))
+            whole = query
+            if chunk is not None and self.queries:
+                whole, mask = torch.cat([*self.queries, query], dim=2), chunk.real
+                self.queries.clear()
+            self.callbacks[module](Attention(whole, key, value, mask, scaling, kwargs.get("softcap")))
             if not self.decode:
                 del self.callbacks[module]
                 if not self.callbacks:

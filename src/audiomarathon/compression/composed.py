@@ -58,6 +58,11 @@ class Composed(Method):
         """Whether decode may run as a graph under both parts."""
         return self.first.decodes_statically and self.second.decodes_statically
 
+    @property
+    def prefills_in_chunks(self) -> bool:
+        """Whether prefill may run in chunks under both parts."""
+        return self.first.prefills_in_chunks and self.second.prefills_in_chunks
+
     def parts(self) -> dict[str, object]:
         """Return the objects of the pruner and of the press; see :meth:`Method.parts`."""
         return {**self.first.parts(), **self.second.parts()}

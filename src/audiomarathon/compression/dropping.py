@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from audiomarathon.models.layers import source_of, window_of
+from audiomarathon.models.layers import call_of, source_of, window_of
 from audiomarathon.models.merge import Merge
+from audiomarathon.models.prefill_chunks import LaterMask
 
 if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
@@ -122,8 +123,10 @@ class Drop:
         """Select the kept positions: turn a tensor of shape (…, B or 1, S) into (…, B, S')."""
         return self.rows(tensor[..., None])[..., 0]
 
-    def prefill_mask(self, given: torch.Tensor | None) -> torch.Tensor | None:
+    def prefill_mask(self, given: torch.Tensor | LaterMask | None) -> torch.Tensor | LaterMask | None:
         """Reduce the model's prefill mask `given` to the kept tokens; the result is of the same kind."""
+        if isinstance(given, LaterMask):
+            return given
         if given is None and not self.any_filler:
             return None  # without a mask the model attends causally, and kept tokens stay in order
         device = self.index.device if given is None else given.device
@@ -242,13 +245,6 @@ class Drop:
 
         handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
         return handle
-
-
-def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by name, including those that were passed by position."""
-    call = dict(signature.bind(*args, **kwargs).arguments)
-    call.update(call.pop("kwargs", {}))
-    return call
 
 
 def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:

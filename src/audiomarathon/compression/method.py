@@ -72,6 +72,8 @@ class Method(ABC):
     batches: ClassVar[bool] = True
     static_decode: ClassVar[bool] = False
     """Whether decode needs nothing from the method but what its trace says, so that it may run as a graph."""
+    chunked_prefill: ClassVar[bool] = False
+    """Whether the method keeps the same when each layer of the LLM takes the prompt in chunks."""
 
     ratio: float = 0.0
 
@@ -99,7 +101,13 @@ class Method(ABC):
             in order.
         """
         try:
-            done = lm.generate(inputs, self.applied_to(lm, inputs), static=self.decodes_statically, **options)
+            done = lm.generate(
+                inputs,
+                self.applied_to(lm, inputs),
+                static=self.decodes_statically,
+                chunked=self.prefills_in_chunks,
+                **options,
+            )
         except LogitsError as error:
             raise LogitsError(f"{self.label}: {error}") from None
         if done.expected_lengths not in (None, done.kv_lengths):
@@ -133,8 +141,16 @@ class Method(ABC):
     @property
     def decodes_statically(self) -> bool:
         """Whether decode may run as a graph: `static_decode`, unless a subclass applies the method in its own way."""
-        says: Any = next(kind for kind in type(self).__mro__ if "static_decode" in vars(kind))
-        return bool(says.static_decode) and says.applied_to is type(self).applied_to
+        return self._says("static_decode")
+
+    @property
+    def prefills_in_chunks(self) -> bool:
+        """Whether prefill may run in chunks: `chunked_prefill`, unless a subclass applies the method in its own way."""
+        return self._says("chunked_prefill")
+
+    def _says(self, fact: str) -> bool:
+        says: Any = next(kind for kind in type(self).__mro__ if fact in vars(kind))
+        return bool(getattr(says, fact)) and says.applied_to is type(self).applied_to
 
     @property
     def label(self) -> str:
@@ -160,6 +176,7 @@ class Base(Method):
     title: ClassVar[str] = "nothing dropped; the reference"
     saves: ClassVar[str] = "–"
     static_decode: ClassVar[bool] = True
+    chunked_prefill: ClassVar[bool] = True
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:  # noqa: ARG002

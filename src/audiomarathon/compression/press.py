@@ -95,6 +95,7 @@ class KVPress(Method):
     note: ClassVar[str] = ONE_TOKEN
     by_head: ClassVar[bool] = False
     static_decode: ClassVar[bool] = True
+    chunked_prefill: ClassVar[bool] = True
 
     scope: str = "audio"
 
@@ -228,7 +229,7 @@ class _Squeeze:
             self._attach(stack, layer, index, seen)
 
     def _attach(self, stack: ExitStack, layer: nn.Module, index: int, seen: dict[int, Attention]) -> None:
-        from audiomarathon.compression.dropping import call_of
+        from audiomarathon.models.layers import call_of
 
         signature = inspect.signature(layer.forward)
 

@@ -138,6 +138,7 @@ class TokenPruner(Method):
     sees_states: ClassVar[bool] = False
     hears: ClassVar[bool] = False
     static_decode: ClassVar[bool] = True
+    chunked_prefill: ClassVar[bool] = True
 
     layer: int = 2
     at: str = "layer"

@@ -36,6 +36,10 @@ class ModelFacts:
         The decoder's config.
     kv_bytes, activation_bytes
         Bytes per prompt token: of the KV cache, and of the activations.
+    state_bytes, tower_bytes
+        Bytes per prompt token: of the hidden states that outlive a chunk, and of the audio tower's first convolution.
+    size
+        Bytes of one number.
     """
 
     config: Any
@@ -45,13 +49,24 @@ class ModelFacts:
     kv_bytes: float
     activation_bytes: float
     logits_bytes: float
+    state_bytes: float = 0.0
+    tower_bytes: float = 0.0
+    size: int = 2
 
-    def memory(self, tokens: int, batch: int = 1) -> dict[str, float]:
-        """Return the bytes that a batch of prompts with `tokens` tokens each needs, by part (such as `weights`)."""
+    def memory(self, tokens: int, batch: int = 1, chunk: int = 0) -> dict[str, float]:
+        """Return the bytes that a batch of prompts with `tokens` tokens each needs, by part (such as `weights`).
+
+        With `chunk`, each layer takes so many tokens at a time: then only the hidden states are as long as the prompt,
+        and a chunk's mask.
+        """
+        activations = self.activation_bytes * tokens
+        if chunk and self.state_bytes:
+            of_chunk = self.state_bytes * tokens + (self.activation_bytes + self.size * tokens) * chunk
+            activations = min(activations, max(of_chunk, self.tower_bytes * tokens))
         return {
             "weights": self.weight_bytes,
             "KV cache": batch * self.kv_bytes * tokens,
-            "activations": batch * self.activation_bytes * tokens,
+            "activations": batch * activations,
             "LM head": batch * self.logits_bytes,
         }
 
@@ -144,6 +159,9 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
         kv_bytes=float(keys * sum(cached) * size),  # an upper bound: a sliding-window layer's cache stops growing
         activation_bytes=float(max(6 * hidden + 3 * max(wides) + 3 * states, _first_convolution(whole)) * size),
         logits_bytes=4.0 * config.vocab_size,
+        state_bytes=float((3 * hidden + 3 * states + 2 * keys) * size),
+        tower_bytes=float(_first_convolution(whole) * size),
+        size=size,
     )
 
 

@@ -12,6 +12,7 @@ from audiomarathon.benchmarks import all_tasks, task_folder
 from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
 from audiomarathon.costs.cost import TEXT_TOKENS
+from audiomarathon.costs.limits import Limits, limits_of
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.errors import AudioMarathonError, ModelError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint, hub_cache
@@ -23,6 +24,7 @@ CUDA_BYTES = 0.5e9
 """Approximate size of the CUDA context."""
 _GPU_GIB = (6, 8, 12, 16, 24, 32, 40, 48, 80, 96, 141, 192)
 _USABLE = 0.95
+_FIT = 10**6, 2 * 10**6  # tokens, more than a chunk has, at which memory is computed to learn how it grows
 MOST_IN_BATCH = 64
 """Largest batch of `BATCH_SIZE=auto`: larger ones gain little, and hold more clips in memory."""
 
@@ -41,6 +43,10 @@ class MemoryPlan:
         Name of the GPU.
     limits
         Lines on the longest clip that the model takes, and on tasks on this machine with longer clips.
+    chunk
+        Tokens that a layer takes at a time in prefill; 0 for whole prompts.
+    known
+        The checkpoint's limits.
     """
 
     spec: ModelSpec
@@ -51,12 +57,14 @@ class MemoryPlan:
     room: float | None
     room_name: str
     limits: tuple[str, ...] = ()
+    chunk: int = 0
+    known: Limits | None = None
 
     def need(self, seconds: float) -> tuple[int, dict[str, float]]:
         """Return the prompt's tokens for `seconds` of audio (batch 1, nothing dropped), and the bytes by part."""
         heard = min(seconds, self.spec.heard_seconds or math.inf)
         tokens, _audio = self.facts.cost.prompt(heard, self.spec.tokens_per_second)
-        return tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES}
+        return tokens, {**self.facts.memory(tokens, chunk=self.chunk), "CUDA": CUDA_BYTES}
 
     def fits(self, seconds: float) -> bool | None:
         """Tell whether `seconds` of audio fit this GPU; None without a GPU."""
@@ -67,9 +75,11 @@ class MemoryPlan:
 
         The result is at most the longest clip that the model takes or hears.
         """
-        each = self.facts.kv_bytes + self.facts.activation_bytes
-        left = room - self.facts.weight_bytes - self.facts.logits_bytes - CUDA_BYTES
-        tokens = min(left / each, getattr(self.facts.config, "max_position_embeddings", math.inf)) - TEXT_TOKENS
+        few, many = (sum(self.facts.memory(count, chunk=self.chunk).values()) for count in _FIT)
+        each = (many - few) / (_FIT[1] - _FIT[0])  # beyond a chunk, memory grows evenly
+        left = room - CUDA_BYTES - (few - each * _FIT[0])
+        positions = (self.known and self.known.positions) or math.inf
+        tokens = min(left / each, positions) - TEXT_TOKENS
         most = self.spec.most_seconds or self.spec.heard_seconds or math.inf
         return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), most))
 
@@ -118,15 +128,17 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
         room,
         name,
         tuple(_limits(spec, settings)),
+        settings.prefill_chunk,
+        limits_of(spec, checkpoint.path),
     )
 
 
-def largest_batch(facts: ModelFacts, tokens: int, room: float | None) -> int:
+def largest_batch(facts: ModelFacts, tokens: int, room: float | None, chunk: int = 0) -> int:
     """Return how many prompts of `tokens` tokens fit into `room` bytes beside the weights, from 1 to 64.
 
     Without a known room, return 64.
     """
-    each = sum(facts.memory(tokens).values()) - facts.weight_bytes
+    each = sum(facts.memory(tokens, chunk=chunk).values()) - facts.weight_bytes
     return MOST_IN_BATCH if room is None else max(1, min(MOST_IN_BATCH, int(room * _USABLE / each)))
 
 

@@ -32,6 +32,7 @@ from audiomarathon.fingerprint import same
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.layers import window_of
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.prompt import Inputs, Prompt, by_clip
 from audiomarathon.models.trace import Trace
 from audiomarathon.runs.attention import BLOCKS, FOLDER, INDEX, ROWS, TOP, WHOLE, Attention, captured, index_of
@@ -361,7 +362,7 @@ def capture_missing(
             try:
                 prompt = heard(plan, sample, lm.sampling_rate)
                 inputs = lm.prepare([prompt])
-                with encoder_shared(lm):
+                with encoder_shared(lm), patched_attribute(lm, "prefill_chunk", 0):  # maps need whole prompts
                     for job in todo:
                         row = before[job.method.label].get(sample.id)
                         different += not _capture_one(lm, plan, job, sample, prompt, inputs, settings, row)

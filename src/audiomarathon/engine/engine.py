@@ -193,6 +193,7 @@ def open_local(
         device_map=settings.device_map,
     )
     lm.sdpa_backends, lm.decode = kernels_for(hardware.device, settings.sdpa_backends), setup.decode
+    lm.prefill_chunk = settings.prefill_chunk
     check_finite(checkpoint.path, lm.model)
     if lm.decode == GRAPH and lm.why_eager:
         say(f"decode stays eager: {lm.why_eager}")

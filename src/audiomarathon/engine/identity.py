@@ -15,6 +15,7 @@ from audiomarathon.benchmarks import Loaded, Task
 from audiomarathon.benchmarks.fingerprint import fingerprint
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
+from audiomarathon.costs.limits import beyond_positions
 from audiomarathon.engine.setup import Setup, language_of
 from audiomarathon.engine.source import source_hash
 from audiomarathon.engine.transcripts import texts_of
@@ -34,7 +35,12 @@ def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, Ru
     return [
         (
             method,
-            RunFolder(root / method.label, {**shared, **_method(setup, method)}, fits, texts_of(method, task)),
+            RunFolder(
+                root / method.label,
+                {**shared, **_method(setup, method), **_beyond(setup, task, data, method)},
+                fits,
+                texts_of(method, task),
+            ),
         )
         for method in setup.methods
     ]
@@ -86,6 +92,13 @@ def _method(setup: Setup, method: Method) -> dict[str, Any]:
     return {"method": method.key, **method.parameters(), **graph, **_code("method", method.parts())}
 
 
+def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str, bool]:
+    """Return `beyond_limits` if it is on and lets samples of the task exceed the model's positions; else nothing."""
+    settings = setup.settings
+    given = setup.spec, setup.checkpoint.path, task, data.samples, settings, [method]
+    return {"beyond_limits": True} if settings.beyond_limits and beyond_positions(*given) else {}
+
+
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
     """Return a hash of the third-party code behind each object; leave out objects without third-party code.
 
@@ -117,6 +130,7 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
         **({"language": language} if language not in ("", "en") else {}),  # older runs are in English
+        **({"prefill_chunk": settings.prefill_chunk} if settings.prefill_chunk else {}),  # older runs have no chunks
         "device": hardware.name if settings.timing else None,
         **(_timed_as(settings) if settings.timing and hardware.on_gpu else {}),
         **_code("task", {task.key: task}, without=Scorer),  # scorers may change: they judge stored replies again

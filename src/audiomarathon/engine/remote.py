@@ -32,7 +32,7 @@ from audiomarathon.thinking import without_thinking
 SAMPLING_RATE = 16_000
 _GIVE_UP = 6  # stop when so many samples in a row failed, plus two for each request that may run at once
 _QUIET_S = 10.0  # seconds without a reply until a line tells the user why
-_OF_SERVER = ("device", "device_map", "dtype", "attn_implementation", "sdpa_backends", "decode")
+_OF_SERVER = ("device", "device_map", "dtype", "attn_implementation", "sdpa_backends", "decode", "prefill_chunk")
 _PATIENCE_S = 10.0  # seconds to wait for open requests when the run ends with an error
 
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, selected, task_folder
-from audiomarathon.benchmarks.clip_limits import too_long, too_short
+from audiomarathon.benchmarks.clip_limits import too_short
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
+from audiomarathon.costs.limits import check_length
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.identity import check_edited, run_folders
@@ -111,7 +112,7 @@ def run(
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     for task, data in loaded:
         samples = selected(data, settings)
-        for line in filter(None, (too_long(spec, task, samples), too_short(task, data, samples))):
+        if line := too_short(task, data, samples):
             say(line)
 
     def anything_left(setup: Setup) -> bool:
@@ -249,6 +250,7 @@ def is_finished(setup: Setup, task: Task, data: Loaded, margin: Margin | None = 
     settings = setup.settings
     samples = selected(data, settings)
     check_able(setup.spec, setup.checkpoint.path, task, settings)
+    check_length(setup.spec, setup.checkpoint.path, task, samples, settings, setup.methods)
     without_clips, spec = sum(not sample.clips for sample in samples), setup.spec
     if without_clips and not spec.remote and not spec.load_family().text_only:
         found = f"{task.key}: {without_clips} of {len(samples)} samples have no clips"
@@ -310,7 +312,7 @@ def planned_sizes(setup: Setup, samples: Sequence[Sample]) -> dict[str, int]:
     for method in setup.methods:
         drops = drops_of(method) or Drops()
         tokens = max(drops.tokens(len(facts.cost.flops_per_token_per_layer), prompt, audio))
-        sizes[method.label] = largest_batch(facts, tokens, room)
+        sizes[method.label] = largest_batch(facts, tokens, room, setup.settings.prefill_chunk)
     return sizes
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from audiomarathon.benchmarks import Sample, Task, selected
-from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
 from audiomarathon.costs.cost import Drops, flops_of, ideal_speed_up
 from audiomarathon.costs.flops import drops_of
+from audiomarathon.costs.limits import check_length
 from audiomarathon.engine.batches import WARM_PASS_TOKENS, audio_seconds
 from audiomarathon.engine.calibration import measured
 from audiomarathon.engine.identity import run_folders
@@ -212,13 +212,12 @@ def _part(
     try:
         check_able(spec, setup.checkpoint.path if setup else None, task, settings)
         data = load_task(task, settings, say)
-        folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
         samples = selected(data, settings)
+        check_length(spec, setup.checkpoint.path if setup else None, task, samples, settings, methods)
+        folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
         todo = what_is_left(samples, folders, spec.heard_seconds)
     except AudioMarathonError as error:
         return _Part(f"{task.key}: cannot be run: {str(error).removeprefix(f'{task.key}: ')}", runs=False)
-    if warning := too_long(spec, task, samples):
-        say(warning)
     replies, longest = sum(len(seconds) for _method, seconds in todo.durations), max(todo.heard, default=0.0)
     line = f"{task.key}: {counted(todo.samples, 'sample')} ({todo.seconds / 3600:.2f} h of audio)"
     line += f" x {counted(len(methods), 'setting')}"

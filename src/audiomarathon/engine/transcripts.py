@@ -31,7 +31,7 @@ STAGES, LATENCY = "stages", "latency"
 WORDING = "wording"
 
 _OF_DATA = ("data", "prompts", "control", "version", "decode_tokens")
-_OF_MACHINE = ("device", "sdpa_backends", "timing", "decode")
+_OF_MACHINE = ("device", "sdpa_backends", "timing", "decode", "prefill_chunk")
 _CONDITIONS = ("checkpoint", "dtype", "attention", "seed", "language", "max_new_tokens")
 _ADDED = ("load", "preprocess", "scoring")
 _AFTER_LOADING = ("encoder", "llm_prefill", "decode", "decode_setup")

@@ -28,7 +28,7 @@ class AudioFlamingo3(AudioLM):
     title: ClassVar[str] = "Audio Flamingo 3"
     architecture: ClassVar[Any] = AudioFlamingo3ForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("audioflamingo3",)
-    eager_because = ""
+    eager_because = whole_because = ""
     encoder_window_seconds: ClassVar[float] = 30.0
     template = ""  # do not use the tokenizer's template: it is for the LLM alone, without audio
     placeholder = "<sound>"

@@ -17,6 +17,7 @@ from audiomarathon.models.chat import audio_token, chat_text, conversation, temp
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.kernels import attention_kernels
 from audiomarathon.models.loading import check_loading, loading, pretrained
+from audiomarathon.models.prefill_chunks import attending_in_chunks, prefill_in_chunks
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.static_decode import FEWEST, PositionProbe, decode, hooked, one_device
 from audiomarathon.models.timing import CacheProbe, StageTimer, TokenWatch, make_clock
@@ -69,6 +70,10 @@ class AudioLM:
     """How :meth:`generate` decodes: `eager` by transformers' loop, `graph` by :mod:`.static_decode` where it can."""
     eager_because: ClassVar[str] = "its family does not say that a decode step needs no Python"
     """Why decode of this family stays eager; "" if a static step of :mod:`.static_decode` does the same."""
+    prefill_chunk: int = 0
+    """Tokens that the LLM's layers take at a time in prefill; 0 for the whole prompt. See :mod:`.prefill_chunks`."""
+    whole_because: ClassVar[str] = "its family does not say that its layers may take a prompt in chunks"
+    """Why this family's prefill cannot run in chunks; "" if it can."""
     rotations: ClassVar[tuple[str, ...]] = ("default", "linear", "llama3", "yarn")
     """Kinds of rotary embedding that a static step can tabulate: those that look at each position alone."""
     last_graph: Any = None
@@ -391,6 +396,7 @@ class AudioLM:
         keep_logits: bool = False,
         keep_entries: bool = False,
         static: bool = False,
+        chunked: bool = False,
     ) -> Generation:
         """Generate greedily for a batch, in one timed pass.
 
@@ -410,7 +416,17 @@ class AudioLM:
         static
             Whether the method lets decode run as a graph. It does if :attr:`decode` is `graph`, the model can
             (:attr:`why_eager`), `max_new_tokens` is at least 4, and no hook watches the decoder.
+        chunked
+            Whether the method works when prefill runs in chunks.
+
+        Raises
+        ------
+        ModelError
+            :attr:`prefill_chunk` is set, but the model or the method needs the whole prompt.
         """
+        why = self.whole_because or ("" if chunked else "the method does not say that it works so")
+        if self.prefill_chunk and why:
+            raise ModelError(f"PREFILL_CHUNK={self.prefill_chunk}: {why}; allowed: 0")
         static = static and self.decode == GRAPH and max_new_tokens >= FEWEST and not self.why_eager
         if static and (where := hooked(self.decoder)):
             warn(f"DECODE=graph: {where} has a hook, which a graph would leave out, so decode stays eager")
@@ -429,6 +445,8 @@ class AudioLM:
         cache, positions, logits = CacheProbe(), PositionProbe(), list[torch.Tensor]()
         watch = TokenWatch(timer.mark_first_token, cache.read)
         with ExitStack() as stack, torch.inference_mode():
+            if self.prefill_chunk:
+                stack.enter_context(attending_in_chunks(self.attn_implementation))
             trace = stack.enter_context(applied)
             trace.kept_entries = [] if keep_entries else None
             stack.enter_context(_last_position_only(self.lm_head))
@@ -438,6 +456,8 @@ class AudioLM:
             stack.enter_context(timer.watching(self.audio_tower))
             stack.enter_context(self.generating(inputs, max_new_tokens))
             stack.enter_context(attention_kernels(self.sdpa_backends))
+            if self.prefill_chunk:
+                stack.enter_context(prefill_in_chunks(self, inputs, trace, self.prefill_chunk))
             timer.start()
             new, output = self.call(inputs, config, LogitsProcessorList([watch]))
             logits += output.logits if keep_logits else ()

@@ -72,7 +72,7 @@ class Gemma3n(AudioLM):
     title: ClassVar[str] = "Gemma 3n"
     architecture: ClassVar[Any] = Gemma3nForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("gemma3n",)
-    eager_because = ""
+    eager_because = whole_because = ""
     feature_extractor_class: ClassVar[Any] = Gemma3nAudioFeatureExtractor
     encoder_window_seconds: ClassVar[float] = 30.0
     tower_list = "conformer"

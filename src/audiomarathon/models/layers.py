@@ -1,7 +1,8 @@
-"""Read from a decoder's config which layers have a sliding window, and which use another layer's keys and values."""
+"""Facts of decoder layers: which have a sliding window, which use another layer's keys and values, and their calls."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,3 +53,10 @@ def cached(config: Any, lengths: Sequence[int]) -> tuple[int, ...]:
         for layer, (length, window) in enumerate(zip(lengths, windows, strict=True))
         if source_of(config, layer) == layer
     )
+
+
+def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call by name, including those that were passed by position."""
+    call = dict(signature.bind(*args, **kwargs).arguments)
+    call.update(call.pop("kwargs", {}))
+    return call

@@ -37,7 +37,7 @@ class Phi4MM(AudioLM):
     title: ClassVar[str] = "Phi-4-multimodal"
     architecture: ClassVar[Any] = Phi4MultimodalForCausalLM
     model_types: ClassVar[tuple[str, ...]] = ("phi4_multimodal",)
-    eager_because = ""
+    eager_because = whole_because = ""
     rotations = ("default", "longrope")  # each sample keeps its factors for a whole call
     feature_extractor_class: ClassVar[Any] = FeatureExtractor
     tower_list = "encoders"

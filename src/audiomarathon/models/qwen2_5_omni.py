@@ -28,7 +28,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
     title: ClassVar[str] = "Qwen2.5-Omni"
     architecture: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni", "qwen2_5_omni_thinker")
-    eager_because = ""
+    eager_because = whole_because = ""
     processor: ClassVar[Any] = Qwen2_5OmniProcessor
     placeholder = "<|AUDIO|>"
 

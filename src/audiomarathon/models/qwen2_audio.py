@@ -29,7 +29,7 @@ class Qwen2Audio(AudioLM):
     title: ClassVar[str] = "Qwen2-Audio"
     architecture: ClassVar[Any] = Qwen2AudioForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
-    eager_because = ""
+    eager_because = whole_because = ""
     renamed: ClassVar[Mapping[str, str]] = {}
     """Patterns of tensor names in the checkpoint, each with the name in transformers' class."""
     template: ClassVar[str | None] = (

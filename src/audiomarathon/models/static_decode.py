@@ -269,15 +269,18 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> tuple[list[_La
                 filler = torch.arange(width, device=keys.device) < begins
                 hiding[fact] = filler if window or min(own) < width else None
                 if window:
-                    sliding.append(_Sliding(window, _places(inputs, trace, index, filler), filler))
+                    sliding.append(_Sliding(window, places_in_prompt(inputs, trace, index, filler), filler))
             hidden = hiding[fact]
         none = keys[:, :, :0]
         layers.append(_Layer(keys, values, hidden, window, none, none))
     return layers, sliding
 
 
-def _places(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
-    """Return where a layer's entries were in the prompt, as :class:`_Sliding` holds it."""
+def places_in_prompt(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
+    """Return where a layer's last entries were in the prompt: from −1 at its end down, shape (B, 1, 1, entries).
+
+    `filler` (B, 1, 1, entries) tells which are padding or fillers; these are further back than any window.
+    """
     width, prompt = filler.shape[-1], inputs.audio_mask.shape[1]
     places = torch.arange(-width, 0, device=filler.device).expand(filler.shape)
     if trace.positions is not None:

@@ -37,7 +37,7 @@ class Voxtral(AudioLM):
     title: ClassVar[str] = "Voxtral"
     architecture: ClassVar[Any] = VoxtralForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("voxtral",)
-    eager_because = ""
+    eager_because = whole_because = ""
     encoder_window_seconds: ClassVar[float] = 30.0
     names_language: ClassVar[bool] = True
 

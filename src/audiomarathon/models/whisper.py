@@ -45,6 +45,7 @@ class Whisper(AudioLM):
     architecture: ClassVar[Any] = WhisperForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("whisper",)
     eager_because = "its decoder hears the audio by cross-attention"
+    whole_because = "its decoder hears the audio by cross-attention, so its prompt has a few tokens only"
     encoder_window_seconds: ClassVar[float] = 30.0
     text_only: ClassVar[bool] = False
     transcribes_only: ClassVar[bool] = True

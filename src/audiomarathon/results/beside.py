@@ -48,8 +48,12 @@ _CONDITIONS: Mapping[str, str] = {
 }
 _MODEL_CODE = f"{CODE}model "
 _MACHINE = ("cpu", "threads", "cuda")
-#: Settings on which the times of a GPU depend. Runs of older versions do not have them.
-_TIMED_AS = {"sdpa_backends": "with other attention kernels", "timing": "with and without a warm pass"}
+#: Settings on which times depend, most on a GPU. Runs of older versions do not have them, and none ran in chunks.
+_TIMED_AS = {
+    "sdpa_backends": "with other attention kernels",
+    "timing": "with and without a warm pass",
+    "prefill_chunk": "with prefill in other chunks, 0 for the whole prompt",
+}
 
 _HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{4,}\b")
 
@@ -152,7 +156,7 @@ def other_machine(run: Run, base: Run) -> str:
     if own != other:
         return f"times of other devices ({own} and {other})"
     for name, what in _TIMED_AS.items():
-        values = [one.identity.get(name, "unknown") for one in (run, base)]
+        values = [str(one.identity.get(name, 0 if name == "prefill_chunk" else "unknown")) for one in (run, base)]
         if values[0] != values[1]:
             return f"times {what} ({' and '.join(values)})"
     return "" if _sharing(run) == _sharing(base) else SHARED

@@ -281,11 +281,16 @@ class Pairs:
 
     @property
     def notes(self) -> list[str]:
-        """Notes of the scorer and of the method on the run's score."""
+        """Notes of the scorer and of the method on the run's score, and on audio beyond the model's limits."""
         facts = self.run.facts
         return [
             *self.task.scorer.notes([own for _, own in self.pairs]),
             *filter(None, [note_of(facts), stopped_note(facts)]),
+            *(
+                f"{whose} heard audio beyond the model's positions (BEYOND_LIMITS)"
+                for whose, one in (("the reference", self.base), ("the setting", self.run))
+                if one.identity.get("beyond_limits")
+            ),
         ]
 
     @property

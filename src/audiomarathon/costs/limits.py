@@ -1,0 +1,204 @@
+"""How long the audio may be that a model takes, and where each limit is from; no weights are loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.benchmarks import Sample, Task
+from audiomarathon.benchmarks.clip_limits import longest_clips, too_long
+from audiomarathon.compression.method import Method, kept_count
+from audiomarathon.costs.cost import TEXT_TOKENS
+from audiomarathon.errors import ModelError, SettingsError, warn
+from audiomarathon.files import json_object
+from audiomarathon.models.registry import ModelSpec
+from audiomarathon.settings import RunSettings
+from audiomarathon.text import counted
+
+REPLY_TOKENS = 256
+"""Length of a reply where no task says how long it may be."""
+_STRETCHED = ("linear", "dynamic", "yarn")  # kinds of rotary embedding that reach `factor` times as far
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a checkpoint's config and this package state about the longest audio.
+
+    Attributes
+    ----------
+    positions
+        Most tokens of prompt and reply together; None if none are stated.
+    source
+        Where that number is from.
+    window, window_source
+        Seconds of the audio tower's windows, which do not hear each other (0 if not known), and where that is from.
+    """
+
+    spec: ModelSpec
+    positions: int | None
+    source: str
+    window: float
+    window_source: str
+
+    def tokens(self, seconds: float, method: Method | None = None) -> int:
+        """Return about how many positions a prompt with `seconds` of audio takes.
+
+        A method that drops tokens at the input numbers the kept ones without gaps; at a layer they keep theirs.
+        """
+        return TEXT_TOKENS + kept_count(math.ceil(seconds * self.spec.tokens_per_second), _dropped(method))
+
+    def longest(self, reply: int, method: Method | None = None) -> float:
+        """Return about the seconds of audio that leave room for `reply` tokens; infinite without a limit."""
+        if self.positions is None:
+            return math.inf
+        return max(0, self.positions - reply - TEXT_TOKENS) / self.spec.tokens_per_second / (1 - _dropped(method))
+
+    def beyond(self, seconds: float, reply: int, method: Method | None = None) -> str:
+        """Say that audio of this length, with its text and a reply, exceeds the positions; "" if it does not."""
+        heard = min(seconds, self.spec.heard_seconds or math.inf)
+        if self.positions is None or (tokens := self.tokens(heard, method)) + reply <= self.positions:
+            return ""
+        return (
+            f"{heard:,.0f} s of audio take about {tokens:,} tokens with the text, and the reply up to {reply:,}; "
+            f"{self.spec.key} has {self.positions:,} positions ({self.source}), enough for "
+            f"{self.longest(reply, method):,.0f} s"
+        )
+
+    def lines(self, seconds: float, reply: int) -> list[str]:
+        """Return lines for the user: each limit, where it is from, and whether audio of this length is beyond."""
+        spec, about = self.spec, "none stated"
+        if self.positions is not None:
+            longest = self.longest(reply)
+            about = f"{self.positions:,}, from {self.source}; {spec.tokens_per_second:g} audio tokens a second, about "
+            about += f"{TEXT_TOKENS} of text and {reply} of reply leave {longest:,.0f} s ({longest / 60:.1f} minutes)"
+        elif self.source:
+            about = f"{about}: {self.source}"
+        tower = f"windows of {self.window:g} s, so clips of any length" if self.window else "no limit known"
+        most = f"{spec.most_seconds:g} s" if spec.most_seconds else "none stated"
+        found = [
+            f"positions: {about}.",
+            f"audio tower: {tower} (from {self.window_source}).",
+            f"documented longest clip: {most} (from the table of models).",
+        ]
+        return [*found, *filter(None, [self.refused(seconds, reply)])]
+
+    def refused(self, seconds: float, reply: int) -> str:
+        """Say why a run with audio of this length is refused; "" if it is not."""
+        if 0 < self.spec.most_seconds < seconds:
+            return f"{seconds:,.0f} s are beyond the documented longest clip"
+        return self.beyond(seconds, reply)
+
+
+def _dropped(method: Method | None) -> float:
+    """Return the fraction of audio tokens that a method drops before they get positions."""
+    first = getattr(method, "first", method)
+    return float(first.ratio) if first is not None and getattr(first, "at", "") == "input" else 0.0
+
+
+def limits_of(spec: ModelSpec, path: Path) -> Limits:
+    """Read a checkpoint's limits from its config.json, through the family's config class.
+
+    Raises
+    ------
+    ModelError
+        The config cannot be read.
+    """
+    from audiomarathon.models.loading import loading
+
+    family = spec.load_family()
+    with loading(path, family.title):
+        whole = family.read_config(path)
+        config = whole.get_text_config(decoder=True)
+    audio = getattr(getattr(whole, "thinker_config", whole), "audio_config", None)
+    own = family.encoder_window_seconds, spec.family.partition(":")[0]
+    frames = getattr(audio, "n_window_infer", 0) or 2 * getattr(audio, "n_window", 0)  # a hundred a second
+    tower = (frames / 100, "config.json: audio_config.n_window") if frames and not own[0] else own
+    if whole.is_encoder_decoder:
+        return Limits(spec, None, "the decoder sees one window of audio at a time", *tower)
+    most: int | None = getattr(config, "max_position_embeddings", None)
+    if not most:
+        return Limits(spec, None, "", *tower)
+    source = _stated(json_object((path / "config.json").read_bytes()) or {}, most)
+    source = source or f"transformers' default for {whole.model_type}, since config.json states none"
+    rope = getattr(config, "rope_parameters", None) or {}
+    for kind in [rope] if "rope_type" in rope else [one for one in rope.values() if isinstance(one, dict)]:
+        factor = kind.get("factor") or 1.0
+        reach = int((kind.get("original_max_position_embeddings") or most) * factor)
+        if kind.get("rope_type") in _STRETCHED and reach > most:
+            most, source = reach, f"{source} and its rope factor of {factor:g}"
+    return Limits(spec, most, source, *tower)
+
+
+def _stated(content: dict[str, Any], most: int) -> str:
+    """Return where config.json states the LLM's positions, such as `config.json: text_config.max_…`; "" if nowhere."""
+    places: list[tuple[str, Any]] = [("", content)]
+    for name in ("thinker_config", "text_config"):
+        places += [(f"{above}{name}.", part.get(name)) for above, part in places if isinstance(part.get(name), dict)]
+    found = [above for above, part in reversed(places) if part.get("max_position_embeddings") == most]
+    return f"config.json: {found[0]}max_position_embeddings" if found else ""
+
+
+def check_length(
+    spec: ModelSpec,
+    path: Path | None,
+    task: Task,
+    samples: Sequence[Sample],
+    settings: RunSettings,
+    methods: Sequence[Method],
+) -> None:
+    """Refuse audio that is longer than a model takes; with BEYOND_LIMITS, warn.
+
+    Parameters
+    ----------
+    path
+        The checkpoint's folder; None if it is not on this machine. Then positions are not checked.
+
+    Raises
+    ------
+    SettingsError
+        Samples are too long, and BEYOND_LIMITS is off.
+    """
+    line = "" if spec.remote else too_long(spec, task, samples)
+    line = line or ("" if path is None else beyond_positions(spec, path, task, samples, settings, methods))
+    if line and settings.beyond_limits:
+        warn(line)
+    elif line:
+        raise SettingsError(
+            f"{line}; allowed: shorter clips, a pruner at the input (--at input) where positions are the limit, or "
+            "--beyond-limits (BEYOND_LIMITS=1), which is on record"
+        )
+
+
+def beyond_positions(
+    spec: ModelSpec,
+    path: Path,
+    task: Task,
+    samples: Sequence[Sample],
+    settings: RunSettings,
+    methods: Sequence[Method],
+) -> str:
+    """Count the samples whose prompt and reply exceed a model's positions under a method; "" if there are none.
+
+    Of several methods, the line is about the first under which there are any.
+    """
+    if spec.remote or not spec.load_family().hears:
+        return ""
+    try:
+        limits = limits_of(spec, path)
+    except ModelError:  # loading reports it
+        return ""
+    if limits.positions is None:
+        return ""
+    reply = max(settings.max_new_tokens or task.max_new_tokens, settings.decode_tokens)
+    heard = longest_clips(samples, together=True, most=spec.heard_seconds)
+    for method in methods:
+        if over := {id_: seconds for id_, seconds in heard.items() if limits.beyond(seconds, reply, method)}:
+            worst = max(over, key=over.__getitem__)
+            return (
+                f"{task.key}: {len(over)} of {counted(len(samples), 'sample')} too long for {method.label}, the "
+                f"longest {worst}: {limits.beyond(over[worst], reply, method)}"
+            )
+    return ""

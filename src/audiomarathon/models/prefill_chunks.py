@@ -1,0 +1,235 @@
+"""Prefill in chunks: each layer of the LLM takes the prompt in parts, so that memory grows little with its length.
+
+A layer's feed-forward network makes several times as many numbers as its input has. In chunks, only the hidden states
+and the cache are as long as the prompt. We cut *inside* a layer: layer 0 takes all chunks one after another, then layer
+1, and so on. So every layer's input is there as a whole, as without chunks, and whatever chooses tokens or entries
+between two layers works as it is. A chunk attends to its own and all earlier keys of its layer.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from audiomarathon.models.layers import call_of, source_of, window_of
+from audiomarathon.models.loading import patched_attribute
+from audiomarathon.models.static_decode import places_in_prompt
+from audiomarathon.models.tower_windows import modelling_file
+
+if TYPE_CHECKING:
+    from audiomarathon.models.prompt import Inputs
+    from audiomarathon.models.trace import Trace
+
+
+@dataclass(frozen=True)
+class Part:
+    """The chunk that a layer takes now.
+
+    Attributes
+    ----------
+    last
+        Whether it is the prompt's last.
+    real
+        Shape (B, S'): False at padding and fillers; None if there are none. S' is the layer's number of tokens.
+    window
+        Span of the layer's sliding window; 0 without a window.
+    """
+
+    last: bool
+    real: torch.Tensor | None
+    window: int
+
+
+#: The chunk that is being computed; None outside of chunks.
+NOW: ContextVar[Part | None] = ContextVar("chunk", default=None)
+
+
+class LaterMask:
+    """Stands for the mask of a whole prompt, which would be as large as the square of its length.
+
+    Each layer makes the rows of one chunk at a time.
+    """
+
+
+@contextmanager
+def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Iterator[None]:
+    """Inside the block, the LLM's layers take the prompt in chunks of `size` tokens, in the one prefill of a call."""
+    theirs, decoder = modelling_file(lm.decoder), lm.decoder
+    flash = "flash" in lm.attn_implementation
+    whole = inputs.prompt_tokens  # read before the call, since it waits for the GPU
+    always = "eager" in lm.attn_implementation or len(whole) > 1
+
+    def later(make: Callable[..., Any], *, sliding: bool) -> Callable[..., Any]:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            if flash or kwargs["inputs_embeds"].shape[1] == 1:
+                return make(*args, **kwargs)
+            return LaterMask() if always or sliding else None
+
+        return made
+
+    norm, norms = decoder.norm, decoder.norm.forward
+
+    def normed(states: torch.Tensor) -> Any:
+        if states.shape[-2] <= size:
+            return norms(states)
+        return _joined(map(norms, torch.split(states, size, dim=-2)), states)
+
+    with ExitStack() as stack:
+        for name in ("create_causal_mask", "create_sliding_window_causal_mask"):
+            if make := getattr(theirs, name, None):
+                stack.enter_context(patched_attribute(theirs, name, later(make, sliding="sliding" in name)))
+        for index, layer in enumerate(lm.decoder_layers):
+            own = [row[index] for row in trace.row_lengths or ()] or whole
+            forward = _InChunks(lm, index, size, own, partial(places_in_prompt, inputs, trace, index))
+            stack.enter_context(patched_attribute(layer, "forward", forward))
+        stack.enter_context(patched_attribute(norm, "forward", normed))
+        yield
+
+
+@contextmanager
+def attending_in_chunks(implementation: str) -> Iterator[None]:
+    """Inside the block, sdpa attends in chunks without copies of the keys that several query heads share.
+
+    With a mask, transformers repeats keys and values for each query head, which would be the largest tensors of all.
+    Enter this before anything watches attention, so that it stays below.
+    """
+    inner = ALL_ATTENTION_FUNCTIONS.get(implementation)
+    own: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
+    before = own.get(implementation)
+
+    def attend(
+        module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **more: Any
+    ) -> Any:
+        mask = rest[0] if rest else more["attention_mask"]
+        if NOW.get() is None or mask is None:
+            return inner(module, query, key, value, *rest, **more)
+        scale = more.get("scaling")
+        heads = key.shape[1]
+        rows = query.view(query.shape[0], heads, -1, *query.shape[2:]).unbind(2)  # one query head for each key head
+        done = [nn.functional.scaled_dot_product_attention(row, key, value, mask, scale=scale) for row in rows]
+        return torch.stack(done, dim=2).flatten(1, 2).transpose(1, 2).contiguous(), None
+
+    if implementation != "sdpa":
+        yield
+        return
+    own[implementation] = attend
+    try:
+        yield
+    finally:
+        own.pop(implementation) if before is None else own.update({implementation: before})
+
+
+class _InChunks:
+    """A layer's `forward`, until its prefill is done: then the layer has its own again.
+
+    `lengths` are the samples' numbers of tokens in this layer; `places` says where these are in the prompt, given which
+    are padding or fillers.
+    """
+
+    def __init__(
+        self, lm: Any, index: int, size: int, lengths: Sequence[int], places: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        self.how, self.size, self.lengths, self.places = lm.attn_implementation, size, lengths, places
+        self.layer, config = lm.decoder_layers[index], lm.decoder.config
+        self.whole, self.signature = self.layer.forward, inspect.signature(self.layer.forward)
+        self.window, self.shares = window_of(config, index) or 0, source_of(config, index) != index
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = call_of(self.signature, args, kwargs)
+        states: torch.Tensor = call["hidden_states"]
+        width, keys = states.shape[-2], _Keys(call["past_key_values"], states.shape[-2])
+        places = real = None
+        if min(self.lengths) < width or self.window:  # else each token sees all before it
+            begins = torch.tensor([width - one for one in self.lengths])[:, None, None, None]
+            filler = (torch.arange(width) < begins).to(states.device)
+            places, real = self.places(filler), ~filler[:, 0, 0]
+
+        def parts() -> Iterator[torch.Tensor]:
+            for begin in range(0, width, self.size):
+                end = keys.end = min(begin + self.size, width)
+                given = {name: _cut(name, value, begin, end) for name, value in call.items()}
+                given |= {"past_key_values": keys, "attention_mask": self._mask(places, real, begin, end, states)}
+                if self.shares:  # an earlier layer's keys, which are complete
+                    shared = call["shared_kv_states"].items()
+                    given["shared_kv_states"] = {kind: [part[:, :, :end] for part in both] for kind, both in shared}
+                token = NOW.set(Part(end == width, real, self.window))
+                try:
+                    done = self.whole(**given)
+                finally:
+                    NOW.reset(token)
+                yield done
+
+        joined = _joined(parts(), states)
+        self.layer.forward = self.whole  # decode steps need none of this
+        return joined
+
+    def _mask(
+        self, places: torch.Tensor | None, real: torch.Tensor | None, begin: int, end: int, like: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Return which keys up to `end` the tokens from `begin` on see, in the kind that the attention takes."""
+        if "flash" in self.how:  # it counts from the last key, and knows the window
+            return None if real is None else real[:, :end]
+        if places is None or real is None:
+            if not begin and self.how != "eager":
+                return None  # without a mask the model attends causally
+            return like.new_full((1, 1, end - begin, end), -torch.inf).triu_(begin + 1)
+        rows, columns, order = places[..., begin:end].mT, places[..., :end], torch.arange(end, device=like.device)
+        visible = (columns <= rows) & real[:, None, None, :end]
+        if self.window:
+            visible &= rows - columns < self.window
+        # A row without a visible key would give NaN, which would spread. No token sees a filler.
+        visible |= order[begin:, None] == order
+        if self.how != "eager":
+            return visible
+        return like.new_zeros(visible.shape).masked_fill_(~visible, torch.finfo(like.dtype).min)
+
+
+class _Keys:
+    """Collects the keys and values of a layer's chunks, and gives them to the cache when they are complete.
+
+    So the cache holds what it holds without chunks, also where it keeps only what a window sees. `end` is that of the
+    present chunk.
+    """
+
+    def __init__(self, cache: Any, width: int) -> None:
+        self.cache, self.width, self.end = cache, width, 0
+        self.both: tuple[torch.Tensor, ...] = ()
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
+        """Return the keys and values up to this chunk's end."""
+        if not self.both:
+            self.both = tuple(part.new_empty(*part.shape[:2], self.width, part.shape[-1]) for part in (keys, values))
+        for held, new in zip(self.both, (keys, values), strict=True):
+            held[:, :, self.end - new.shape[-2] : self.end] = new
+        if self.end < self.width:
+            return tuple(held[:, :, : self.end] for held in self.both)
+        return self.cache.update(*self.both, layer, *args, **kwargs)
+
+
+#: Arguments of a layer that have an item for each token, and along which dimension.
+_ALONG = {"hidden_states": -2, "per_layer_input": -2, "position_ids": -1}
+
+
+def _cut(name: str, value: Any, begin: int, end: int) -> Any:
+    """Cut an argument of a layer to the tokens from `begin` to `end`, if it has an item for each token."""
+    if name == "position_embeddings":
+        return tuple(part[..., begin:end, :] for part in value)
+    return value.narrow(_ALONG[name], begin, end - begin) if name in _ALONG and value is not None else value
+
+
+def _joined(parts: Iterable[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """Join the outputs of chunks along the tokens."""
+    joined, end = torch.empty_like(like), 0
+    for part in parts:
+        joined[..., end : end + part.shape[-2], :] = part
+        end += part.shape[-2]
+    return joined

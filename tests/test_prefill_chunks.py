@@ -1,0 +1,280 @@
+"""Prefill in chunks (`PREFILL_CHUNK`) keeps, caches and replies what prefill of whole prompts does, in less memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import task_folders
+import torch
+from conftest import HOME, noise
+from families import FAMILIES
+from transformers import AutoModel, DynamicCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "measure"))
+
+from efficiency.chunks import LiveBytes
+
+from audiomarathon.compression.external import Foreign
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.costs.config_facts import published_config
+from audiomarathon.engine.run import run
+from audiomarathon.errors import AudioMarathonError, ModelError, RecordError, SettingsError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prefill_chunks import NOW, prefill_in_chunks
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.registry import get_model
+from audiomarathon.models.trace import Trace
+from audiomarathon.settings import EAGER, GRAPH, RunSettings
+
+AT_LAYER = [get_method(one.key, 0.6, 2) for one in all_methods() if not isinstance(one, Base)]
+JOINED = [get_method("frame:0.5+snapkv:0.4"), get_method("random:0.5+ada_snapkv:0.5", at="input")]
+AT_INPUT = [get_method(name, 0.6, at="input") for name in ("frame", "merge_adjacent")]
+METHODS = [Base(), *AT_LAYER, *AT_INPUT, *JOINED]
+KINDS = "base", "fast_v", "merge_adjacent", "snapkv", "composed"
+SIZES = 1, 7, 5000
+
+
+def prompts(count: int) -> list[Prompt]:
+    return [Prompt("Which is it?", (noise(0.6 + 0.3 * one, one),), seed=one) for one in range(count)]
+
+
+def crossed() -> list[Any]:
+    """Cross every family with every method, size and batch. `make test` takes a method of each kind at one size.
+
+    On other families than the first, it takes base and one kind; those that hear windows of 30 s have long prompts.
+    """
+    found = []
+    for family, key in enumerate(FAMILIES):
+        long = key in ("voxtral", "gemma3n")
+        usual = [one for one in METHODS if one.key in KINDS and getattr(one, "at", "layer") == "layer"]
+        chosen = [usual[0], usual[1 + (family + 1) % 4]] if family else usual
+        for method, size, batch in product(METHODS, (*SIZES, *[50] * long), (1, 3)):
+            turn = METHODS.index(method)
+            fast = method in chosen and size == (50 if long else 7 if family else SIZES[turn % 3])
+            marks = () if fast and batch == (1 if long or turn % 2 else 3) else pytest.mark.long
+            found.append(
+                pytest.param(key, method, size, batch, marks=marks, id=f"{key}, {method.label}, {size}, {batch}")
+            )
+    return found
+
+
+@contextmanager
+def chunks(lm: AudioLM, size: int) -> Iterator[None]:
+    lm.prefill_chunk = size
+    try:
+        yield
+    finally:
+        lm.prefill_chunk = 0
+
+
+def reply(lm: AudioLM, given: Sequence[Prompt], method: Method, size: int, how: str = EAGER) -> Generation:
+    lm.decode = how
+    try:
+        with chunks(lm, size):
+            return method.generate(lm, lm.prepare(given), max_new_tokens=4, ignore_end=True, keep_logits=True)
+    finally:
+        lm.decode = EAGER
+
+
+def assert_same(lm: AudioLM, given: Sequence[Prompt], method: Method, size: int, how: str = EAGER) -> None:
+    whole, parts = (reply(lm, given, method, one, how) for one in (0, size))
+    assert parts.kv_lengths == whole.kv_lengths
+    assert parts.kv_bytes == whole.kv_bytes
+    assert parts.kept_audio_tokens == whole.kept_audio_tokens
+    assert [one.tolist() for one in parts.kept_positions or ()] == [one.tolist() for one in whole.kept_positions or ()]
+    torch.testing.assert_close(parts.logits, whole.logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("key", "method", "size", "batch"), crossed())
+def test_equals_whole_prompts(loaded: Any, key: str, method: Method, size: int, batch: int) -> None:
+    lm = loaded(key, "sdpa")
+    try:
+        method.check(lm)
+    except AudioMarathonError as refused:
+        pytest.skip(str(refused))
+    assert_same(lm, prompts(batch), method, size)
+
+
+@pytest.mark.parametrize("key", [HOME, pytest.param("gemma3n", marks=pytest.mark.long)])
+@pytest.mark.parametrize("method", [Base(), get_method("fast_v", 0.6), get_method("dart", 0.6)], ids=lambda m: m.key)
+def test_equals_whole_prompts_under_eager_attention(loaded: Any, key: str, method: Method) -> None:
+    lm = loaded(key, "eager")
+    if key == "gemma3n" and method.key == "fast_v":
+        method = replace(method, layer=1)
+    try:
+        method.check(lm)
+    except AudioMarathonError as refused:
+        pytest.skip(str(refused))
+    assert_same(lm, prompts(2), method, 7)
+
+
+@pytest.mark.parametrize("name", ["base", "frame:0.5", "snapkv:0.5"])
+def test_a_static_step_goes_on_from_chunks(lm: AudioLM, name: str) -> None:
+    assert_same(lm, prompts(1), get_method(name), 9, GRAPH)
+
+
+def test_ratio_zero_equals_base(lm: AudioLM) -> None:
+    done = [reply(lm, prompts(1), method, 7) for method in (Base(), Frame(0.0))]
+    assert torch.equal(*(one.logits for one in done))
+
+
+def test_no_layer_sees_more_than_a_chunk(lm: AudioLM) -> None:
+    """Nor does the last norm, whose float32 copies would be larger than the states."""
+    widths: list[int] = []
+    parts = [layer.mlp for layer in lm.decoder_layers]
+    handles = [part.register_forward_hook(lambda _m, args, _out: widths.append(args[0].shape[-2])) for part in parts]
+    reply(lm, prompts(1), Base(), 7)
+    for handle in handles:
+        handle.remove()
+    assert max(widths) == 7
+    assert NOW.get() is None
+    assert not ALL_ATTENTION_FUNCTIONS._local_mapping
+
+
+def test_all_stages_are_of_one_pass(lm: AudioLM) -> None:
+    runs: list[int] = []
+    handle = lm.audio_tower.register_forward_hook(lambda *_args: runs.append(1))
+    stages = reply(lm, prompts(1), Base(), 7).stages
+    handle.remove()
+    assert len(runs) == 1
+    assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
+
+
+class Hooked(Frame):
+    """A pruner that also does something of its own to the model."""
+
+    key = "hooked"
+
+    def applied_to(self, lm: AudioLM, inputs: Any) -> Any:
+        return super().applied_to(lm, inputs)
+
+
+class TestRefused:
+    @pytest.mark.parametrize("method", [Hooked(0.5), Foreign(name="theirs")], ids=["hooked", "foreign"])
+    def test_a_method_that_does_not_declare_it_before_a_model_is_loaded(
+        self, method: Method, tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task_folders.build_tau(tmp_path / "data" / "TAU")
+        monkeypatch.setattr(AudioLM, "load", classmethod(lambda *_args, **_more: pytest.fail("loaded")))
+        settings = read(tmp_path, tiny_checkpoint, prefill_chunk=8)
+        with pytest.raises(SettingsError, match=r"PREFILL_CHUNK=8: .*chunked_prefill = True.*allowed: 0"):
+            list(run(["tau"], HOME, settings, [method], progress=False))
+
+    def test_such_a_method_from_python(self, lm: AudioLM) -> None:
+        with pytest.raises(ModelError, match="PREFILL_CHUNK=7"):
+            reply(lm, prompts(1), Hooked(0.5), 7)
+
+    def test_whisper_whose_prompt_has_a_few_tokens(self) -> None:
+        assert "cross-attention" in get_model("whisper-base").load_family().whole_because
+
+    @pytest.mark.parametrize("value", ["-1", "1.5", "all"])
+    def test_what_is_no_number_of_tokens(self, value: str) -> None:
+        with pytest.raises(SettingsError, match="PREFILL_CHUNK"):
+            RunSettings.read({"PREFILL_CHUNK": value})
+
+
+def read(tmp_path: Path, checkpoint: Path, **more: Any) -> RunSettings:
+    flags = {"data": str(tmp_path / "data"), "model_path": str(checkpoint), "results": tmp_path, "limit": 2}
+    return RunSettings.read({}, **flags, max_new_tokens=2, timing=False, **more)
+
+
+def test_chunks_are_on_record_and_no_chunks_are_as_before(tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> None:
+    """A folder of an earlier version says nothing of chunks, and resumes without them only."""
+    task_folders.build_tau(tmp_path / "data" / "TAU")
+    (result,) = run(["tau"], HOME, read(tmp_path, tiny_checkpoint), progress=False)
+    assert "prefill_chunk" not in json.loads((result.folder / "run.json").read_text())["identity"]
+    with pytest.raises(RecordError, match="prefill_chunk"):
+        list(run(["tau"], HOME, read(tmp_path, tiny_checkpoint, prefill_chunk=64), progress=False))
+    settings = read(tmp_path, tiny_checkpoint, prefill_chunk=64)
+    (result,) = run(["tau"], HOME, replace(settings, results=tmp_path / "other"), progress=False)
+    found = json.loads((result.folder / "run.json").read_text())
+    assert found["identity"]["prefill_chunk"] == found["settings"]["prefill_chunk"] == 64
+
+
+# Peak memory, counted at the published shapes on the meta device, which computes nothing.
+
+CHUNK = 4096
+#: Families whose decoder is built with few layers: the others' caches are added. Gemma's layers share keys.
+COUNTED = ["qwen2.5-omni-7b", "voxtral", "aero-1", "phi4mm", "qwen2-audio", "audio-flamingo-3", "qwen3-omni"]
+
+
+def decoder_of(key: str, layers: int) -> tuple[Any, Any, int]:
+    """A family's LLM on the meta device with so many layers, its config, and the number of layers that it has."""
+    spec = get_model(key)
+    family, folder = spec.load_family(), published_config(spec.checkpoint)
+    whole = family.read_config(folder) if folder else family.architecture.config_class()
+    config = whole.get_text_config(decoder=True)
+    all_layers, config._attn_implementation = config.num_hidden_layers, "counted"
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    if key == "phi4mm":
+        from transformers import LlamaConfig
+
+        same = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+        most = {"max_position_embeddings": config.max_position_embeddings, "num_hidden_layers": layers}
+        config = LlamaConfig(**{name: getattr(config, name) for name in same}, **most)  # without its towers
+    config._attn_implementation = "sdpa"
+    with torch.device("meta"):
+        kind = next((one for one in (AutoModel,) if type(config) in one._model_mapping), None)
+        if kind is None:
+            whole = getattr(whole, "thinker_config", whole)
+            whole._attn_implementation = "sdpa"
+            return (
+                family.architecture._from_config(whole, dtype=torch.bfloat16).model.language_model,
+                config,
+                all_layers,
+            )
+        return AutoModel.from_config(config, dtype=torch.bfloat16), config, all_layers
+
+
+def without_scores(_module: Any, query: torch.Tensor, key: torch.Tensor, _value: Any, *_rest: Any, **_more: Any) -> Any:
+    """Attention that makes what a fused kernel makes, its output; the math kernel of a CPU would make all scores."""
+    return torch.empty_like(query).transpose(1, 2).contiguous(), None
+
+
+def counted(decoder: Any, config: Any, tokens: int, size: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """The most bytes alive in a prefill of so many tokens, states and cache included; and the cache's bytes."""
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "sdpa", without_scores)
+    inputs = SimpleNamespace(prompt_tokens=[tokens], audio_mask=torch.zeros(1, tokens, dtype=torch.bool))
+    fake = SimpleNamespace(decoder=decoder, decoder_layers=decoder.layers, attn_implementation="sdpa")
+    cache, places = DynamicCache(config=config), torch.arange(tokens, device="meta")[None]
+    with (
+        torch.inference_mode(),
+        prefill_in_chunks(fake, inputs, Trace((tokens,)), size) if size else nullcontext(),  # type: ignore[arg-type]
+        LiveBytes([*decoder.parameters(), *decoder.buffers()]) as live,
+    ):
+        states = torch.empty(1, tokens, config.hidden_size, dtype=torch.bfloat16, device="meta")
+        decoder(inputs_embeds=states, past_key_values=cache, position_ids=places, use_cache=True)
+    return live.peak, sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+
+
+@pytest.mark.parametrize("key", [COUNTED[0], *(pytest.param(one, marks=pytest.mark.long) for one in COUNTED[1:])])
+def test_peak_memory_is_that_of_weights_cache_and_a_chunk(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the longest prompt of each family: at most 1.2 times; the whole prompt takes more."""
+    decoder, config, layers = decoder_of(key, 2)
+    spec = get_model(key)
+    most = config.max_position_embeddings
+    tokens = min(most, round(spec.most_seconds * spec.tokens_per_second)) if spec.most_seconds else most
+    weights = sum(one.nbytes for layer in decoder.layers for one in layer.parameters()) / 2 * layers
+    weights += 2 * 2 * config.vocab_size * config.hidden_size  # embeddings, and the LM head
+    (whole, cache), (parts, same) = (counted(decoder, config, tokens, size, monkeypatch) for size in (0, CHUNK))
+    chunk, of_chunk = counted(decoder, config, CHUNK, 0, monkeypatch)
+    assert cache == same
+    others = cache / 2 * (layers - 2)
+    bound = weights + cache / 2 * layers + chunk - of_chunk
+    assert weights + others + parts <= 1.2 * bound
+    assert whole > parts
