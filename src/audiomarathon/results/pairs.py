@@ -381,7 +381,7 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
     found = speed_up(members, stage, seed)
     if found is None:
         return None
-    work, shares, of = list[float](), list[float](), _OF_CALL[stage]
+    work, shares, of, ideal = list[float](), list[float](), _OF_CALL[stage], ideal_gain(members, stage)
     for base, own in (pair for one in members for pair in one.timed):
         busy, before = (one.busy and of(one.busy, one.busy["steps"]) for one in (own, base))
         wall = own.time and of(own.time, (own.new_tokens or 0) - 1)
@@ -391,10 +391,10 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
     return {
         "measured": found.value,
         "interval": list(found.interval) if found.interval else None,
-        "ideal": ideal_gain(members, stage),
+        "ideal": ideal,
         "work": float(np.median(work)) if work else None,
         "launch_bound": float(np.median(shares)) < LAUNCH_BOUND if shares else None,
-        "chooses_longer": found.value < 1 < _gain_without_choosing(members, stage),
+        "chooses_longer": (ideal is None or ideal > 1) and found.value < 1 < _gain_without_choosing(members, stage),
     }
 
 
