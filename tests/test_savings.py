@@ -381,7 +381,7 @@ class TestMeasured:
         """Base needs 1.0 s; the method 0.8 s and its choosing, or 1.1 s without any."""
         base = run_of([record(id_, 1.0) for id_ in "ab"])
         taken = 0.8 + spent if spent else 1.1
-        own = run_of([record(id_, taken, scoring=spent) for id_ in "ab"])
+        own = run_of([record(id_, taken, scoring=spent, **PRUNED) for id_ in "ab"], drops={"layer": 2, "ratio": 0.7})
         saved = against(own, base)
         assert saved["llm_prefill"]["chooses_longer"] is longer
         assert not saved["decode_per_token"]["chooses_longer"]
