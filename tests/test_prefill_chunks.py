@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -119,6 +120,28 @@ def test_equals_whole_prompts_under_eager_attention(loaded: Any, key: str, metho
     except AudioMarathonError as refused:
         pytest.skip(str(refused))
     assert_same(lm, prompts(2), method, 7)
+
+
+@pytest.fixture(scope="module")
+def windowed(family_checkpoint: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gemma's checkpoint with a window that is far shorter than the prompt, and shared keys."""
+    folder = Path(shutil.copytree(family_checkpoint("gemma3n"), tmp_path_factory.mktemp("windows") / "tiny"))
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["sliding_window"] = 20
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.long)])
+def test_windows_count_positions_over_chunks_and_gaps(windowed: Path, attention: str) -> None:
+    lm = FAMILIES["gemma3n"].load(windowed, attention)
+    lm.model.double()  # so that no near-tie falls the other way
+    for method, size, batch, how in (
+        (Base(), 50, 1, GRAPH),
+        (get_method("frame:0.9", layer=2), 13, 1, EAGER),
+        (get_method("merge_adjacent:0.6", layer=1), 50, 2, EAGER),
+    ):
+        assert_same(lm, prompts(batch), method, size, how)
 
 
 @pytest.mark.parametrize("name", ["base", "frame:0.5", "snapkv:0.5"])
