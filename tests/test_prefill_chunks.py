@@ -230,8 +230,9 @@ def test_chunks_are_on_record_and_no_chunks_are_as_before(tiny_checkpoint: Path,
 # Peak memory, counted at the published shapes on the meta device, which computes nothing.
 
 CHUNK = 4096
-#: Families whose decoder is built with few layers: the others' caches are added. Gemma's layers share keys.
-COUNTED = ["qwen2.5-omni-7b", "voxtral", "aero-1", "phi4mm", "qwen2-audio", "audio-flamingo-3", "qwen3-omni"]
+#: Families whose decoder is built with few layers: the others' caches are added. Gemma's layers share keys, and
+#: transformers' default sizes of Qwen3-Omni do not fit together.
+COUNTED = ["qwen2.5-omni-7b", "voxtral", "aero-1", "phi4mm", "qwen2-audio", "audio-flamingo-3"]
 
 
 def decoder_of(key: str, layers: int) -> tuple[Any, Any, int]:
