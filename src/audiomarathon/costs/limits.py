@@ -109,7 +109,7 @@ def limits_of(spec: ModelSpec, path: Path) -> Limits:
     from audiomarathon.models.loading import loading
 
     family = spec.load_family()
-    with loading(path, family.title):
+    with loading(path, family.__name__):
         whole = family.read_config(path)
         config = whole.get_text_config(decoder=True)
     audio = getattr(getattr(whole, "thinker_config", whole), "audio_config", None)
@@ -188,7 +188,7 @@ def beyond_positions(
         return ""
     try:
         limits = limits_of(spec, path)
-    except ModelError:  # loading reports it
+    except (ModelError, AttributeError):  # loading reports it
         return ""
     if limits.positions is None:
         return ""
