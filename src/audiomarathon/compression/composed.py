@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -72,6 +72,15 @@ class Composed(Method):
         self.first.check_config(config)
         self.second.check_config(config)
 
+    def check_family(self, family: type[AudioLM], depth: int) -> None:
+        """Refuse a family that the pruner refuses."""
+        self.first.check_family(family, depth)
+
+    @property
+    def changes_tower(self) -> bool:
+        """Whether the pruner drops inside the audio tower."""
+        return self.first.changes_tower
+
     def check(self, lm: AudioLM) -> None:
         """Refuse a model that the pruner or the press refuses."""
         self.first.check(lm)
@@ -81,5 +90,6 @@ class Composed(Method):
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Apply the pruner, and the press to what it kept; see :meth:`Method.applied_to`."""
         assert isinstance(self.second, KVPress)
-        with self.first.applied_to(lm, inputs) as pruned, self.second.applied_to(lm, inputs, before=pruned) as trace:
+        with self.first.applied_to(lm, inputs) as pruned, ExitStack() as stack:
+            trace = stack.enter_context(self.second.applied_to(lm, pruned.inputs or inputs, before=pruned))
             yield trace

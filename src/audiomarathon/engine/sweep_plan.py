@@ -123,6 +123,7 @@ def plan_sweep(
     if facts is not None:
         for method in methods:
             method.check_config(facts.config)
+            method.check_family(spec.load_family(), 0)
     usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
     speed, calls = tflops or usual, calls_of(settings, hardware)
     setup = Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, methods, spec) if checkpoint else None
