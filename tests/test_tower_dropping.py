@@ -30,7 +30,7 @@ from audiomarathon.settings import RunSettings
 
 DEPTH, STEPS = 4, 3
 KEYS = ("whisper", "qwen2-audio", "aero-1", "voxtral", "audio-flamingo-3", "qwen2.5-omni-7b", "qwen3-omni")
-METHODS = ("random", "frame", "merge_adjacent", "merge_frame")
+METHODS = ("random", "frame", "merge_adjacent", "merge_frame", "a_tome_like")
 PACKED = ("qwen2.5-omni-7b", "qwen3-omni")
 #: Seconds of each sample's clips: a ragged end, one window, several samples, two clips, several windows.
 SHORT = ((3.07,),)
@@ -168,36 +168,46 @@ def stride(total: int, keep: int) -> list[int]:
 def towers_output(case: Case, window: Window, method: Method, layer: int, *, masked: bool = False) -> torch.Tensor:
     """Return a window's states after the tower's last layer; `masked` hides the dropped states instead."""
     layers: Any = case.lm.audio_tower.layers
-    x, visible = window.states, window.visible
-    for one in layers[:layer]:
-        x = layer_of(one, x, visible)
+    x, visible, schedule = window.states, window.visible, {layer: 1.0}
+    if method.key == "a_tome_like" and layer < DEPTH - 1:  # the same fraction in each of the layers left
+        each = (1 - method.ratio) ** (1 / (DEPTH - layer))
+        schedule = {layer + n: (1 - each ** (n + 1)) / method.ratio for n in range(DEPTH - layer)}
+        schedule[DEPTH - 1] = 1.0
     sound, keep = window.each * window.tokens, window.each * kept_count(window.tokens, method.ratio)
     whole = 0 if case.key in PACKED else window.each * kept_count(1500 // window.each, method.ratio)
-    rest = [sound + place for place in stride(len(x) - sound, whole - keep)] if whole else []
-    chosen: Any = torch.arange(sound)
-    if keep < sound:
-        chosen = method.select(Evidence(torch.arange(sound), keep, window.seed, states=x[:sound]))  # type: ignore[attr-defined]
-    if isinstance(chosen, Merge):
-        rows = [
-            (x[:sound][chosen.group == group] * chosen.weight[chosen.group == group][:, None]).sum(0)
-            for group in range(keep)
-        ]
-        first, places = torch.stack(rows), chosen.kept.tolist()
-    else:
-        places = sorted(chosen.tolist())
-        first = x[places]
+    now, stays = sound, torch.ones(len(x), dtype=torch.bool)
+    for index, one in enumerate(layers):
+        if share := schedule.get(index):
+            then = sound - round(share * (sound - keep))
+            wide = len(window.states) - round(share * (len(window.states) - whole))
+            rest = [now + place for place in stride(len(x) - now, wide - then)] if whole else []
+            places, first = reduced(one, x[:now], then, method, window.seed)
+            if masked:
+                x = x.clone()
+                x[places] = first
+                stays = torch.zeros(len(x), dtype=torch.bool)
+                stays[[*places, *rest]] = True
+            else:
+                x, visible = torch.cat([first, x[rest]]), visible[[*places, *rest]]
+                stays = torch.ones(len(x), dtype=torch.bool)
+            now = then
+        x = layer_of(one, x, visible & stays)
     if masked:
-        x = x.clone()
-        x[places] = first
-        stays = torch.zeros(len(x), dtype=torch.bool)
-        stays[[*places, *rest]] = True
-        for one in layers[layer:]:
-            x = layer_of(one, x, visible & stays)
         return x[places]
-    x, seen = torch.cat([first, x[rest]]), torch.cat([torch.ones(keep, dtype=torch.bool), window.visible[rest]])
-    for one in layers[layer:]:
-        x = layer_of(one, x, seen)
     return x if case.key in ("whisper", "voxtral") else x[:keep]
+
+
+def reduced(layer: Any, x: torch.Tensor, keep: int, method: Method, seed: int) -> tuple[list[int], torch.Tensor]:
+    """Return the places that are kept of a window's sound, and the states that stand there."""
+    if keep == len(x):
+        return list(range(keep)), x
+    shown = layer.self_attn.k_proj(layer.self_attn_layer_norm(x)) if method.key == "a_tome_like" else x
+    chosen: Any = method.select(Evidence(torch.arange(len(x)), keep, seed, states=shown))  # type: ignore[attr-defined]
+    if not isinstance(chosen, Merge):
+        places = sorted(chosen.tolist())
+        return places, x[places]
+    rows = [(x[chosen.group == group] * chosen.weight[chosen.group == group][:, None]).sum(0) for group in range(keep)]
+    return chosen.kept.tolist(), torch.stack(rows)
 
 
 def embeddings(case: Case, states: torch.Tensor) -> torch.Tensor:
@@ -268,7 +278,7 @@ def short_ids(inputs: Inputs, sample: int, windows: Sequence[Window], ratio: flo
 
 
 FAST = [(key, BATCHES[3], name) for key, name in zip(KEYS, itertools.cycle(("merge_frame", "random")), strict=False)]
-FAST += [(key, SHORT, "merge_adjacent") for key in ("whisper", "qwen2.5-omni-7b")]
+FAST += [(key, SHORT, name) for key in ("whisper", "qwen2.5-omni-7b") for name in ("merge_adjacent", "a_tome_like")]
 
 
 @pytest.mark.parametrize(("key", "batch", "name"), FAST, ids=str)

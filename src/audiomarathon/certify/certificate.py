@@ -101,7 +101,9 @@ def checks(users_methods: Sequence[Method] = (), *, on_gpu: bool = False) -> Ite
     for method in methods:
         if isinstance(method, TokenPruner):
             meaning = "the tokens dropped are not those reported, or some layers still see them"
-            yield Check(f"dropping {method.key}", meaning, functools.partial(method_checks.dropping, method=method))
+            if "layer" in method.places:
+                run = functools.partial(method_checks.dropping, method=method)
+                yield Check(f"dropping {method.key}", meaning, run)
             for place, check in (("input", place_checks.dropping_at_input), ("tower", place_checks.dropping_in_tower)):
                 if place in method.places and not method.scored:
                     run = functools.partial(check, method=method)

@@ -25,6 +25,7 @@ from audiomarathon.compression.presses.pyramidkv import PyramidKV
 from audiomarathon.compression.presses.snapkv import SnapKV
 from audiomarathon.compression.presses.streaming_llm import StreamingLLM
 from audiomarathon.compression.presses.tova import Tova
+from audiomarathon.compression.pruners.a_tome_like import ATomeLike
 from audiomarathon.compression.pruners.dart import Dart
 from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.compression.pruners.frame import Frame
@@ -37,7 +38,7 @@ from audiomarathon.object_reference import is_reference
 from audiomarathon.plugins import look_up, plugins
 from audiomarathon.settings import RunSettings
 
-_PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(), MergeFrame())
+_PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(), MergeFrame(), ATomeLike())
 _PRESSES = (Knorm(), KVRandom(), KeyDiff(), StreamingLLM(), Tova(), SnapKV(), ExpectedAttention())
 _VARIANTS = (PyramidKV(), AudioKV(), AdaSnapKV(), AdaExpectedAttention())  # of SnapKV and expected attention
 BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS)
@@ -142,6 +143,9 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str, to
         )
     if ratio == 0:
         warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
+    places = getattr(found, "places", (at,))
+    if at == "layer" and at not in places:  # the setting's default, which says nothing of a method with its own place
+        at = places[0]
     settings: dict[str, Any] = {"ratio": ratio, "layer": layer, "scope": scope, "at": at, "tower_layer": tower_layer}
     names = {field.name for field in dataclasses.fields(found)}
     if scope != "audio" and "scope" not in names:

@@ -211,8 +211,8 @@ class TokenPruner(Method):
             return
         if reason := family.no_tower_drop:
             raise MethodError(
-                f"{self.key}: nothing can be dropped inside {family.title}'s audio tower: {reason}; "
-                "allowed: PRUNE_AT=layer or input (--at)"
+                f"{self.key}: nothing can be dropped inside {family.title}'s audio tower: {reason}; allowed: "
+                + (" or ".join(f"--at {place}" for place in self.places if place != "tower") or "other methods")
             )
         if depth and not 0 <= self.in_tower(depth) < depth:
             raise MethodError(
