@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -90,6 +90,7 @@ class Composed(Method):
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Apply the pruner, and the press to what it kept; see :meth:`Method.applied_to`."""
         assert isinstance(self.second, KVPress)
-        with self.first.applied_to(lm, inputs) as pruned, ExitStack() as stack:
-            trace = stack.enter_context(self.second.applied_to(lm, pruned.inputs or inputs, before=pruned))
-            yield trace
+        with self.first.applied_to(lm, inputs) as pruned:
+            inputs = pruned.inputs or inputs  # a shorter prompt, if the pruner drops inside the tower
+            with self.second.applied_to(lm, inputs, before=pruned) as trace:
+                yield trace

@@ -210,40 +210,43 @@ class TowerDrop:
             left = torch.tensor(self.kept, device=self.lm.device)
             stack.enter_context(patched_attribute(tower, lengths.__name__, lambda frames: (lengths(frames)[0], left)))
         stack.enter_context(patched_attribute(self.lm, "shares_tower", False))
-        by_layer = {step.layer: step for step in self.steps}
+        steps = {step.layer: step for step in self.steps}
         kept: list[torch.Tensor] = []
         made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-        def before(layer: nn.Module, index: int, signature: inspect.Signature) -> Any:
+        def hooked(layer: nn.Module, index: int) -> Any:
+            signature = inspect.signature(layer.forward)
+            now = next(step for step in reversed(self.steps) if step.layer <= index)
+
             def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                handle.remove()  # decode does not run the tower
                 call = call_of(signature, args, kwargs)
-                if index in by_layer:
-                    hidden, step = call["hidden_states"], by_layer[index]
+                if index in steps:
+                    hidden = call["hidden_states"]
                     if self.looks:
                         with scoring():
-                            self._decide(step, self._shown(layer, hidden, keys=keys).flatten(0, -2))
-                    selected = step.selection()
+                            self._decide(now, self._shown(layer, hidden, keys=keys).flatten(0, -2))
+                    selected = now.selection()
                     call["hidden_states"] = self._reduced(hidden, selected)
                     own = selected.kept[:-1] if isinstance(selected, Merge) else selected
                     kept[:] = [kept[0][own] if kept else own]
                     made.clear()
-                last = max((step for step in self.steps if step.layer <= index), key=lambda step: step.layer)
                 if "cu_seqlens" in call:
-                    ends = [0, *itertools.accumulate(last.lengths)]
+                    ends = [0, *itertools.accumulate(now.lengths)]
                     call["cu_seqlens"] = torch.tensor(ends, dtype=torch.int32, device=call["cu_seqlens"].device)
-                    call["max_seqlen"] = max(last.lengths)
+                    call["max_seqlen"] = max(now.lengths)
                 elif (mask := call.get("attention_mask")) is not None:
-                    if id(mask) not in made:
+                    if id(mask) not in made:  # all layers get the same mask
                         made[id(mask)] = mask, self._thinned(mask, kept[0])
                     call["attention_mask"] = made[id(mask)][1]
                 return (), call
 
-            return hook
+            handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
+            return handle
 
         for index, layer in enumerate(self.lm.tower_layers):
             if index >= self.steps[0].layer:
-                hook = before(layer, index, inspect.signature(layer.forward))
-                stack.enter_context(layer.register_forward_pre_hook(hook, with_kwargs=True))
+                stack.enter_context(hooked(layer, index))
 
     @staticmethod
     def _shown(layer: Any, hidden: torch.Tensor, *, keys: bool) -> torch.Tensor:
