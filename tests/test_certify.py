@@ -26,7 +26,7 @@ from audiomarathon.certify import timing_checks
 from audiomarathon.certify.bench import Bench, Replied, match, speech_like
 from audiomarathon.certify.certificate import Certificate, certify
 from audiomarathon.certify.check_result import Finding
-from audiomarathon.certify.method_checks import RATIO, _wrong_positions, dropping
+from audiomarathon.certify.method_checks import RATIO, dropping, wrong_positions
 from audiomarathon.certify.model_checks import hears
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.certify.timing_checks import fresh_lengths
@@ -156,10 +156,10 @@ def test_a_text_token_that_is_missing_is_told(session: LocalEngine) -> None:
     inputs = session.lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
     text, audio = ((mask[0].nonzero().flatten()) for mask in (~inputs.audio_mask, inputs.audio_mask))
     kept = audio[: kept_count(len(audio), RATIO)]
-    assert _wrong_positions(inputs, torch.cat([text, kept])) == ""
-    assert "1 text token" in _wrong_positions(inputs, torch.cat([text[1:], kept]))
+    assert wrong_positions(inputs, torch.cat([text, kept])) == ""
+    assert "1 text token" in wrong_positions(inputs, torch.cat([text[1:], kept]))
     for other in (kept[1:], audio[: len(kept) + 1]):
-        assert "audio tokens were kept" in _wrong_positions(inputs, torch.cat([text, other]))
+        assert "audio tokens were kept" in wrong_positions(inputs, torch.cat([text, other]))
 
 
 @pytest.mark.parametrize(

@@ -152,16 +152,12 @@ class RunSettings:
         "layer",
         "PRUNE_AT",
         PLACES,
-        "Where a token pruner drops tokens; input is before the LLM, tower is between two layers of the audio tower",
+        "Where a token pruner drops tokens: in the LLM, before it, in the audio tower",
     )
     tower_layer: int | None = _setting(
-        _METHOD,
-        None,
-        "PRUNE_TOWER_LAYER",
-        _natural,
-        "With --at tower, the first layer of the tower that computes only what is kept",
-        "a whole number from 0; empty = half of the tower's layers",
-    )
+        _METHOD, None, "PRUNE_TOWER_LAYER", _natural, "Layer of the tower from which --at tower drops",
+        "a whole number; empty = half of its layers",
+    )  # fmt: skip
     scope: str = _setting(
         _METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "Cache entries that a press may remove; all includes text"
     )

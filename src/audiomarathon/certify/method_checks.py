@@ -88,7 +88,7 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     pruned, whole = entered
     # Of an encoder-decoder: one window, whose states are the beginning of the virtual prompt, padding too.
     states = whole[0].shape[-2] if bench.lm.cross else 0
-    if wrong := _wrong_positions(bench.inputs, kept, states):
+    if wrong := wrong_positions(bench.inputs, kept, states):
         return Finding.fail(wrong)
     (merge,) = generation.merges or (None,)
     if states:
@@ -127,7 +127,7 @@ def compared(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
     return Finding.of(found.within(bench.tolerance), f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}")
 
 
-def _wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
+def wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
     """Return what is wrong with the kept positions; "" if they hold all text and the right number of audio tokens."""
     audio = inputs.audio_mask[0].cpu()
     stays = torch.zeros_like(audio)

@@ -13,7 +13,7 @@ from torch import nn
 
 from audiomarathon.certify.bench import Bench, applicable, replies_of
 from audiomarathon.certify.check_result import Finding
-from audiomarathon.certify.method_checks import RATIO, compared
+from audiomarathon.certify.method_checks import RATIO, compared, wrong_positions
 from audiomarathon.certify.oracles import Shorter, merged
 from audiomarathon.compression.dropping import call_of
 from audiomarathon.compression.method import Base, Method, at_stride, kept_count
@@ -26,17 +26,16 @@ from audiomarathon.models.merge import Merge
 def dropping_at_input(bench: Bench, method: TokenPruner) -> Finding:
     """Check that dropping at the input gives the reply to a prompt that never held the other audio tokens."""
     method = dataclasses.replace(method, ratio=RATIO, at="input")
-    if bench.lm.cross:
-        return Finding.not_applicable("an encoder-decoder has no prompt with audio; see the check without a place")
-    if why_not := applicable(bench.lm, [method])[1]:
-        return Finding.not_applicable(why_not[method.key])
+    if why_not := applicable(bench.lm, [method])[1] or bench.lm.cross:
+        why = why_not[method.key] if isinstance(why_not, dict) else "no prompt holds audio; see the check without place"
+        return Finding.not_applicable(why)
     done = bench.generate(bench.inputs, method)
     _base, (call,) = _watched(bench, Base(), bench.lm.decoder_layers[0])
     (kept,), (merge,), whole = done.kept_positions or (), done.merges or (None,), call["hidden_states"]
     audio = bench.inputs.audio_mask[0].nonzero().flatten()
     heard = audio[torch.isin(audio.cpu(), kept).to(audio.device)].to(whole.device)
-    if len(heard) != (planned := kept_count(len(audio), RATIO)):
-        return Finding.fail(f"{len(heard)} audio tokens were kept, but {planned} were planned")
+    if wrong := wrong_positions(bench.inputs, kept):
+        return Finding.fail(wrong)
     states = whole[0, heard] if merge is None else merged(whole, audio, merge)[0]
     oracle = bench.reply(bench.inputs, Shorter(kept=kept, states=states))
     return compared(bench, replies_of(done)[0], oracle)

@@ -29,18 +29,9 @@ if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample, Task
 
 _SETTINGS = (
-    "layer",
-    "at",
-    "tower_layer",
-    "scope",
-    "data",
-    "model_path",
-    "device",
-    "dtype",
-    "max_new_tokens",
-    "seed",
+    "layer", "at", "tower_layer", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed",
     "language",
-)
+)  # fmt: skip
 _PLACES = {"input": "\nat input", "tower": "\nin tower"}
 _MAX_NEW_TOKENS = 64  # token limit of a reply about the user's own files
 

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.compression.method import STATES_DROPPED_BY, Method, kept_count, plain
@@ -170,10 +170,8 @@ class TokenPruner(Method):
     def check_config(self, config: Any) -> None:
         """Refuse a `layer` that the model lacks, or at which the method cannot drop tokens."""
         if self.at not in self.places:
-            raise MethodError(
-                f"{self.key}: works at {' or '.join(self.places)} only; allowed: "
-                + ", ".join(f"PRUNE_AT={place} (--at {place})" for place in self.places)
-            )
+            allowed = ", ".join(f"PRUNE_AT={place} (--at {place})" for place in self.places)
+            raise MethodError(f"{self.key}: does not work at {self.at!r}; allowed: {allowed}")
         if self.at == "tower":
             self._check_score_free("inside the audio tower")
             return
@@ -329,16 +327,11 @@ class TokenPruner(Method):
     @contextmanager
     def _states_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Drop or merge an encoder-decoder's states; see `states.py`."""
-        import torch
 
         from audiomarathon.compression.states import StateDrop
 
         shown: list[torch.Tensor] = []
-
-        def choose(count: int, budget: int, seed: int, states: torch.Tensor | None) -> torch.Tensor | Merge:
-            shown.append(torch.arange(count, device=lm.device))
-            return self._chosen(Evidence(shown[-1], budget, seed, states=states))
-
+        choose = partial(self._in_window, shown)
         drop = StateDrop(lm, inputs, self.ratio, choose, looks=self.sees_states)
         trace = Trace(tuple(map(sum, drop.budgets)))
         forced, layers = inputs.tensors["decoder_input_ids"].shape[1], len(lm.decoder_layers)
@@ -352,14 +345,12 @@ class TokenPruner(Method):
         with ExitStack() as stack:
             drop.attach(stack, decide)
             yield trace
-            unchanged = all(torch.equal(one, torch.arange(len(one), device=one.device)) for one in shown)
-            self._check_choices(inside=drop.inside(), unchanged=unchanged)
+            self._check_choices(inside=drop.inside(), unchanged=all(map(_counts_up, shown)))
             trace.kept_positions, trace.merges = drop.kept_positions(), drop.merges()
 
     @contextmanager
     def _tower_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Drop or merge states inside the audio tower; see `tower.py`."""
-        import torch
 
         from audiomarathon.compression.tower import TowerDrop
 
@@ -368,11 +359,7 @@ class TokenPruner(Method):
             yield trace
             return
         shown: list[torch.Tensor] = []
-
-        def choose(count: int, budget: int, seed: int, states: torch.Tensor | None) -> torch.Tensor | Merge:
-            shown.append(torch.arange(count, device=lm.device))
-            return self._chosen(Evidence(shown[-1], budget, seed, states=states))
-
+        choose = partial(self._in_window, shown)
         steps = self.steps(len(lm.tower_layers))
         drop = TowerDrop(lm, inputs, self.ratio, choose, steps=steps, looks=self.sees_states)
         if drop.budgets == inputs.audio_tokens:
@@ -390,8 +377,7 @@ class TokenPruner(Method):
         with ExitStack() as stack:
             drop.attach(stack, lambda: trace.scoring(lm.clock), keys=self.sees_keys)
             yield trace
-            unchanged = all(torch.equal(one, torch.arange(len(one), device=one.device)) for one in shown)
-            self._check_choices(inside=drop.inside(), unchanged=unchanged)
+            self._check_choices(inside=drop.inside(), unchanged=all(map(_counts_up, shown)))
             trace.kept_positions, trace.merges = drop.kept_positions(), drop.merges()
 
     def _check_choices(self, *, inside: bool, unchanged: bool) -> None:
@@ -400,6 +386,13 @@ class TokenPruner(Method):
             raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
         if not unchanged:
             raise MethodError(f"{self.label} changed `positions` in place; only reading is allowed")
+
+    def _in_window(
+        self, shown: list[torch.Tensor], positions: torch.Tensor, keep: int, seed: int, states: torch.Tensor | None
+    ) -> torch.Tensor | Merge:
+        """Choose what a window keeps of its states, and note the positions that the method was shown."""
+        shown.append(positions)
+        return self._chosen(Evidence(positions, keep, seed, states=states))
 
     def _chosen(self, evidence: Evidence) -> torch.Tensor | Merge:
         import torch
@@ -419,6 +412,10 @@ class TokenPruner(Method):
             if indices.dtype not in (torch.int64, torch.int32):
                 raise MethodError(f"{self.label}: {name} is of {indices.dtype}; allowed: torch.int64 or torch.int32")
         return chosen
+
+
+def _counts_up(positions: torch.Tensor) -> bool:
+    return positions.tolist() == list(range(len(positions)))
 
 
 def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:

@@ -9,6 +9,7 @@ padding keep their shares. Hooks on the tower's layers select states, and the ma
 from __future__ import annotations
 
 import bisect
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ import torch
 
 from audiomarathon.compression.dropping import call_of
 from audiomarathon.compression.method import at_stride, kept_count
-from audiomarathon.compression.states import Choose
+from audiomarathon.compression.states import Choose, exists
 from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.merge import Merge
 
@@ -58,26 +59,22 @@ class _Step:
 
     def selection(self) -> torch.Tensor | Merge:
         """Return what is kept of all windows' states, flattened: indices, or a merge whose last group is to be cut."""
-        rows = list(zip(self.chosen, self.rest, self.before, self.begins, strict=True))
-        picked = [one.kept if isinstance(one, Merge) else one for one in self.chosen]
-        kept = torch.cat(
-            [
-                torch.cat([begin + own.clamp(0, max(0, count - 1)), begin + rest.to(own.device)])
-                for own, (_one, rest, count, begin) in zip(picked, rows, strict=True)
-            ]
-        )
-        if not any(isinstance(one, Merge) for one in self.chosen):
-            return kept
-        group = torch.full((self.total,), len(kept), device=kept.device)  # the last group takes what is dropped
-        group[kept] = torch.arange(len(kept), device=kept.device)
-        weight = torch.ones(self.total, device=kept.device)
-        made = 0
-        for one, rest, count, begin in rows:
+        kept, merged, made = list[torch.Tensor](), [], 0
+        for one, rest, count, begin in zip(self.chosen, self.rest, self.before, self.begins, strict=True):
+            own = one.kept if isinstance(one, Merge) else one
+            kept.append(begin + torch.cat([own.clamp(0, max(0, count - 1)), rest.to(own.device)]))
             if isinstance(one, Merge):
-                group[begin : begin + count] = made + one.group.long().clamp(0, max(0, len(one.kept) - 1))
-                weight[begin : begin + count] = one.weight.float()
-            made += (len(one.kept) if isinstance(one, Merge) else len(one)) + len(rest)
-        return Merge(torch.cat([kept, kept[:1]]), group, weight)
+                merged.append((slice(begin, begin + count), made, one))
+            made += len(kept[-1])
+        flat = torch.cat(kept)
+        if not merged:
+            return flat
+        group, weight = torch.full((self.total,), made, device=flat.device), torch.ones(self.total, device=flat.device)
+        group[flat] = torch.arange(made, device=flat.device)  # the last group takes what is dropped
+        for spots, first, one in merged:
+            group[spots] = first + one.group.long().clamp(0, max(0, len(one.kept) - 1))
+            weight[spots] = one.weight.float()
+        return Merge(torch.cat([flat, flat[:1]]), group, weight)
 
 
 class TowerDrop:
@@ -135,13 +132,11 @@ class TowerDrop:
         first, found = before, list[_Step]()
         for layer, share in steps:
             begins = [0, *itertools.accumulate(a + b for a, b in zip(before, rest, strict=True))]
-            wide = width - round(share * (width - self.width))
             after = [one - round(share * (one - least)) for one, least in zip(first, last, strict=True)]
             left = final
             if width:  # a padded window keeps `wide` states: its padding makes up for rounding
-                left = [
-                    min(max(wide - count, least), most) for count, least, most in zip(after, final, rest, strict=True)
-                ]
+                wide, rows = width - round(share * (width - self.width)), zip(after, final, rest, strict=True)
+                left = [min(max(wide - count, least), most) for count, least, most in rows]
                 after = [wide - count for count in left]
             thinned = [count + at_stride(most, keep) for count, most, keep in zip(before, rest, left, strict=True)]
             found.append(_Step(layer, before, after, thinned, begins[:-1], begins[-1], []))
@@ -153,7 +148,7 @@ class TowerDrop:
         step.chosen = []
         for count, keep, begin, seed in zip(step.before, step.after, step.begins, self.seeds, strict=True):
             own = None if states is None else states[begin : begin + count]
-            chosen = self.choose(count, keep, seed, own).to(self.lm.device)
+            chosen = self.choose(torch.arange(count, device=self.lm.device), keep, seed, own).to(self.lm.device)
             step.chosen.append(chosen if isinstance(chosen, Merge) else chosen.sort().values)
 
     def shortened(self) -> Inputs:
@@ -161,28 +156,22 @@ class TowerDrop:
         inputs, tensors = self.inputs, dict(self.inputs.tensors)
         if inputs.states:
             return inputs
-        rows = []
+        ids, audio = list[torch.Tensor](), list[torch.Tensor]()
         for sample, (mask, there) in enumerate(zip(inputs.audio_mask, inputs.attention_mask.bool(), strict=True)):
             stays = there & ~mask
             for spots, keep in self._spots(sample, mask):
                 stays[spots[:keep]] = True
-            rows.append(stays.nonzero().flatten())
-        longest = max(map(len, rows))
-        pad = self.lm.tokenizer.pad_token_id
-        ids = tensors["input_ids"].new_full((len(rows), longest), pad)
-        there = torch.zeros_like(ids)
-        audio = torch.zeros_like(ids, dtype=torch.bool)
-        for row, stays in enumerate(rows):
-            begin = longest - len(stays)
-            ids[row, begin:], there[row, begin:] = tensors["input_ids"][row, stays], 1
-            audio[row, begin:] = inputs.audio_mask[row, stays]
-        tensors |= {"input_ids": ids, "attention_mask": there}
+            ids.append(tensors["input_ids"][sample, stays])
+            audio.append(mask[stays])
+        padded = functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left")
+        tensors["input_ids"] = padded(ids, padding_value=self.lm.tokenizer.pad_token_id)
+        tensors["attention_mask"] = padded([torch.ones_like(row) for row in ids])
         windows = inputs.windows
         if windows is not None:
-            fresh = {"pool_indices": self.states.pooling * torch.arange(sum(self.kept), device=ids.device)}
+            fresh = {"pool_indices": self.states.pooling * torch.arange(sum(self.kept), device=self.lm.device)}
             known = {name: fresh.get(name, value) for name, value in windows.arguments.items()}
             windows = replace(windows, arguments=known, later=tuple(step.lengths for step in self.steps))
-        return replace(inputs, tensors=tensors, audio_mask=audio, windows=windows)
+        return replace(inputs, tensors=tensors, audio_mask=padded(audio), windows=windows)
 
     def _spots(self, sample: int, mask: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
         """Return the prompt positions of each of a sample's windows, and how many audio tokens the window keeps."""
@@ -272,20 +261,21 @@ class TowerDrop:
 
     def inside(self) -> bool:
         """Tell whether every chosen index exists. Called after the `generate` call, since it waits for the GPU."""
-        places = [
-            (part, limit)
-            for step in self.steps
-            for count, keep, one in zip(step.before, step.after, step.chosen, strict=True)
-            for part, limit in ([(one.kept, count), (one.group, keep)] if isinstance(one, Merge) else [(one, count)])
-        ]
-        return all(bool(((part >= 0) & (part < limit)).all()) for part, limit in places if len(part))
+        return all(
+            exists(*one) for step in self.steps for one in zip(step.chosen, step.before, step.after, strict=True)
+        )
 
-    def _origins(self) -> list[torch.Tensor]:
-        """Return, for each window, the index of each kept state (of merged states, the first) before the first step."""
-        found = [torch.arange(count) for count in self.steps[0].before]
+    def _left(self, window: int) -> torch.Tensor:
+        """Return the indices of a window's states that are left in the end (of merged states, the first), on the CPU.
+
+        States of audio tokens come first, then those of padding.
+        """
+        first = self.steps[0]
+        found = torch.arange(self.states.width or first.before[window])
         for step in self.steps:
-            picked = [(one.kept if isinstance(one, Merge) else one).cpu() for one in step.chosen]
-            found = [origin[pick] for origin, pick in zip(found, picked, strict=True)]
+            one = step.chosen[window]
+            kept = one.kept if isinstance(one, Merge) else one
+            found = found[torch.cat([kept.cpu(), step.rest[window]])]
         return found
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:
@@ -293,55 +283,32 @@ class TowerDrop:
 
         A kept audio token takes the position of the audio token to which the first of its states belonged.
         """
-        origins, pooling, found = self._origins(), self.states.pooling, list[torch.Tensor]()
-        for sample, mask in enumerate(self.inputs.audio_mask.cpu()):
-            stays = self.inputs.attention_mask[sample].bool().cpu() & ~mask
+        pooling, found = self.states.pooling, list[torch.Tensor]()
+        for sample, (mask, there) in enumerate(
+            zip(self.inputs.audio_mask.cpu(), self.inputs.attention_mask.bool().cpu(), strict=True)
+        ):
+            stays, begin = there & ~mask, len(mask) - int(there.sum())
             windows = [window for window, owner in enumerate(self.owner) if owner == sample]
-            length = int(self.inputs.attention_mask[sample].sum())
-            for nth, (window, (spots, _keep)) in enumerate(zip(windows, self._spots(sample, mask), strict=True)):
-                stays[spots[origins[window][::pooling] // pooling]] = True
-                if self.inputs.states:  # the virtual prompt holds the states of padding too
-                    begin = len(mask) - length + nth * self.states.width
-                    stays[begin + len(spots) : begin + self.states.width] = False
-                    stays[begin + self._padding(window)] = True
+            for window, (spots, keep) in zip(windows, self._spots(sample, mask), strict=True):
+                left = self._left(window)
+                if self.inputs.states:  # the virtual prompt holds all states of a window
+                    stays[begin : begin + self.states.width] = False
+                    stays[begin + left] = True
+                    begin += self.states.width
+                else:
+                    stays[spots[left[: pooling * keep : pooling] // pooling]] = True
             found.append(stays.nonzero().flatten())
         return tuple(found)
 
-    def _padding(self, window: int) -> torch.Tensor:
-        """Return the indices of the states of a window's padding that are left after the last step."""
-        (count, _tokens), found = self.states.windows[window], torch.arange(self.states.width)
-        found = found[count:]
-        for step in self.steps:
-            found = found[step.rest[window] - step.before[window]]
-        return found
-
     def merges(self) -> tuple[Merge | None, ...] | None:
         """Return each sample's merge of audio tokens; None if nothing is merged, or if a token is several states."""
-        if self.states.pooling > 1 or not all(isinstance(one, Merge) for step in self.steps for one in step.chosen):
+        every = [one for step in self.steps for one in step.chosen]
+        if self.states.pooling > 1 or not all(isinstance(one, Merge) for one in every):
             return None
+        by_window = zip(*(step.chosen for step in self.steps), strict=True)
+        whole = [functools.reduce(Merge.then, steps) for steps in by_window]
         found = []
         for sample in range(len(self.budgets)):
-            kept, group, weight, begun, made = [], [], [], 0, 0
-            for window, owner in enumerate(self.owner):
-                if owner != sample:
-                    continue
-                own = self._merged(window)
-                kept.append(own.kept + begun)
-                group.append(own.group + made)
-                weight.append(own.weight)
-                begun, made = begun + len(own.group), made + len(own.kept)
-            found.append(Merge(torch.cat(kept), torch.cat(group), torch.cat(weight)) if kept else None)
+            own = [one for one, owner in zip(whole, self.owner, strict=True) if owner == sample]
+            found.append(Merge.joined(own) if own else None)
         return tuple(found)
-
-    def _merged(self, window: int) -> Merge:
-        """Return the merge of a window over all steps."""
-        whole: Merge | None = None
-        for step in self.steps:
-            one = step.chosen[window]
-            assert isinstance(one, Merge)
-            later = one if whole is None else None
-            if whole is not None:
-                later = Merge(whole.kept[one.kept], one.group[whole.group], whole.weight * one.weight[whole.group])
-            whole = later
-        assert whole is not None
-        return whole

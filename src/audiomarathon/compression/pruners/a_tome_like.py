@@ -42,8 +42,5 @@ class ATomeLike(MergeAdjacent):
         """Return the layers that merge, and the share of all merges made up to each; see :meth:`TokenPruner.steps`."""
         first = self.in_tower(depth)
         count = max(1, min(self.modules, depth - first))
-        left = [(1 - self.ratio) ** (nth / count) for nth in range(1, count + 1)]
-        gone = [(1 - share) / self.ratio if self.ratio else 1.0 for share in left]
-        return [(first + nth * (depth - first) // count, gone[nth]) for nth in range(count - 1)] + [
-            (first + (count - 1) * (depth - first) // count, 1.0)
-        ]
+        gone = [(1 - (1 - self.ratio) ** (nth / count)) / self.ratio for nth in range(1, count + 1)]
+        return [(first + nth * (depth - first) // count, share) for nth, share in enumerate(gone)]
