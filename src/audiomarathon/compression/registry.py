@@ -38,10 +38,10 @@ from audiomarathon.object_reference import is_reference
 from audiomarathon.plugins import look_up, plugins
 from audiomarathon.settings import RunSettings
 
-_PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(), MergeFrame(), ATomeLike())
+_PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(), MergeFrame())
 _PRESSES = (Knorm(), KVRandom(), KeyDiff(), StreamingLLM(), Tova(), SnapKV(), ExpectedAttention())
 _VARIANTS = (PyramidKV(), AudioKV(), AdaSnapKV(), AdaExpectedAttention())  # of SnapKV and expected attention
-BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS)
+BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS, ATomeLike())  # in order: so are the colours
 
 
 def all_methods() -> tuple[Method, ...]:

@@ -13,11 +13,11 @@ Identity = Mapping[str, Any]
 # Okabe and Ito's palette (2008), which readers with any kind of colour blindness can tell apart; without its yellow,
 # which is too pale for lines, and its black, which is base's.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195")
-# For more methods, with dashed lines: Paul Tol's "muted" (2021) and four colours of ColorBrewer. Nobody can tell
-# eighteen hues apart, so each line also has a label at its end, a line style and a marker.
+# For more methods, with dashed lines: Paul Tol's "muted" (2021) and five colours of ColorBrewer. Nobody can tell
+# nineteen hues apart, so each line also has a label at its end, a line style and a marker.
 _MORE_COLOURS = (
     *("#117733", "#882255", "#661100", "#332288", "#44AA99", "#999933", "#AA4499"),
-    *("#A6761D", "#66A61E", "#E7298A", "#6A3D9A"),
+    *("#A6761D", "#66A61E", "#E7298A", "#6A3D9A", "#B15928"),
 )
 _MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 _DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 3])
