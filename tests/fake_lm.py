@@ -55,6 +55,7 @@ class FakeLM:
     peaks: dict[str, int] = field(default_factory=dict)
     audio_tower: Tower = field(default_factory=Tower)
     sampling_rate = 16000
+    shares_tower = True
     clock = Clock()
     device = torch.device("cpu")
 

@@ -12,6 +12,10 @@ the drop. A loss against the ideal but not against the control is due to the har
 ideal of decode is the bytes that a step of base reads, weights and cache, ÷ those of the setting. `÷ bytes` is a step's
 time ÷ the time in which the device copies as many bytes: 1 is the least. --decode is the setting DECODE.
 
+  python scripts/measure/benchmark_efficiency.py --durations 30 --methods frame,merge_adjacent --at tower --cpu-time
+
+With --at tower, the audio tower's speed-up stands beside its own ideal from FLOPs.
+
 `overhead` is the cost of our code at the longest duration: the time of choosing and gathering (as share of base
 prefill), and decode after one dropped audio token against the control, in pairs. benchmark_sweep.py measures what a
 sweep saves over separate runs.
@@ -46,7 +50,7 @@ from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.flops import count_cost
 from audiomarathon.engine.setup import find_hardware
-from audiomarathon.settings import ATTENTION, RunSettings
+from audiomarathon.settings import ATTENTION, PLACES, RunSettings
 
 
 def table(rows: Sequence[Row], rate: float) -> Table:
@@ -139,7 +143,8 @@ def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--methods", default="random,fast_v,dart,snapkv", help="[%(default)s]")
     parser.add_argument("--ratios", type=joined(float), default=[0.3, 0.5, 0.9], help="[0.3,0.5,0.9]")
     parser.add_argument("--layer", type=at_least(0), default=2)
-    parser.add_argument("--at", choices=("layer", "input"), default="layer")
+    parser.add_argument("--at", choices=PLACES, default="layer")
+    parser.add_argument("--tower-layer", type=at_least(0), help="with --at tower [half of the tower's layers]")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N [%(default)s]")
     parser.add_argument("--dtype", default="auto", help="[bfloat16 on a GPU, float32 on a CPU]")
     parser.add_argument("--attn-implementation", choices=ATTENTION, default="sdpa")
@@ -172,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     hardware = find_hardware(RunSettings.read({}, device=flags.device, dtype=flags.dtype))
     gpu = hardware.device.startswith("cuda")
     names = flags.methods.split(",")
-    named = [get_method(name, ratio, flags.layer, at=flags.at) for name in names for ratio in flags.ratios]
+    place = {"layer": flags.layer, "at": flags.at, "tower_layer": flags.tower_layer}
+    named = [get_method(name, ratio, **place) for name in names for ratio in flags.ratios]
     methods = list({method.label: method for method in (Base(), *named)}.values())  # drop repeated names
     lm = random_model(flags.config, hardware.device, hardware.dtype, flags.attn_implementation)
     lm.decode = flags.decode if flags.decode != "auto" else "graph" if gpu else "eager"
@@ -210,6 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{peaks[1] / 1e9:.2f} GB = {peaks[0] / peaks[1]:.2f}, LLM prefill {times[0]:.3f} : {times[1]:.3f} s = "
             f"{times[0] / times[1]:.2f}"
         )
+    for one in rows if flags.at == "tower" else ():
+        reached = f"{one.tower_speed_up:.3f}× of an ideal {one.tower_ideal:.3f}×"
+        print(f"{one.setting}, {one.seconds:g} s: tower {reached}: {one.tower_speed_up / one.tower_ideal:.1%}")
     for name, share in overhead.get("choosing_and_gathering_share_of_base_prefill", {}).items():
         print(f"{name}, choosing and gathering: {share:.2%} of base's LLM prefill at {max(durations):g} s")
     for name, one in overhead.get("decode_against_control", {}).items():

@@ -28,6 +28,7 @@ ATTENTION = ("sdpa", "eager", "flash_attention_2")
 SDPA_BACKENDS = "flash,efficient,math"
 _BACKENDS = (*SDPA_BACKENDS.split(","), "cudnn")
 GRAPH, EAGER = "graph", "eager"
+PLACES = ("layer", "input", "tower")  # values of the setting `at`
 AUTO = "auto"  # value of the settings `batch_size` and `decode`
 COLD = "cold"  # value of the setting `timing`
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
@@ -147,8 +148,16 @@ class RunSettings:
     )
     layer: int = _setting(_METHOD, 2, "PRUNE_LAYER_IDX", _natural, "Layer at which a token pruner drops tokens")
     at: str = _setting(
-        _METHOD, "layer", "PRUNE_AT", ("layer", "input"), "Where a token pruner drops tokens; input is before the LLM"
+        _METHOD,
+        "layer",
+        "PRUNE_AT",
+        PLACES,
+        "Where a token pruner drops tokens: in the LLM, before it, in the audio tower",
     )
+    tower_layer: int | None = _setting(
+        _METHOD, None, "PRUNE_TOWER_LAYER", _natural, "Layer of the tower from which --at tower drops",
+        "a whole number; empty = half of its layers",
+    )  # fmt: skip
     scope: str = _setting(
         _METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "Cache entries that a press may remove; all includes text"
     )
@@ -269,6 +278,9 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
+        if self.tower_layer is not None and self.at != "tower":
+            both = f"PRUNE_TOWER_LAYER={self.tower_layer} with PRUNE_AT={self.at}"
+            raise SettingsError(f"{both}: nothing is dropped in the tower; set PRUNE_AT=tower (--at tower)")
         if self.batch_size != 1 and self.timing:
             raise SettingsError(f"BATCH_SIZE={self.batch_size}: needs --no-timing (TIMING=0); times need batch size 1")
         if self.decode_tokens and not self.timing:
@@ -294,8 +306,8 @@ class RunSettings:
 
     @property
     def places(self) -> dict[str, Any]:
-        """The settings `layer`, `scope` and `at`, as keyword arguments of `get_method`."""
-        return {"layer": self.layer, "scope": self.scope, "at": self.at}
+        """The settings `layer`, `scope`, `at` and `tower_layer`, as keyword arguments of `get_method`."""
+        return {"layer": self.layer, "scope": self.scope, "at": self.at, "tower_layer": self.tower_layer}
 
     @classmethod
     def read(

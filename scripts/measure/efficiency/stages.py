@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from audiomarathon.compression.method import Base, Method, kept_count
-from audiomarathon.costs.cost import Cost, Drops
+from audiomarathon.costs.cost import Cost, Drops, tower_speed_up
 from audiomarathon.costs.flops import drops_of
 from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
@@ -67,6 +67,8 @@ class Row:
     decode_ideal: float | None
     decode_bytes: float | None
     decode_setup_s: float | None
+    tower_speed_up: float
+    tower_ideal: float
 
 
 def noise_of(tokens: int) -> np.ndarray:
@@ -109,7 +111,8 @@ def measure(
             turn = repeat % len(methods)
             for method in [*methods[turn:], *methods[:turn]]:
                 found[method.label].append(forced(lm, inputs, method, decode_tokens))
-    encoders = [max(found[label][repeat].stages.encoder for label in found) for repeat in range(repeats)]
+    sharing = [method.label for method in methods if not method.changes_tower]
+    encoders = [max(found[label][repeat].stages.encoder for label in sharing) for repeat in range(repeats)]
     shorter = {
         kept: short_prefill(lm, kept, repeats)
         for kept in {
@@ -140,10 +143,14 @@ def row(
     cost: Cost,
     shorter: dict[int, float],
 ) -> Row:
-    """Compare one method's generations with base's; all settings share the audio tower's times and peak memory."""
+    """Compare one method's generations with base's.
+
+    All settings that do not change the audio tower share its times; all share its peak memory.
+    """
     own, base = found[method.label], found[Base().label]
     audio, prompt, batch = inputs.audio_tokens[0], inputs.prompt_tokens[0], len(inputs.prompt_tokens)
-    drops, layers = drops_of(method), len(cost.flops_per_token_per_layer)
+    drops, layers = drops_of(method, cost.tower_layers), len(cost.flops_per_token_per_layer)
+    towers = [one.stages.encoder for one in own] if method.changes_tower else encoders
     prefills = [one.stages.llm_prefill for one in own]
     bases = [one.stages.llm_prefill for one in base]
     per_token = [one.stages.decode / (one.replies[0].new_tokens - 1) for one in own]
@@ -154,8 +161,9 @@ def row(
     ideal = first_ideal = controlled = None
     if drops is not None:
         whole, spared = (cost.llm_prefill(one.tokens(layers, prompt, audio)) for one in (Drops(), drops))
-        encoder = cost.encoder(seconds) if cost.encoder_flops_per_second else 0.0
-        ideal, first_ideal = whole / spared, (encoder + whole) / (encoder + spared)
+        known = bool(cost.encoder_flops_per_second)
+        encoder, less = (cost.encoder(seconds, one) if known else 0.0 for one in (None, drops))
+        ideal, first_ideal = whole / spared, (encoder + whole) / (less + spared)
         if drops.layer is not None and (short := shorter.get(kept_count(audio, drops.ratio))):
             below = drops.layer / layers
             full = statistics.median(bases)
@@ -168,7 +176,7 @@ def row(
         kept=own[0].kept_audio_tokens[0],
         kv_bytes=own[0].kv_bytes,
         peak_memory_bytes=max([tower_peak, *(one.peak_memory_bytes or 0 for one in own)]) or None,
-        encoder_s=statistics.median(encoders),
+        encoder_s=statistics.median(towers),
         llm_prefill_s=statistics.median(prefills),
         scoring_share=statistics.median(one.scoring / b for one, b in zip(own, bases, strict=True)),
         decode_per_token_s=statistics.median(per_token),
@@ -176,11 +184,13 @@ def row(
         prefill_ideal=ideal,
         prefill_control=controlled,
         first_token_speed_up=statistics.median(
-            (e + b) / (e + p) for e, b, p in zip(encoders, bases, prefills, strict=True)
+            (e + b) / (t + p) for e, t, b, p in zip(encoders, towers, bases, prefills, strict=True)
         ),
         first_token_ideal=first_ideal,
         decode_speed_up=statistics.median(b / p for b, p in zip(base_per_token, per_token, strict=True)),
         decode_ideal=step[0] / step[1] if step else None,
         decode_bytes=step[1] if step else None,
         decode_setup_s=statistics.median(setups) if setups else None,
+        tower_speed_up=statistics.median(e / t for e, t in zip(encoders, towers, strict=True)),
+        tower_ideal=tower_speed_up(cost, drops or Drops()),
     )

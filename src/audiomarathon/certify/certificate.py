@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from audiomarathon.certify import method_checks, model_checks, timing_checks
+from audiomarathon.certify import method_checks, model_checks, place_checks, timing_checks
 from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.compression.method import Method
@@ -101,7 +101,13 @@ def checks(users_methods: Sequence[Method] = (), *, on_gpu: bool = False) -> Ite
     for method in methods:
         if isinstance(method, TokenPruner):
             meaning = "the tokens dropped are not those reported, or some layers still see them"
-            yield Check(f"dropping {method.key}", meaning, functools.partial(method_checks.dropping, method=method))
+            if "layer" in method.places:
+                run = functools.partial(method_checks.dropping, method=method)
+                yield Check(f"dropping {method.key}", meaning, run)
+            for place, check in (("input", place_checks.dropping_at_input), ("tower", place_checks.dropping_in_tower)):
+                if place in method.places and not method.scored:
+                    run = functools.partial(check, method=method)
+                    yield Check(f"dropping {method.key} at {place}", meaning, run)
         elif isinstance(method, KVPress):
             meaning = "the cache entries removed are not those reported, or decode still uses them"
             yield Check(f"pressing {method.key}", meaning, functools.partial(method_checks.pressing, method=method))

@@ -36,12 +36,15 @@ RATIO = 0.7
 def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
     """Check that every method at ratio 0 gives logits bit-identical to base's, in prefill and decode."""
     able, why_not = applicable(bench.lm, [placed(bench.lm, method) for method in methods])
+    pruners = [method for method in able if isinstance(method, TokenPruner)]
+    elsewhere = [dataclasses.replace(method, at=place) for method in pruners for place in ("input", "tower")]
+    able += applicable(bench.lm, [method for method in elsewhere if method not in able])[0]
     base = bench.base.logits
     moved = [method.key for method in able if not torch.equal(bench.reply(bench.inputs, method).logits, base)]
     if moved:
         return Finding.fail(f"not bit-identical: {', '.join(moved)}")
     skipped = f"; not applicable: {', '.join(why_not)}" if why_not else ""
-    return Finding.ok(f"{len(able)} methods bit-identical over {STEPS} tokens{skipped}")
+    return Finding.ok(f"{len(able)} methods and places bit-identical over {STEPS} tokens{skipped}")
 
 
 def graph_equals_eager(bench: Bench) -> Finding:
@@ -105,7 +108,7 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     pruned, whole = entered
     # Of an encoder-decoder: one window, whose states are the beginning of the virtual prompt, padding too.
     states = whole[0].shape[-2] if bench.lm.cross else 0
-    if wrong := _wrong_positions(bench.inputs, kept, states):
+    if wrong := wrong_positions(bench.inputs, kept, states):
         return Finding.fail(wrong)
     (merge,) = generation.merges or (None,)
     if states:
@@ -122,7 +125,7 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
         )
     (reply,) = replies_of(generation)
     hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer, merge=merge))
-    found = _equal(bench, reply, hidden)
+    found = compared(bench, reply, hidden)
     where = "" if method == usual else f"at layer {method.layer}, because the method refuses layer {usual.layer}: "
     return Finding(found.verdict, f"{where}{found.figure}")
 
@@ -138,13 +141,13 @@ def _same_sums(found: torch.Tensor, expected: torch.Tensor, merge: Merge) -> boo
     return bool((apart <= limit * expected.float().norm(dim=-1)).all())
 
 
-def _equal(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
+def compared(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
     """Check that a method's reply equals its oracle's (see `oracles.py`). Also report its distance from base."""
     found, moves = bench.match(reply, oracle), match(reply, bench.base).distance
     return Finding.of(found.within(bench.tolerance), f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}")
 
 
-def _wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
+def wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
     """Return what is wrong with the kept positions; "" if they hold all text and the right number of audio tokens."""
     audio = inputs.audio_mask[0].cpu()
     stays = torch.zeros_like(audio)
@@ -185,7 +188,7 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
                 return Finding.fail(f"layer {index}: the cached {name} are not the entries reported as kept")
     del caches[:]
     hidden = bench.reply(inputs, HiddenEntries(kept=pressed.kept_entries))
-    found = _equal(bench, bench.reply(inputs, method), hidden)
+    found = compared(bench, bench.reply(inputs, method), hidden)
     return Finding(found.verdict, f"{found.figure}; KV {pressed.kv_bytes / full.kv_bytes:.0%}")
 
 

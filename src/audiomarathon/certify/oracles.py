@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -235,3 +235,46 @@ class HiddenEntries(Method):
         heads = config.num_attention_heads
         with _masks_possible(lm), hidden_instead_of_evicted(lm.decoder_layers, heads, self.kept, prompt):
             yield Trace(tuple(inputs.audio_tokens))
+
+
+@dataclass(frozen=True)
+class Shorter(Method):
+    """The oracle of dropping before the LLM: a prompt that never held the other audio tokens, for a batch of one.
+
+    The model gets no audio: the given states take the place of the audio tokens' embeddings.
+
+    Attributes
+    ----------
+    kept
+        Positions of the whole prompt that stay.
+    states
+        The states of the audio tokens that stay, which enter the LLM's first layer, shape (k, D).
+    """
+
+    key: ClassVar[str] = "shorter"
+
+    kept: torch.Tensor | None = None
+    states: torch.Tensor | None = None
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """Shorten the prompt, and put the states in; see :meth:`Method.applied_to`."""
+        assert self.kept is not None
+        assert self.states is not None
+        kept, states = self.kept.to(inputs.audio_mask.device), self.states
+        tensors = {name: inputs.tensors[name][:, kept] for name in ("input_ids", "attention_mask")}
+        mask = inputs.audio_mask[:, kept]
+
+        def put_in(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            handle.remove()
+            call = call_of(signature, args, kwargs)
+            call["hidden_states"] = call["hidden_states"].clone()
+            call["hidden_states"][..., mask[0].to(states.device), :] = states
+            return (), call
+
+        layer = lm.decoder_layers[0]
+        signature = inspect.signature(layer.forward)
+        with layer.register_forward_pre_hook(put_in, with_kwargs=True) as handle:
+            trace = Trace(tuple(inputs.audio_tokens))
+            trace.inputs = replace(inputs, tensors=tensors, audio_mask=mask, windows=None)
+            yield trace

@@ -61,7 +61,9 @@ def transcribe(
 
 
 @with_config
-@with_settings(but=("method", "ratio", "layer", "at", "scope", "model_path", "language", "save_attn", "attn_layers"))
+@with_settings(
+    but=("method", "ratio", "layer", "at", "tower_layer", "scope", "model_path", "language", "save_attn", "attn_layers")
+)
 def cascade(
     settings: RunSettings,
     given: Annotated[

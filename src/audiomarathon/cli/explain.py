@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from audiomarathon.models.prompt import Prompt
     from audiomarathon.report.explain import Strip
 
-_SETTINGS = ("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed", "language")
-_PLACES = {"input": "\nat input"}
+_SETTINGS = (
+    "layer", "at", "tower_layer", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed",
+    "language",
+)  # fmt: skip
+_PLACES = {"input": "\nat input", "tower": "\nin tower"}
 _MAX_NEW_TOKENS = 64  # token limit of a reply about the user's own files
 
 

@@ -77,6 +77,15 @@ class Composed(Method):
         self.first.check_config(config)
         self.second.check_config(config)
 
+    def check_family(self, family: type[AudioLM], depth: int) -> None:
+        """Refuse a family that the pruner refuses."""
+        self.first.check_family(family, depth)
+
+    @property
+    def changes_tower(self) -> bool:
+        """Whether the pruner drops inside the audio tower."""
+        return self.first.changes_tower
+
     def check(self, lm: AudioLM) -> None:
         """Refuse a model that the pruner or the press refuses."""
         self.first.check(lm)
@@ -86,5 +95,7 @@ class Composed(Method):
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Apply the pruner, and the press to what it kept; see :meth:`Method.applied_to`."""
         assert isinstance(self.second, KVPress)
-        with self.first.applied_to(lm, inputs) as pruned, self.second.applied_to(lm, inputs, before=pruned) as trace:
-            yield trace
+        with self.first.applied_to(lm, inputs) as pruned:
+            inputs = pruned.inputs or inputs  # a shorter prompt, if the pruner drops inside the tower
+            with self.second.applied_to(lm, inputs, before=pruned) as trace:
+                yield trace

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 #: What drops states of an encoder-decoder; for messages.
 STATES_DROPPED_BY = (
-    "random, frame, merge_adjacent, merge_frame, divprune, keep_loud, keep_speech, at the input (--at input)"
+    "random, frame, merge_adjacent, merge_frame, at the input (--at input) or in the tower (--at tower); "
+    "divprune, keep_loud, keep_speech, at the input"
 )
 
 
@@ -128,6 +129,15 @@ class Method(ABC):
             The method cannot work; the message says why, and what is allowed.
         """
 
+    def check_family(self, family: type[AudioLM], depth: int) -> None:  # noqa: B027
+        """Refuse a model family, before its weights are loaded; `depth` is the number of its tower's layers, or 0.
+
+        Raises
+        ------
+        MethodError
+            The method cannot work; the message says why, and what is allowed.
+        """
+
     def check(self, lm: AudioLM) -> None:
         """Refuse a model with which the method cannot work. This is called before the first sample.
 
@@ -137,6 +147,11 @@ class Method(ABC):
             The method cannot work; the message says why, and what is allowed.
         """
         self.check_config(lm.decoder.config)
+
+    @property
+    def changes_tower(self) -> bool:
+        """Whether the audio tower computes something else than under base, so that its output cannot be shared."""
+        return getattr(self, "at", "") == "tower" and self.ratio > 0
 
     @property
     def decodes_statically(self) -> bool:

@@ -196,7 +196,9 @@ class _Squeeze:
         self.audio: list[torch.Tensor] = [
             row.nonzero().flatten() - pad for row, pad in zip(inputs.audio_mask, padding, strict=True)
         ]
-        self.known = [spots.tolist() for spots in self.audio] if trace.positions is None else None
+        # Without a pruner, or with one whose prompt really is shorter, every layer holds all of the prompt.
+        self.whole = trace.positions is None or trace.inputs is not None
+        self.known = [spots.tolist() for spots in self.audio] if self.whole else None
         fillers = torch.tensor([[max(each) - one for one in each] for each in zip(*after, strict=True)])
         self.filled = [bool(each.any()) for each in fillers]  # by layer: whether any sample has fillers
         self.fillers = fillers.to(lm.device)
@@ -278,7 +280,7 @@ class _Squeeze:
         """Return where the audio tokens are among a sample's entries in a layer; a pruner may have dropped some."""
         from audiomarathon.compression.ragged import places_of
 
-        if self.trace.positions is None:
+        if self.whole or self.trace.positions is None:
             return self.audio[row]
         positions: torch.Tensor = self.trace.positions(index, row)
         is_audio = self.is_audio[row].to(positions.device)[positions]

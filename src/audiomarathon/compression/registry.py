@@ -25,6 +25,7 @@ from audiomarathon.compression.presses.pyramidkv import PyramidKV
 from audiomarathon.compression.presses.snapkv import SnapKV
 from audiomarathon.compression.presses.streaming_llm import StreamingLLM
 from audiomarathon.compression.presses.tova import Tova
+from audiomarathon.compression.pruners.a_tome_like import ATomeLike
 from audiomarathon.compression.pruners.dart import Dart
 from audiomarathon.compression.pruners.divprune import DivPrune
 from audiomarathon.compression.pruners.fast_v import FastV
@@ -46,7 +47,8 @@ _PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(),
 _RIVALS = (FastAdaSPLike(), SpeechPruneLike(), DivPrune(), KeepLoud(), KeepSpeech())
 _PRESSES = (Knorm(), KVRandom(), KeyDiff(), StreamingLLM(), Tova(), SnapKV(), ExpectedAttention())
 _VARIANTS = (PyramidKV(), AudioKV(), AdaSnapKV(), AdaExpectedAttention())  # of SnapKV and expected attention
-BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS, *_RIVALS)
+#: In an order that stays: a method's colour goes by it.
+BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS, ATomeLike(), *_RIVALS)
 
 
 def all_methods() -> tuple[Method, ...]:
@@ -55,9 +57,14 @@ def all_methods() -> tuple[Method, ...]:
 
 
 def get_method(
-    name: str, ratio: float | None = None, layer: int = 2, scope: str = "audio", at: str = "layer"
+    name: str,
+    ratio: float | None = None,
+    layer: int = 2,
+    scope: str = "audio",
+    at: str = "layer",
+    tower_layer: int | None = None,
 ) -> Method:
-    """Return the method `name` with its ratio. Its fields `layer`, `scope` and `at` are set if it has them.
+    """Return the method `name` with its ratio. Its fields `layer`, `scope`, `at`, `tower_layer` are set if it has them.
 
     Parameters
     ----------
@@ -78,8 +85,8 @@ def get_method(
         )
     first, *after = name.split("+")
     parts = [
-        _get_one(first, ratio, layer, scope, at),
-        *(_get_one(part, ratio, layer, scope, "layer") for part in after),
+        _get_one(first, ratio, layer, scope, at, tower_layer),
+        *(_get_one(part, ratio, layer, scope, "layer", None) for part in after),
     ]
     if len(parts) == 1:
         return parts[0]
@@ -116,7 +123,7 @@ def _names(methods: tuple[Method, ...]) -> set[str]:
     return {word.lower() for method in methods for word in (method.key, *method.aliases)}
 
 
-def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) -> Method:
+def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str, tower_layer: int | None) -> Method:
     name, written = split_ratio(name)
     if written is not None:
         try:
@@ -143,7 +150,10 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) ->
         )
     if ratio == 0:
         warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
-    settings: dict[str, Any] = {"ratio": ratio, "layer": layer, "scope": scope, "at": at}
+    places = getattr(found, "places", (at,))
+    if at == "layer" and at not in places:  # the setting's default, which says nothing of a method with its own place
+        at = places[0]
+    settings: dict[str, Any] = {"ratio": ratio, "layer": layer, "scope": scope, "at": at, "tower_layer": tower_layer}
     names = {field.name for field in dataclasses.fields(found)}
     if scope != "audio" and "scope" not in names:
         raise SettingsError(f"PRUNE_SCOPE={scope}: {found.key} drops audio tokens only; allowed: audio")

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs
 
-#: Chooses what a window keeps, from its number of sounding states, its budget, its seed, and the states (N, D) or None.
-Choose = Callable[[int, int, int, torch.Tensor | None], torch.Tensor | Merge]
+#: Chooses what a window keeps: from the positions 0, 1, … of its sounding states, its budget, its seed, and the states
+#: (N, D) or None.
+Choose = Callable[[torch.Tensor, int, int, torch.Tensor | None], torch.Tensor | Merge]
 
 
 def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
@@ -38,6 +39,12 @@ def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
         max(later - before, min(1, count))
         for (before, later), count in zip(itertools.pairwise(kept), states, strict=True)
     ]
+
+
+def exists(chosen: torch.Tensor | Merge, count: int, keep: int) -> bool:
+    """Tell whether all indices exist that were chosen to keep `keep` of `count` states. It waits for the GPU."""
+    pairs = [(chosen.kept, count), (chosen.group, keep)] if isinstance(chosen, Merge) else [(chosen, count)]
+    return all(bool(((part >= 0) & (part < limit)).all()) for part, limit in pairs)
 
 
 class StateDrop:
@@ -74,7 +81,8 @@ class StateDrop:
 
     def _choose(self, row: tuple[int, int, int], states: torch.Tensor | None) -> torch.Tensor | Merge:
         count, budget, seed = row
-        chosen = self.choose(count, budget, seed, None if states is None else states[:count]).to(self.lm.device)
+        shown = torch.arange(count, device=self.lm.device)
+        chosen = self.choose(shown, budget, seed, None if states is None else states[:count]).to(self.lm.device)
         return chosen if isinstance(chosen, Merge) else chosen.sort().values
 
     def decide(self, states: torch.Tensor) -> None:
@@ -116,12 +124,8 @@ class StateDrop:
 
     def inside(self) -> bool:
         """Tell whether every chosen index exists. Called after the `generate` call, since it waits for the GPU."""
-        places = [
-            (part, limit)
-            for (count, budget, _seed), one in zip(self.rows, self.chosen, strict=True)
-            for part, limit in ([(one.kept, count), (one.group, budget)] if isinstance(one, Merge) else [(one, count)])
-        ]
-        return all(bool(((part >= 0) & (part < limit)).all()) for part, limit in places if len(part))
+        rows = zip(self.chosen, self.rows, strict=True)
+        return all(exists(one, count, budget) for one, (count, budget, _seed) in rows)
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:
         """Return each sample's kept positions in its virtual prompt, on the CPU."""
@@ -146,13 +150,5 @@ class StateDrop:
             parts = [one for one in own if isinstance(one, Merge)]
             if len(parts) < len(own):
                 return None
-            begins = [0, *itertools.accumulate(states)]
-            groups = [0, *itertools.accumulate(len(one.kept) for one in parts)]
-            found.append(
-                Merge(
-                    torch.cat([one.kept + begin for one, begin in zip(parts, begins, strict=False)]),
-                    torch.cat([one.group + group for one, group in zip(parts, groups, strict=False)]),
-                    torch.cat([one.weight for one in parts]),
-                )
-            )
+            found.append(Merge.joined(parts))
         return tuple(found)

@@ -1,8 +1,9 @@
-"""The base class of token pruners, which drop or merge audio tokens at layer K, or at the LLM's input.
+"""The base class of token pruners, which drop or merge audio tokens at layer K, at the LLM's input, or in the tower.
 
 At layer K: layers below K compute every token; layer K and later layers compute and cache only k audio tokens, in order
 and at their old positions. At the input: the LLM never computes the dropped tokens, and the kept tokens get positions
-without gaps, as in a shorter prompt. A method chooses the tokens from an :class:`Evidence`; `dropping.py` drops them.
+without gaps, as in a shorter prompt. In the tower: states are dropped between two of its layers, so that its later
+layers compute less too. A method chooses the tokens from an :class:`Evidence`; `dropping.py` and `tower.py` drop them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.compression.method import STATES_DROPPED_BY, Method, kept_count, plain
@@ -96,8 +97,9 @@ class Evidence:
     scored
         The model's state at layer K; None unless the method sets `scored = True`.
     states
-        Hidden states of the audio tokens that enter layer K (at the input: embeddings), shape (N, D); None unless the
-        method sets `sees_states = True`.
+        Hidden states of the audio tokens that enter layer K (at the input: embeddings; in the tower: of its states, or
+        their keys if the method sets `sees_keys = True`), shape (N, D); None unless the method sets
+        `sees_states = True`.
     heard
         The waveform under each audio token, N arrays; empty unless the method sets `hears = True`.
     sampling_rate
@@ -122,7 +124,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class TokenPruner(Method):
-    """Base class of the methods that drop or merge audio tokens, at layer K (`at = "layer"`) or at the input.
+    """Base class of the methods that drop or merge audio tokens: at layer K (`at = "layer"`), input or tower.
+
+    In the tower, `positions` are a window's states instead of a prompt's audio tokens, several of which make one token.
 
     A subclass only defines :meth:`select`. If it sets `sees_states = True`, the :class:`Evidence` holds the audio
     tokens' hidden states; with `scored = True`, also attention, keys and all hidden states; with `hears = True`, the
@@ -137,11 +141,16 @@ class TokenPruner(Method):
     ranks_by_attention: ClassVar[bool] = False
     sees_states: ClassVar[bool] = False
     hears: ClassVar[bool] = False
+    sees_keys: ClassVar[bool] = False
+    places: ClassVar[tuple[str, ...]] = ("layer", "input", "tower")
+    """Values of `at` that the method allows."""
     static_decode: ClassVar[bool] = True
     chunked_prefill: ClassVar[bool] = True
 
     layer: int = 2
     at: str = "layer"
+    tower_layer: int | None = None
+    """The first layer of the tower that computes only the kept states, if `at = "tower"`; None for half its depth."""
 
     @abstractmethod
     def select(self, evidence: Evidence) -> torch.Tensor | Merge:
@@ -157,23 +166,44 @@ class TokenPruner(Method):
     @property
     def first_layer(self) -> int:
         """The first layer that computes only the kept tokens."""
-        return 0 if self.at == "input" else self.layer
+        return self.layer if self.at == "layer" else 0
 
     @property
     def label(self) -> str:
-        """Name for folders and tables, such as `frame-0.5-layer2`, or at the input `frame-0.5-input`."""
-        return super().label if self.at == "layer" or not self.ratio else f"{self.key}-{plain(self.ratio)}-input"
+        """Name for folders and tables, such as `frame-0.5-layer2`, `frame-0.5-input` or `frame-0.5-tower16`.
+
+        `frame-0.5-tower` drops at half the tower's depth.
+        """
+        if self.at == "layer" or not self.ratio:
+            return super().label
+        layer = self.tower_layer if self.at == "tower" and self.tower_layer is not None else ""
+        return f"{self.key}-{plain(self.ratio)}-{self.at}{layer}"
 
     def parameters(self) -> dict[str, Any]:
         """Return every field by name, for the identities of runs.
 
-        Leave out `layer` if tokens are dropped at the input, where no layer matters; else leave out `at`.
+        Leave out the fields that do not matter where tokens are dropped; and `at` if it is a layer of the LLM.
         """
-        omitted = "at" if self.at == "layer" else "layer"
-        return {name: value for name, value in super().parameters().items() if name != omitted}
+        used = {"layer": {"layer"}, "input": {"at"}, "tower": {"at", "tower_layer"}}[self.at]
+        omitted = {"layer", "at", "tower_layer"} - used
+        return {name: value for name, value in super().parameters().items() if name not in omitted}
+
+    def in_tower(self, depth: int) -> int:
+        """Return the first layer of a tower of `depth` layers that computes only the kept states."""
+        return depth // 2 if self.tower_layer is None else self.tower_layer
+
+    def steps(self, depth: int) -> Sequence[tuple[int, float]]:
+        """Return where in a tower of `depth` layers states are dropped: see :data:`~.tower.Steps`."""
+        return [(self.in_tower(depth), 1.0)]
 
     def check_config(self, config: Any) -> None:
         """Refuse a `layer` that the model lacks, or at which the method cannot drop tokens."""
+        if self.at not in self.places:
+            allowed = ", ".join(f"PRUNE_AT={place} (--at {place})" for place in self.places)
+            raise MethodError(f"{self.key}: does not work at {self.at!r}; allowed: {allowed}")
+        if self.at == "tower":
+            self._check_score_free("inside the audio tower")
+            return
         if getattr(config, "is_encoder_decoder", False) and (self.at != "input" or self.scored):
             raise MethodError(
                 f"{self.key}: the decoder hears the audio by cross-attention, so its layers hold no audio tokens"
@@ -202,11 +232,29 @@ class TokenPruner(Method):
                 f"sees only {window} tokens; allowed layers: {able or 'none'}, got {self.layer}"
             )
 
-    def _check_input(self, config: Any) -> None:
+    def check_family(self, family: type[AudioLM], depth: int) -> None:
+        """Refuse a family whose tower cannot drop states, and a layer that the tower lacks."""
+        if self.at != "tower":
+            return
+        if reason := family.no_tower_drop:
+            raise MethodError(
+                f"{self.key}: nothing can be dropped inside {family.title}'s audio tower: {reason}; allowed: "
+                + (" or ".join(f"--at {place}" for place in self.places if place != "tower") or "other methods")
+            )
+        if depth and not 0 <= self.in_tower(depth) < depth:
+            raise MethodError(
+                f"{self.key}: PRUNE_TOWER_LAYER={self.tower_layer} (--tower-layer) is not one of the tower's layers "
+                f"0–{depth - 1}"
+            )
+
+    def _check_score_free(self, where: str) -> None:
         if self.scored:
             raise MethodError(
-                f"{self.key}: needs attention, and none exists before the LLM; allowed: PRUNE_AT=layer (--at layer)"
+                f"{self.key}: needs attention of the LLM, and none exists {where}; allowed: PRUNE_AT=layer (--at layer)"
             )
+
+    def _check_input(self, config: Any) -> None:
+        self._check_score_free("before the LLM")
         if has_windows(config):
             raise MethodError(
                 f"{self.key}: this model's sliding-window layers count positions, so its prompt cannot be shortened; "
@@ -219,6 +267,7 @@ class TokenPruner(Method):
         In such windows, flash attention would count kept tokens instead of positions.
         """
         super().check(lm)
+        self.check_family(type(lm), len(lm.tower_layers))
         layers = range(self.first_layer, len(lm.decoder_layers))
         if lm.cross and "flash" in lm.attn_implementation:
             raise MethodError(
@@ -240,6 +289,10 @@ class TokenPruner(Method):
         from audiomarathon.compression.dropping import Drop
         from audiomarathon.compression.heard import heard_by_token
 
+        if self.at == "tower":
+            with self._tower_dropped(lm, inputs) as trace:
+                yield trace
+            return
         totals = inputs.audio_tokens
         budgets = tuple(kept_count(total, self.ratio) for total in totals)
         trace = Trace(budgets)
@@ -308,18 +361,13 @@ class TokenPruner(Method):
     @contextmanager
     def _states_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Drop or merge an encoder-decoder's states; see `states.py`."""
-        import torch
 
         from audiomarathon.compression.heard import heard_by_state
         from audiomarathon.compression.states import StateDrop
 
         shown: list[torch.Tensor] = []
-        windows = iter(heard_by_state(lm, inputs) if self.hears else ())
-
-        def choose(count: int, budget: int, seed: int, states: torch.Tensor | None) -> torch.Tensor | Merge:
-            shown.append(torch.arange(count, device=lm.device))
-            return self._chosen(Evidence(shown[-1], budget, seed, 0, None, states, next(windows, ()), lm.sampling_rate))
-
+        heard = iter(heard_by_state(lm, inputs) if self.hears else ())
+        choose = partial(self._in_window, shown, heard, lm.sampling_rate)
         drop = StateDrop(lm, inputs, self.ratio, choose, looks=self.sees_states)
         trace = Trace(tuple(map(sum, drop.budgets)))
         forced, layers = inputs.tensors["decoder_input_ids"].shape[1], len(lm.decoder_layers)
@@ -333,8 +381,39 @@ class TokenPruner(Method):
         with ExitStack() as stack:
             drop.attach(stack, decide)
             yield trace
-            unchanged = all(torch.equal(one, torch.arange(len(one), device=one.device)) for one in shown)
-            self._check_choices(inside=drop.inside(), unchanged=unchanged)
+            self._check_choices(inside=drop.inside(), unchanged=all(map(_counts_up, shown)))
+            trace.kept_positions, trace.merges = drop.kept_positions(), drop.merges()
+
+    @contextmanager
+    def _tower_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """Drop or merge states inside the audio tower; see `tower.py`."""
+
+        from audiomarathon.compression.tower import TowerDrop
+
+        trace = Trace(tuple(inputs.audio_tokens))
+        if not self.ratio or not any(inputs.audio_tokens):
+            yield trace
+            return
+        shown: list[torch.Tensor] = []
+        choose = partial(self._in_window, shown, iter(()), lm.sampling_rate)
+        steps = self.steps(len(lm.tower_layers))
+        drop = TowerDrop(lm, inputs, self.ratio, choose, steps=steps, looks=self.sees_states)
+        if drop.budgets == inputs.audio_tokens:
+            yield trace
+            return
+        trace.kept_audio_tokens, short = tuple(drop.budgets), drop.shortened()
+        layers = len(lm.decoder_layers)
+        if inputs.states:
+            forced = inputs.tensors["decoder_input_ids"].shape[1]
+            trace.expected_lengths = (forced,) * layers + (drop.width,) * layers
+        else:
+            trace.inputs = short
+            trace.expected_lengths = cached(lm.decoder.config, (short.audio_mask.shape[1],) * layers)
+            trace.positions = lambda _layer, row: drop.kept_positions()[row].to(lm.device)
+        with ExitStack() as stack:
+            drop.attach(stack, lambda: trace.scoring(lm.clock), keys=self.sees_keys)
+            yield trace
+            self._check_choices(inside=drop.inside(), unchanged=all(map(_counts_up, shown)))
             trace.kept_positions, trace.merges = drop.kept_positions(), drop.merges()
 
     def _check_choices(self, *, inside: bool, unchanged: bool) -> None:
@@ -343,6 +422,21 @@ class TokenPruner(Method):
             raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
         if not unchanged:
             raise MethodError(f"{self.label} changed `positions` in place; only reading is allowed")
+
+    def _in_window(
+        self,
+        shown: list[torch.Tensor],
+        heard: Iterator[Sequence[Waveform]],
+        rate: int,
+        positions: torch.Tensor,
+        keep: int,
+        seed: int,
+        states: torch.Tensor | None,
+    ) -> torch.Tensor | Merge:
+        """Choose what a window keeps of its states, and note the positions that the method was shown."""
+        shown.append(positions)
+        sound = next(heard, ())
+        return self._chosen(Evidence(positions, keep, seed, states=states, heard=sound, sampling_rate=rate))
 
     def _chosen(self, evidence: Evidence) -> torch.Tensor | Merge:
         import torch
@@ -362,6 +456,10 @@ class TokenPruner(Method):
             if indices.dtype not in (torch.int64, torch.int32):
                 raise MethodError(f"{self.label}: {name} is of {indices.dtype}; allowed: torch.int64 or torch.int32")
         return chosen
+
+
+def _counts_up(positions: torch.Tensor) -> bool:
+    return positions.tolist() == list(range(len(positions)))
 
 
 def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:

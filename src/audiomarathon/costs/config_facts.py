@@ -17,6 +17,7 @@ from audiomarathon.models.checkpoint import header_of, is_ignored
 from audiomarathon.models.layers import attention_windows, source_of
 from audiomarathon.models.loading import loading
 from audiomarathon.models.registry import all_models
+from audiomarathon.models.tower_states import tower_depth
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 FRAMES_PER_SECOND = 50  # frames of Whisper's encoder, the audio tower of most models
@@ -112,6 +113,7 @@ def _cross_facts(path: Path, size: int, config: Any, encoder_window: float) -> M
         (state,) * layers, (0.0,) * layers, 0.0, _tower(SimpleNamespace(audio_config=config)), encoder_window,
         window_tokens=config.max_source_positions + tokens,
         window_states=config.max_source_positions, window_flops=layers * (rest - tokens * state) + 2.0 * head,
+        **_tower_layers(SimpleNamespace(audio_config=config)),
     )  # fmt: skip
     return ModelFacts(
         config=config,
@@ -148,6 +150,7 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
         _tower(whole),
         encoder_window,
         attention_windows(config),
+        **_tower_layers(whole),
     )
     # Gemma 3n carries several versions of the hidden states through all layers, and an input for each layer.
     inputs = getattr(config, "hidden_size_per_layer_input", 0) * layers
@@ -185,6 +188,15 @@ def _tower(config: Any) -> float:
     places = 64 * 50 + channels * (32 * 25 + 16 * 13)  # Qwen3-Omni: three convolutions over bands and frames
     ends = 16 * channels * width + width * width + width * audio.output_dim
     return float(2 * (9 * channels * places + 13 * (blocks + ends)))
+
+
+def _tower_layers(config: Any) -> dict[str, Any]:
+    """Return the layers of a tower of Whisper's kind for :class:`Cost`, as if all its FLOPs were in their matrices."""
+    audio = _audio_config(config)
+    depth = (
+        0 if hasattr(audio, "nemo_conv_channels") or hasattr(audio, "sscp_conv_channel_size") else tower_depth(config)
+    )
+    return {"tower_layers": depth, "tower_linear": _tower(config) / depth} if depth else {}
 
 
 def _audio_config(config: Any) -> Any:

@@ -37,6 +37,9 @@ class Cost:
         FLOPs of the audio tower per second of audio; None if not counted.
     encoder_window_seconds
         Length of the audio tower's windows, to which the end of a clip is padded; 0 without windows.
+    tower_layers, tower_linear, tower_attention
+        Number of layers of the audio tower, and of each of them the FLOPs per second of audio: of its matrices, and of
+        its attention between states (whose square of states counts). 0 layers if not counted.
     attention_windows
         Sliding window of each decoder layer in tokens (0 for a layer without); empty if no layer has one.
     weight_bytes
@@ -62,6 +65,9 @@ class Cost:
     window_tokens: int = 0
     window_states: int = 0
     window_flops: float = 0.0
+    tower_layers: int = 0
+    tower_linear: float = 0.0
+    tower_attention: float = 0.0
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
@@ -106,20 +112,38 @@ class Cost:
         audio = math.ceil(clip_seconds * tokens_per_second)
         return audio + TEXT_TOKENS, audio
 
-    def encoder(self, clip_seconds: float) -> float:
-        """Return the audio tower's FLOPs for a clip, which is padded to whole windows."""
+    def encoder(self, clip_seconds: float, drops: Drops | None = None) -> float:
+        """Return the audio tower's FLOPs for a clip, which is padded to whole windows.
+
+        States dropped inside the tower spare its later layers their share, and attention the square of it.
+        """
         assert self.encoder_flops_per_second is not None
         if window := self.encoder_window_seconds:
             clip_seconds = math.ceil(clip_seconds / window) * window
-        return self.encoder_flops_per_second * clip_seconds
+        return (self.encoder_flops_per_second - self._spared(drops)) * clip_seconds
+
+    def _spared(self, drops: Drops | None) -> float:
+        """Return the FLOPs per second of audio that drops inside the tower spare its layers."""
+        left = [] if drops is None or not self.tower_layers else drops.left_in_tower(self.tower_layers)
+        return sum((1 - share) * self.tower_linear + (1 - share**2) * self.tower_attention for share in left)
 
 
 @dataclass(frozen=True)
 class Drops:
-    """Audio tokens dropped in prefill: the fraction `ratio`, before layer `layer` (None: nothing is dropped)."""
+    """Audio tokens dropped in prefill: the fraction `ratio`, before layer `layer` (None: nothing is dropped).
+
+    `tower` says where inside the audio tower they are dropped: pairs of a layer and the fraction of all drops that are
+    made up to it, such as ((16, 1.0),). It is empty if they are not dropped there.
+    """
 
     layer: int | None = None
     ratio: float = 0.0
+    tower: Sequence[Sequence[float]] = ()
+
+    def left_in_tower(self, layers: int) -> list[float]:
+        """Return the share of its states that each of the tower's layers computes."""
+        gone = [max((part for layer, part in self.tower if layer <= index), default=0.0) for index in range(layers)]
+        return [1 - self.ratio * part for part in gone]
 
     def tokens(self, layers: int, prompt: int, audio: int) -> list[int]:
         """Return how many tokens each layer sees in prefill, if `audio` of the `prompt` tokens are audio tokens."""
@@ -136,9 +160,14 @@ def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False)
     droppable = windows * cost.window_states or record.audio_tokens or 0  # states of padding are thinned too
     tokens = drops.tokens(layers, record.prompt_tokens or 0, droppable)
     heard = windows * cost.encoder_window_seconds if windows else record.clip_seconds
-    return cost.llm_prefill(tokens) + windows * cost.window_flops + (cost.encoder(heard) if encoder else 0.0)
+    return cost.llm_prefill(tokens) + windows * cost.window_flops + (cost.encoder(heard, drops) if encoder else 0.0)
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
     """Return base's FLOPs ÷ the setting's FLOPs for one sample; see :func:`flops_of`."""
     return flops_of(cost, Drops(), record, encoder=encoder) / flops_of(cost, drops, record, encoder=encoder)
+
+
+def tower_speed_up(cost: Cost, drops: Drops) -> float:
+    """Return the audio tower's FLOPs under base ÷ those under a setting, for a clip of any length."""
+    return cost.encoder(1.0) / cost.encoder(1.0, drops) if cost.encoder_flops_per_second else 1.0

@@ -37,7 +37,7 @@ def count_cost(lm: AudioLM) -> Cost:
         flops_per_token_per_layer=tuple(2.0 * active_parameters(layer, config) for layer in lm.decoder_layers),
         attention_flops_coefficient=tuple(2.0 * _attention_width(layer, config) for layer in lm.decoder_layers),
         lm_head_flops=2.0 * active_parameters(lm.lm_head, config),
-        encoder_flops_per_second=_encoder_flops(lm),
+        **_encoder_flops(lm),
         encoder_window_seconds=lm.encoder_window_seconds,
         attention_windows=attention_windows(config),
         **_step(lm),
@@ -61,7 +61,7 @@ def _cross_cost(lm: AudioLM) -> Cost:
         flops_per_token_per_layer=(state,) * len(layers),
         attention_flops_coefficient=(0.0,) * len(layers),
         lm_head_flops=0.0,
-        encoder_flops_per_second=_encoder_flops(lm),
+        **_encoder_flops(lm),
         encoder_window_seconds=lm.encoder_window_seconds,
         window_tokens=inputs.prompt_tokens[0],
         window_states=inputs.prompt_tokens[0] - tokens,
@@ -85,12 +85,16 @@ def _step(lm: AudioLM) -> dict[str, Any]:
     return {**sizes, "experts": _experts(mixtures[0]) if mixtures else 0, "experts_per_token": chosen}
 
 
-def drops_of(method: Method) -> Drops | None:
-    """Return the layer and ratio at which a method drops tokens in prefill; None if unknown (a third-party method)."""
+def drops_of(method: Method, tower_layers: int = 0) -> Drops | None:
+    """Return where and how much a method drops in prefill; None if unknown (a third-party method).
+
+    `tower_layers` is the number of layers of the audio tower (:attr:`Cost.tower_layers`).
+    """
     if isinstance(method, Composed):
-        return drops_of(method.first)
+        return drops_of(method.first, tower_layers)
     if isinstance(method, TokenPruner):
-        return Drops(method.first_layer, method.ratio)
+        tower = method.steps(tower_layers) if method.changes_tower and tower_layers else ()
+        return Drops(method.first_layer, method.ratio, tuple(map(tuple, tower)))
     return Drops() if isinstance(method, (Base, KVPress)) else None
 
 
@@ -145,8 +149,11 @@ class _TowerIsDoneError(Exception):
     """Raised to end a generate call once the audio tower has run."""
 
 
-def _encoder_flops(lm: AudioLM) -> float | None:
-    """Return the audio tower's FLOPs per second of audio, counted while it runs; None if they cannot be counted."""
+def _encoder_flops(lm: AudioLM) -> dict[str, Any]:
+    """Return the audio tower's fields of :class:`Cost`, counted while it runs.
+
+    If they cannot be counted, `encoder_flops_per_second` is None.
+    """
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     counter = FlopCounterMode(display=False, custom_mapping={attention: _attention_flops})
     counting = ExitStack()
@@ -164,11 +171,22 @@ def _encoder_flops(lm: AudioLM) -> float | None:
     try:
         Base().generate(lm, lm.prepare([Prompt("", (silence,))]), max_new_tokens=1)
     except _TowerIsDoneError:
-        return counter.get_total_flops() / _PROBE_SECONDS
+        found = {"encoder_flops_per_second": counter.get_total_flops() / _PROBE_SECONDS}
+        return found if lm.no_tower_drop else {**found, **_tower_layers(lm, counter)}
     except RuntimeError:  # such as out of memory; without this count, only ideal speed-ups are missing
-        return None
+        return {"encoder_flops_per_second": None}
     finally:
         counting.close()  # an active counter would slow later measurements
         for handle in handles:
             handle.remove()
-    return None
+    return {"encoder_flops_per_second": None}
+
+
+def _tower_layers(lm: AudioLM, counter: FlopCounterMode) -> dict[str, float]:
+    """Return the number of the tower's layers, and the FLOPs per second of each by kind: all layers are alike."""
+    layers = lm.tower_layers
+    counts = counter.get_flop_counts().get(type(layers[0]).__name__, {})  # of all layers together
+    linear = sum(flops for part, flops in counts.items() if str(part) in ("aten.addmm", "aten.mm"))
+    each = len(layers) * _PROBE_SECONDS
+    attention = (sum(counts.values()) - linear) / each
+    return {"tower_layers": len(layers), "tower_linear": linear / each, "tower_attention": attention}

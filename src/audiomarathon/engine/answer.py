@@ -144,8 +144,8 @@ def generations(
 ) -> Iterator[tuple[Method, Generation]]:
     """Generate a reply under each method, and yield the method with its reply.
 
-    The audio tower runs once; its seconds are reported for every method. See :meth:`AudioLM.generate` for
-    `keep_entries`.
+    The audio tower runs once, and once more for each method that changes it; its seconds are reported for every method.
+    See :meth:`AudioLM.generate` for `keep_entries`.
     """
     encoder: float | None = None
     with encoder_shared(lm) as memory:
@@ -154,5 +154,8 @@ def generations(
             memory.clear()
         for method in methods:
             done = method.generate(lm, inputs, max_new_tokens=max_new_tokens, keep_entries=keep_entries)
+            if method.changes_tower:
+                yield method, done
+                continue
             encoder = done.stages.encoder if encoder is None else encoder
             yield method, dataclasses.replace(done, stages=dataclasses.replace(done.stages, encoder=encoder))

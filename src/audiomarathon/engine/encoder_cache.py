@@ -43,8 +43,8 @@ class Tower:
 def encoder_shared(lm: AudioLM, tower: Tower | None = None) -> Iterator[Tower]:
     """Run the audio tower in the first call inside the block, and reuse its output in later calls.
 
-    Every `generate` inside the block must get the same audio. Only the `forward` of this tower is replaced, until the
-    block ends. All other parts of the call are unchanged.
+    Every `generate` inside the block must get the same audio. A method that changes the tower always runs its own. Only
+    the `forward` of this tower is replaced, until the block ends. All other parts of the call are unchanged.
 
     Parameters
     ----------
@@ -55,6 +55,8 @@ def encoder_shared(lm: AudioLM, tower: Tower | None = None) -> Iterator[Tower]:
     forward = lm.audio_tower.forward
 
     def once(*args: Any, **kwargs: Any) -> Any:
+        if not lm.shares_tower:
+            return forward(*args, **kwargs)
         if not kept.output:
             kept.output.append(forward(*args, **kwargs))
         return kept.output[0]

@@ -166,8 +166,8 @@ class _Loop:
                     except ANY_ERROR as error:  # one sample's failure is a record, not the end of the run
                         reason, memory_full = told(error), is_out_of_memory(error)
                     else:
-                        ran = self.tower.ran_in = self.tower.ran_in or generation
-                        shared = len(methods) > 1 or ran is not generation
+                        ran, own = self._ran_in(method, generation), method.changes_tower
+                        shared = not own and (len(methods) > 1 or ran is not generation)
                         together = self._together(inputs, method, generation, ran) if plan.batched else None
                         for row in range(len(batch.samples)):
                             record = _record(plan, batch, row, generation, forced, ran, shared=shared, warmed=warmed)
@@ -197,6 +197,13 @@ class _Loop:
             for label, record in held:
                 yield label, replace(record, busy=busy.get(label))
         return finished, 0
+
+    def _ran_in(self, method: Method, generation: Generation) -> Generation:
+        """Return the call in which the audio tower ran, and whose time a setting's records take."""
+        if method.changes_tower:
+            return generation
+        self.tower.ran_in = self.tower.ran_in or generation
+        return self.tower.ran_in
 
     def _together(self, inputs: Inputs, method: Method, generation: Generation, tower: Generation) -> dict[str, float]:
         """Return the times of a batch, as each of its samples' records holds them; see :class:`Record`."""
@@ -230,7 +237,7 @@ class _Loop:
         encoder = 0.0
         self.tower.output.clear()
         for method in methods:
-            runs = not self.tower.output
+            runs = method.changes_tower or not self.tower.output
             try:
                 with busy_seconds(self.lm):
                     most = min(self.plan.max_new_tokens, _BUSY_TOKENS)
@@ -239,9 +246,10 @@ class _Loop:
                 why = told(error)
             else:
                 stages, steps = generation.stages, generation.replies[0].new_tokens - 1
-                encoder = stages.encoder if runs else encoder
+                own = stages.encoder if runs else encoder
+                encoder = encoder if method.changes_tower else own
                 prefill = max(0.0, stages.llm_prefill)  # a difference, which rounding may send below 0
-                busy = {"encoder": encoder, "llm_prefill": prefill, "decode": stages.decode, "steps": steps}
+                busy = {"encoder": own, "llm_prefill": prefill, "decode": stages.decode, "steps": steps}
                 found[method.label] = busy
                 continue
             free_memory()

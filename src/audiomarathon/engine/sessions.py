@@ -55,7 +55,7 @@ def run_session(engine: Engine, data: Loaded, plan: Plan, jobs: Sequence[Job], s
         answered = len(job.folder.done(plan.clips).intersection(plan.clips))
         session = {"started": started, "ended": None, "answered_before": answered, **machine}
         sessions = [*job.folder.run.get("sessions", []), session]
-        drops = drops_of(job.method)
+        drops = drops_of(job.method, engine.cost.tower_layers if engine.cost else 0)
         setting = {"method": job.method.label, "note": job.method.note, "drops": asdict(drops) if drops else None}
         rule = {"stopping": plan.stopping.rule(job)} if plan.stopping else without_stopping(job)
         job.folder.write_run({**facts, **setting, **rule, "sessions": sessions})

@@ -170,14 +170,17 @@ def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
 def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) -> None:
     """Refuse methods that cannot work with this config. A faulty config is no error here: loading reports it."""
     from audiomarathon.models.loading import loading
+    from audiomarathon.models.tower_states import tower_depth
 
     try:
         with loading(path, family.__name__):
-            config = family.read_config(path).get_text_config(decoder=True)
+            whole = family.read_config(path)
+            config = whole.get_text_config(decoder=True)
     except (ModelError, AttributeError):
         return
     for method in methods:
         method.check_config(config)
+        method.check_family(family, tower_depth(whole))
 
 
 def find_hardware(settings: RunSettings) -> Hardware:

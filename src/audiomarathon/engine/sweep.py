@@ -90,13 +90,13 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     Parameters
     ----------
     names
-        `all` means every method but base. `fast_v` gets every ratio of `ratios`; `fast_v:0.5` and
-        `fast_v:0.5+snapkv:0.3` include their ratio. A method with ratio 0 is replaced by base; base comes first,
-        once.
+        `all` means every method but base, without pruners that never work at the place `at`. `fast_v` gets every ratio
+        of `ratios`; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` include their ratio. A method with ratio 0 is replaced by
+        base; base comes first, once.
     base
         Whether to add base even if no name asks for it.
     places
-        Arguments `layer`, `scope` and `at` of :func:`get_method`.
+        Arguments `layer`, `scope`, `at` and `tower_layer` of :func:`get_method`.
 
     Raises
     ------
@@ -104,7 +104,9 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
         A method is unknown, or a part of a joined method has no ratio.
     """
     found: list[Method] = [get_method("base")] if base else []
-    every = [method.key for method in all_methods() if not isinstance(method, Base)]
+    at = places.get("at", "layer")
+    able = [method for method in all_methods() if at in getattr(method, "places", (at,))]
+    every = [method.key for method in able if not isinstance(method, Base)]
     for name in dict.fromkeys(one for given in names for one in (every if given == "all" else [given])):
         parts = name.split("+")
         if len(parts) > 1 and not all(split_ratio(part)[1] for part in parts):

@@ -16,7 +16,7 @@ from audiomarathon.benchmarks import Sample, Task, selected
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
-from audiomarathon.costs.cost import Drops, flops_of, ideal_speed_up
+from audiomarathon.costs.cost import Drops, flops_of, ideal_speed_up, tower_speed_up
 from audiomarathon.costs.flops import drops_of
 from audiomarathon.costs.limits import check_length
 from audiomarathon.engine.batches import WARM_PASS_TOKENS, audio_seconds
@@ -128,6 +128,7 @@ def plan_sweep(
     if facts is not None:
         for method in methods:
             method.check_config(facts.config)
+            method.check_family(spec.load_family(), 0)
     speeds = functools.cache(lambda: _speeds(hardware, facts, tflops))
     calls = calls_of(settings, hardware)
     setup = Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, methods, spec) if checkpoint else None
@@ -314,9 +315,12 @@ def from_records(folder: Path, todo: Todo, calls: Calls) -> tuple[float, int] | 
         once = sum(time["load"] + time["preprocess"] + calls.towers * time["encoder"] for _, time in timed)
         seconds = once / heard * sum(todo.heard)
         for method, durations in todo.durations:
-            drops = drops_of(method) or Drops()
+            drops = drops_of(method, run.cost.tower_layers if run.cost else 0) or Drops()
             for record, time in timed:
                 share = 1 / ideal_speed_up(run.cost, drops, record) if run.cost else 1.0
+                if method.changes_tower and run.cost:
+                    own = time["encoder"] / tower_speed_up(run.cost, drops)
+                    seconds += (1 + len(calls.further)) * own / heard * sum(durations)
                 seconds += _after_encoder(record, time, share, calls) / heard * sum(durations)
     except (RecordError, KeyError, TypeError):  # written by another version, or damaged
         return None
@@ -346,8 +350,9 @@ def from_flops(
     prefills, tokens = 1 + len(calls.further), new_tokens + sum(calls.further)
     total = calls.towers * sum(facts.cost.encoder(seconds) for seconds in todo.heard) / flops
     for method, durations in todo.durations:
-        drops = drops_of(method) or Drops()
+        drops = drops_of(method, facts.cost.tower_layers) or Drops()
         for seconds in durations:
+            total += method.changes_tower * prefills * facts.cost.encoder(seconds, drops) / flops
             prompt, audio = facts.cost.prompt(seconds, spec.tokens_per_second)
             prefill = flops_of(facts.cost, drops, Record("", prompt_tokens=prompt, audio_tokens=audio))
             total += prefills * prefill / flops + tokens * facts.weight_bytes / bandwidth

@@ -17,7 +17,8 @@ from transformers import AudioFlamingo3ForConditionalGeneration, AudioFlamingo3P
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import windows
-from audiomarathon.models.prompt import Prompt, Waveform
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.tower_states import TowerStates
 
 _MOST_SECONDS = 600
 
@@ -28,7 +29,7 @@ class AudioFlamingo3(AudioLM):
     title: ClassVar[str] = "Audio Flamingo 3"
     architecture: ClassVar[Any] = AudioFlamingo3ForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("audioflamingo3",)
-    eager_because = whole_because = ""
+    eager_because = whole_because = no_tower_drop = ""
     encoder_window_seconds: ClassVar[float] = 30.0
     template = ""  # do not use the tokenizer's template: it is for the LLM alone, without audio
     placeholder = "<sound>"
@@ -41,6 +42,11 @@ class AudioFlamingo3(AudioLM):
         tokens = iter(self.tokens_of(mask.sum(-1)).tolist())
         counts = [sum(next(tokens) for _ in clip) for clip in cut]
         return counts, {"input_features": features["input_features"], "input_features_mask": mask}
+
+    def tower_states(self, inputs: Inputs) -> TowerStates:
+        """Return the states of each window; see :meth:`AudioLM.tower_states`."""
+        frames = inputs.tensors["input_features_mask"].sum(-1)
+        return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
     def transcript(self, tokens: Sequence[int]) -> str:
         """Return the text inside `The spoken content of the audio is "…".`; see :meth:`AudioLM.transcript`."""

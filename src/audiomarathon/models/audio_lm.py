@@ -21,6 +21,7 @@ from audiomarathon.models.prefill_chunks import attending_in_chunks, prefill_in_
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.static_decode import FEWEST, PositionProbe, decode, hooked, one_device
 from audiomarathon.models.timing import CacheProbe, StageTimer, TokenWatch, make_clock
+from audiomarathon.models.tower_states import TowerStates
 from audiomarathon.models.trace import Trace
 from audiomarathon.settings import EAGER, GRAPH, SDPA_BACKENDS
 
@@ -64,6 +65,10 @@ class AudioLM:
     placeholder: str = ""
     """Text that the chat template writes for a clip; the tokenizer turns it into :attr:`audio_token`."""
     audio_token: int
+    no_tower_drop: ClassVar[str] = "its family does not say which states of its tower make an audio token"
+    """Why nothing can be dropped between the layers of the audio tower; "" if :meth:`tower_states` says it."""
+    shares_tower: bool = True
+    """Whether the tower's output may be that of an earlier call on the same clips; not if a method changes it."""
     sdpa_backends: str = SDPA_BACKENDS
     """Kernels that :meth:`generate` lets sdpa use; see :func:`~audiomarathon.models.kernels.attention_kernels`."""
     decode: str = EAGER
@@ -209,6 +214,10 @@ class AudioLM:
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
         """Return the number of audio tokens for `frames` mel frames; with Whisper's encoder, 25 per second."""
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
+
+    def tower_states(self, inputs: Inputs) -> TowerStates:
+        """Return which states of the audio tower make the audio tokens of a batch; see :attr:`no_tower_drop`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `tower_states`")
 
     def worded(self, prompt: Prompt) -> str:
         """Render a prompt as text with the tokenizer's chat template; each clip becomes a placeholder."""
@@ -448,6 +457,7 @@ class AudioLM:
             if self.prefill_chunk:
                 stack.enter_context(attending_in_chunks(self.attn_implementation))
             trace = stack.enter_context(applied)
+            inputs = trace.inputs or inputs
             trace.kept_entries = [] if keep_entries else None
             stack.enter_context(_last_position_only(self.lm_head))
             stack.enter_context(cache.watching(self.decoder))

@@ -75,6 +75,7 @@ class Gemma3n(AudioLM):
     eager_because = whole_because = ""
     feature_extractor_class: ClassVar[Any] = Gemma3nAudioFeatureExtractor
     encoder_window_seconds: ClassVar[float] = 30.0
+    no_tower_drop = "its layers convolve over neighbouring states, so they need all of them"
     tower_list = "conformer"
 
     @classmethod

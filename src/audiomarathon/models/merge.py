@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,6 +44,24 @@ class Merge:
         group = begins.cumsum(0) - 1
         sizes = torch.zeros_like(starts).index_add_(0, group, torch.ones_like(group))
         return cls(starts, group, 1 / sizes[group].float())
+
+    @classmethod
+    def joined(cls, parts: Sequence[Merge]) -> Merge:
+        """Return the merge of the tokens of several merges, one after another."""
+        import torch
+
+        begins = itertools.accumulate((len(one.group) for one in parts), initial=0)
+        groups = itertools.accumulate((len(one.kept) for one in parts), initial=0)
+        return cls(
+            torch.cat([one.kept + begin for one, begin in zip(parts, begins, strict=False)]),
+            torch.cat([one.group + group for one, group in zip(parts, groups, strict=False)]),
+            torch.cat([one.weight for one in parts]),
+        )
+
+    def then(self, later: Merge) -> Merge:
+        """Return one merge that does the same as this and then `later`, which merges the groups of this."""
+        weight = self.weight * later.weight[self.group]
+        return Merge(self.kept[later.kept], later.group[self.group], weight)
 
     def to(self, device: torch.device) -> Merge:
         """Return the merge with its tensors on a device."""

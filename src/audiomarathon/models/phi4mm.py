@@ -40,6 +40,7 @@ class Phi4MM(AudioLM):
     eager_because = whole_because = ""
     rotations = ("default", "longrope")  # each sample keeps its factors for a whole call
     feature_extractor_class: ClassVar[Any] = FeatureExtractor
+    no_tower_drop = "its layers convolve over neighbouring states, so they need all of them"
     tower_list = "encoders"
     other_kinds: ClassVar[str] = (
         "use the hub's converted revision: MODEL_PATH=microsoft/Phi-4-multimodal-instruct@refs/pr/70"

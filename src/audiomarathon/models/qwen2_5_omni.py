@@ -19,6 +19,7 @@ from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import audio_only
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.tower_states import TowerStates
 from audiomarathon.models.tower_windows import Windows, in_windows, modelling_file
 
 
@@ -28,7 +29,9 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
     title: ClassVar[str] = "Qwen2.5-Omni"
     architecture: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni", "qwen2_5_omni_thinker")
-    eager_because = whole_because = ""
+    eager_because = whole_because = no_tower_drop = ""
+    states_per_token: ClassVar[int] = 2
+    """Number of the tower's states that its pooling joins into an audio token."""
     processor: ClassVar[Any] = Qwen2_5OmniProcessor
     placeholder = "<|AUDIO|>"
 
@@ -77,6 +80,15 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         mask = features["feature_attention_mask"]
         places = mask.flatten().nonzero().T + 1
         return replace(inputs, windows=Windows.of(**self._windows(places, mask.sum(-1)), device=self.device))
+
+    def tower_states(self, inputs: Inputs) -> TowerStates:
+        """Return the states of each window; a lone state at a clip's end makes no audio token.
+
+        See :meth:`AudioLM.tower_states`.
+        """
+        assert inputs.windows is not None
+        each = self.states_per_token
+        return TowerStates(each, tuple((length, length // each) for length in inputs.windows.lengths))
 
     def _windows(self, places: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the tensors of :class:`Windows`, computed by transformers' own functions.

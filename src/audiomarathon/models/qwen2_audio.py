@@ -19,6 +19,7 @@ from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import windows
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.tower_states import TowerStates
 
 
 class Qwen2Audio(AudioLM):
@@ -29,7 +30,7 @@ class Qwen2Audio(AudioLM):
     title: ClassVar[str] = "Qwen2-Audio"
     architecture: ClassVar[Any] = Qwen2AudioForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
-    eager_because = whole_because = ""
+    eager_because = whole_because = no_tower_drop = ""
     renamed: ClassVar[Mapping[str, str]] = {}
     """Patterns of tensor names in the checkpoint, each with the name in transformers' class."""
     template: ClassVar[str | None] = (
@@ -70,6 +71,11 @@ class Qwen2Audio(AudioLM):
         mask = features["attention_mask"]
         tensors = {"input_features": features["input_features"], "feature_attention_mask": mask.long()}
         return self.tokens_of(mask.sum(-1)).tolist(), tensors
+
+    def tower_states(self, inputs: Inputs) -> TowerStates:
+        """Return the states of each window; see :meth:`AudioLM.tower_states`."""
+        frames = inputs.tensors["feature_attention_mask"].sum(-1)
+        return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
     def windowed(self, prompt: Prompt) -> Prompt:
         """Cut a prompt's clips into windows of 30 s; refuse a clip that is too short. See :meth:`AudioLM.windowed`."""

@@ -27,6 +27,7 @@ class Qwen3Omni(Qwen2_5Omni):
     architecture: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_omni_moe", "qwen3_omni_moe_thinker")
     eager_because = "its mixture of experts waits for the GPU in each layer"
+    states_per_token: ClassVar[int] = 1
     processor: ClassVar[Any] = Qwen3OmniMoeProcessor
     placeholder = "<|audio_pad|>"
 

@@ -37,11 +37,14 @@ class Windows:
         Number of the tower's frames in each window, in order.
     arguments
         Arguments of the tower that it would otherwise compute with reads from the GPU.
+    later
+        The windows' lengths after states were dropped between two layers, for each place where they were.
     """
 
     places: torch.Tensor
     lengths: tuple[int, ...]
     arguments: Mapping[str, Any]
+    later: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(cls, places: torch.Tensor, cu_seqlens: torch.Tensor, device: torch.device, **more: torch.Tensor) -> Windows:
@@ -72,7 +75,7 @@ def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterato
         return
 
     def features(input_features: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
-        with _attending(tower.config, windows.lengths):
+        with _attending(tower.config, (windows.lengths, *windows.later)):
             return tower(padded_feature=windows.padded(input_features), **windows.arguments)
 
     with patched_attribute(model, "get_audio_features", features):
@@ -80,19 +83,23 @@ def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterato
 
 
 @contextmanager
-def _attending(config: Any, lengths: tuple[int, ...]) -> Iterator[None]:
-    """Inside the block, the tower attends in one call a layer; with flash attention it does so without our help."""
+def _attending(config: Any, either: tuple[tuple[int, ...], ...]) -> Iterator[None]:
+    """Inside the block, the tower attends in one call a layer; with flash attention it does so without our help.
+
+    `either` has the windows' lengths; a layer's number of frames tells which of them it has.
+    """
     before = config._attn_implementation
     if "flash" in before:
         yield
         return
+    by_frames = {sum(lengths): lengths for lengths in either}
 
     def attend(
         module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_rest: Any, **options: Any
     ) -> tuple[torch.Tensor, None]:
         inner = ALL_ATTENTION_FUNCTIONS.get(before) or modelling_file(module).eager_attention_forward
         kept = {name: options[name] for name in ("attention_mask", "scaling", "dropout", "is_causal")}
-        return grouped(inner, module, (query, key, value), lengths, kept), None
+        return grouped(inner, module, (query, key, value), by_frames[query.shape[2]], kept), None
 
     ALL_ATTENTION_FUNCTIONS[_NAME] = attend
     config._attn_implementation = _NAME

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from audiomarathon.models.merge import Merge
+    from audiomarathon.models.prompt import Inputs
     from audiomarathon.models.timing import Clock
 
 
@@ -51,6 +52,9 @@ class Trace:
         without a press.
     decode_hooks
         Handles of hooks that decode steps of transformers need; a static step (:mod:`.static_decode`) removes them.
+    inputs
+        The batch that the model gets in place of the caller's, if its audio tower returns fewer audio tokens; None
+        otherwise. Positions are those of the caller's batch.
     """
 
     kept_audio_tokens: tuple[int | None, ...]
@@ -64,6 +68,7 @@ class Trace:
     kept_entries: list[torch.Tensor] | None = None
     entries: tuple[tuple[int, ...], ...] | None = None
     decode_hooks: list[RemovableHandle] = field(default_factory=list)
+    inputs: Inputs | None = None
 
     @contextmanager
     def scoring(self, clock: Clock) -> Iterator[None]:

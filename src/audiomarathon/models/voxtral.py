@@ -27,6 +27,7 @@ from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.loading import check_installed
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.tower_states import TowerStates
 
 _SILENCE = np.zeros(1, np.float32)
 
@@ -37,7 +38,7 @@ class Voxtral(AudioLM):
     title: ClassVar[str] = "Voxtral"
     architecture: ClassVar[Any] = VoxtralForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("voxtral",)
-    eager_because = whole_because = ""
+    eager_because = whole_because = no_tower_drop = ""
     encoder_window_seconds: ClassVar[float] = 30.0
     names_language: ClassVar[bool] = True
 
@@ -90,6 +91,13 @@ class Voxtral(AudioLM):
         """Tokenize prompts with mistral-common, padded on the left; see :meth:`AudioLM.encoded`."""
         tokens = {"input_ids": [self._tokens(prompt) for prompt in prompts]}
         return self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
+
+    def tower_states(self, inputs: Inputs) -> TowerStates:
+        """Return the states of each window, whose silence makes audio tokens too; see :meth:`AudioLM.tower_states`."""
+        audio = self.model.config.audio_config
+        width, pooling = audio.max_source_positions, audio.intermediate_size // audio.hidden_size
+        windows = ((width, width // pooling),) * len(inputs.tensors["input_features"])
+        return TowerStates(pooling, windows, width)
 
     def _windows(self, clip: Waveform) -> torch.Tensor:
         """Return a clip's log-mel spectrogram, cut into windows: (windows, mel bins, frames).

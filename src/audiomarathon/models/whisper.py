@@ -33,6 +33,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Reply
 from audiomarathon.models.loading import loading
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.tower_states import TowerStates
 
 _SEARCHED_S = 5.0  # seconds before a window's end in which the quietest moment is sought
 _MOMENT_S = 0.2  # length of a moment
@@ -49,6 +50,7 @@ class Whisper(AudioLM):
     encoder_window_seconds: ClassVar[float] = 30.0
     text_only: ClassVar[bool] = False
     transcribes_only: ClassVar[bool] = True
+    no_tower_drop = ""
     names_language: ClassVar[bool] = True
     cross: ClassVar[bool] = True
 
@@ -171,6 +173,11 @@ class Whisper(AudioLM):
         """Return the audio mask of one sample's prompt: its windows' states, then the forced tokens of each window."""
         places = torch.arange(self.window_states)
         return torch.cat([*(places < count for count in states), torch.zeros(forced * len(states), dtype=torch.bool)])
+
+    def tower_states(self, inputs: Inputs) -> TowerStates:
+        """Return each window's states, each of which counts as an audio token; see :meth:`AudioLM.tower_states`."""
+        windows = tuple((count, count) for own in inputs.states for count in own)
+        return TowerStates(1, windows, self.window_states)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
         """Return the features of each window as Whisper's feature extractor makes them.

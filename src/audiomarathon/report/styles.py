@@ -49,11 +49,16 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
 def line_of(identity: Identity, others: Sequence[Identity]) -> str:
     """Return the name of a setting's line: its method, and the parameters that distinguish its line from others.
 
-    These are layer, place (`at`) and scope, each only if settings of the same method among `others` differ in it.
+    These are layer, place (`at`), the tower's layer and scope, each only if settings of the same method among `others`
+    differ in it.
     """
     method = method_and_ratio(identity)[0]
     of_method = [other for other in others if method_and_ratio(other)[0] == method]
-    differing = [name for name in ("layer", "at", "scope") if len({_parameter(one, name) for one in of_method}) > 1]
+    differing = [
+        name
+        for name in ("layer", "at", "tower_layer", "scope")
+        if len({_parameter(one, name) for one in of_method}) > 1
+    ]
     values = ((name, _parameter(identity, name)) for name in differing)
     return " ".join([method, *(f"{name} {value}" for name, value in values if value)])
 

@@ -30,6 +30,7 @@ class DivPrune(TokenPruner):
     title: ClassVar[str] = "tokens that are far from each other (greedy max–min distance)"
     paper: ClassVar[str] = "2503.02175"
     sees_states: ClassVar[bool] = True
+    places: ClassVar[tuple[str, ...]] = ("layer", "input")
 
     def select(self, evidence: Evidence) -> torch.Tensor:
         """Choose k tokens that are far from each other; see :meth:`TokenPruner.select`."""

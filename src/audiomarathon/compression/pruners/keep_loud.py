@@ -22,6 +22,7 @@ class KeepLoud(TokenPruner):
     key: ClassVar[str] = "keep_loud"
     title: ClassVar[str] = "audio tokens over the loudest moments of the waveform"
     hears: ClassVar[bool] = True
+    places: ClassVar[tuple[str, ...]] = ("layer", "input")
 
     def select(self, evidence: Evidence) -> torch.Tensor:
         """Choose the k loudest tokens; see :meth:`TokenPruner.select`."""

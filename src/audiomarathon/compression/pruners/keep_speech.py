@@ -24,6 +24,7 @@ class KeepSpeech(TokenPruner):
     title: ClassVar[str] = "audio tokens with speech, found by a voice-activity detector"
     needs: ClassVar[str] = "pip install 'audiomarathon[vad]'"
     hears: ClassVar[bool] = True
+    places: ClassVar[tuple[str, ...]] = ("layer", "input")
 
     def check_config(self, config: Any) -> None:
         """Refuse to run without the detector; see :meth:`TokenPruner.check_config`."""

@@ -329,6 +329,11 @@ def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None
                 f"--methods {method.key} changes only the KV cache after prefill, which no probe reads; allowed: "
                 "methods that drop or merge audio tokens (audiomarathon list methods)"
             )
+        if method.changes_tower:
+            raise SettingsError(
+                f"--methods {method.key} drops inside the tower, whose points are read; allowed: "
+                "random, frame, … with --at layer or --at input"
+            )
         if tower:
             method.check(tower.lm)
 

@@ -1,0 +1,130 @@
+"""Checks of token pruners at the LLM's input and inside the audio tower: dropping equals a prompt that is shorter."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from audiomarathon.certify.bench import Bench, applicable, replies_of
+from audiomarathon.certify.check_result import Finding
+from audiomarathon.certify.method_checks import RATIO, compared, wrong_positions
+from audiomarathon.certify.oracles import Shorter, merged
+from audiomarathon.compression.method import Base, Method, at_stride, kept_count
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.kernels import attention_kernels
+from audiomarathon.models.layers import call_of
+from audiomarathon.models.merge import Merge
+
+
+def dropping_at_input(bench: Bench, method: TokenPruner) -> Finding:
+    """Check that dropping at the input gives the reply to a prompt that never held the other audio tokens."""
+    method = dataclasses.replace(method, ratio=RATIO, at="input")
+    if why_not := applicable(bench.lm, [method])[1] or bench.lm.cross:
+        why = why_not[method.key] if isinstance(why_not, dict) else "no prompt holds audio; see the check without place"
+        return Finding.not_applicable(why)
+    done = bench.generate(bench.inputs, method)
+    _base, (call,) = _watched(bench, Base(), bench.lm.decoder_layers[0])
+    (kept,), (merge,), whole = done.kept_positions or (), done.merges or (None,), call["hidden_states"]
+    audio = bench.inputs.audio_mask[0].nonzero().flatten()
+    heard = audio[torch.isin(audio.cpu(), kept).to(audio.device)].to(whole.device)
+    if wrong := wrong_positions(bench.inputs, kept):
+        return Finding.fail(wrong)
+    states = whole[0, heard] if merge is None else merged(whole, audio, merge)[0]
+    oracle = bench.reply(bench.inputs, Shorter(kept=kept, states=states))
+    return compared(bench, replies_of(done)[0], oracle)
+
+
+def dropping_in_tower(bench: Bench, method: TokenPruner) -> Finding:
+    """Check that the tower's last layer gives what its layers give when called one by one, for each window alone.
+
+    Also check that the LLM then replies as to a prompt of these audio tokens alone.
+    """
+    lm = bench.lm
+    method = dataclasses.replace(method, ratio=RATIO, at="tower")
+    if why_not := applicable(lm, [method])[1]:
+        return Finding.not_applicable(why_not[method.key])
+    first, *_later = steps = dict(method.steps(len(lm.tower_layers)))
+    _base, (call,) = _watched(bench, Base(), lm.tower_layers[first])
+    done, (call_of_llm, _last) = _watched(bench, method, lm.decoder_layers[0], lm.tower_layers[-1])
+    found = _last["output"].flatten(0, -2).float()
+    with torch.inference_mode(), attention_kernels(lm.sdpa_backends):
+        expected = _by_hand(bench, method, call, steps).float()
+    if found.shape != expected.shape:
+        return Finding.fail(f"the tower's last layer has {len(found)} states, but {len(expected)} were planned")
+    apart = float((found - expected).square().mean().sqrt() / expected.std())
+    figure = f"the tower's last layer differs by {apart:.1e} of at most {bench.tolerance:.1e}"
+    if lm.cross or apart > bench.tolerance:
+        return Finding.of(apart <= bench.tolerance, figure)
+    (kept,) = done.kept_positions or ()
+    audio = bench.inputs.audio_mask[0].nonzero().flatten().cpu()
+    states = call_of_llm["hidden_states"][0, torch.isin(kept, audio).to(lm.device)]
+    found_reply = compared(bench, replies_of(done)[0], bench.reply(bench.inputs, Shorter(kept=kept, states=states)))
+    return Finding(found_reply.verdict, f"{figure}; the reply {found_reply.figure}")
+
+
+def _watched(bench: Bench, method: Method, *layers: Any) -> tuple[Generation, list[dict[str, Any]]]:
+    """Generate with a method; return each layer's arguments in prefill after all hooks, and its `output`."""
+    calls: list[dict[str, Any]] = [{} for _ in layers]
+
+    def record(index: int) -> Callable[..., None]:
+        signature = inspect.signature(layers[index].forward)
+
+        def hook(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            states = output[0] if isinstance(output, tuple) else output
+            calls[index] = calls[index] or {**call_of(signature, args, kwargs), "output": states}
+
+        return hook
+
+    with ExitStack() as stack:
+        for index, layer in enumerate(layers):
+            stack.enter_context(layer.register_forward_hook(record(index), with_kwargs=True))
+        return bench.generate(bench.inputs, method), calls
+
+
+def _by_hand(bench: Bench, method: TokenPruner, call: Mapping[str, Any], steps: Mapping[int, float]) -> torch.Tensor:
+    """Return the output of the tower's last layer, all windows flattened: each runs alone through the layers.
+
+    `call` has the arguments of base's call of the layer at which the method drops first.
+    """
+    shape, given, found, begun = bench.lm.tower_states(bench.inputs), call.get("attention_mask"), [], 0
+    each, wide = shape.pooling, shape.width
+    least = each * kept_count(wide // each, RATIO)
+    for window, (count, tokens) in enumerate(shape.windows):
+        whole, sound = call["hidden_states"], each * tokens
+        states = whole[window] if wide else whole[begun : begun + count]
+        keep, places, rest = sound, torch.arange(len(states)), len(states) - sound
+        begun += count
+        for index in range(min(steps), len(bench.lm.tower_layers)):
+            layer: Any = bench.lm.tower_layers[index]
+            if (share := steps.get(index)) is not None:
+                before, keep = keep, sound - round(share * (sound - each * kept_count(tokens, RATIO)))
+                seen = layer.self_attn.k_proj(layer.self_attn_layer_norm(states)) if method.sees_keys else states
+                seed = bench.inputs.seeds[0] + window
+                evidence = Evidence(torch.arange(before, device=states.device), keep, seed, states=seen[:before])
+                one: Any = method.select(evidence) if keep < before else torch.arange(keep)
+                merge = one.to(states.device) if isinstance(one, Merge) else None
+                picked = merge.kept if merge else one.sort().values.to(states.device)
+                left = wide - round(share * (wide - least)) - keep if wide else 0
+                thinned = (before + at_stride(rest, left)).to(states.device)
+                sounding = states[picked]
+                if merge:
+                    sounding = merged(states[None], torch.arange(before), merge)[0]
+                states, rest = torch.cat([sounding, states[thinned]]), left
+                places = places[torch.cat([picked, thinned]).cpu()]
+            if wide:
+                mask = given if given is None else given[window, ..., places.to(given.device)][None]
+                mask = mask[:, :, :1] if mask is not None and mask.dim() == 4 else mask
+                output = layer.forward(hidden_states=states[None], attention_mask=mask)
+                states = (output[0] if isinstance(output, tuple) else output).view(len(states), -1)
+            else:
+                ends = torch.tensor([0, len(states)], dtype=torch.int32, device=states.device)
+                states = layer.forward(hidden_states=states, cu_seqlens=ends, max_seqlen=len(states))[0]
+        found.append(states)
+    return torch.cat(found)

@@ -1,0 +1,46 @@
+"""A-ToMe's schedule, without its training: merge neighbours with similar keys, a share in each of several layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from audiomarathon.compression.pruners.merge_adjacent import MergeAdjacent
+
+
+@dataclass(frozen=True)
+class ATomeLike(MergeAdjacent):
+    """Average the neighbouring states of the audio tower whose keys are most alike, step by step in several layers.
+
+    Y. Li et al., "Accelerating Transducers through Adjacent Token Merging", arXiv 2306.16009, with its fixed merge
+    ratio: each of several modules merges the same share of the states that it sees. Here up to `modules` layers,
+    evenly spread from the tower's layer L on, each remove the fraction 1 − (1 − ratio)^(1/modules) of their states.
+
+    It differs from A-ToMe, which is trained so:
+
+    - The model is not trained for it.
+    - Exactly k is left in total, in each window; a similarity threshold, the paper's other choice, does not exist.
+    - Keys are those of the layer that the states enter, computed for this choice alone. A-ToMe merges inside a layer,
+      after its attention, by the keys of that attention.
+    - Runs of alike neighbours of any length become one state in a step, as in :class:`MergeAdjacent`. The average of
+      averages weighs each part alike, however many states it stands for.
+    - The layers are our choice, and padding is thinned at a uniform stride by the same share.
+    """
+
+    key: ClassVar[str] = "a_tome_like"
+    title: ClassVar[str] = "neighbours with alike keys averaged in several layers of the tower"
+    needs: ClassVar[str] = "a tower of Whisper's kind"
+    saves: ClassVar[str] = "later layers of the audio tower, LLM prefill, KV cache, decode"
+    sees_keys: ClassVar[bool] = True
+    places: ClassVar[tuple[str, ...]] = ("tower",)
+
+    at: str = "tower"
+    modules: int = 4
+
+    def steps(self, depth: int) -> Sequence[tuple[int, float]]:
+        """Return the layers that merge, and the share of all merges made up to each; see :meth:`TokenPruner.steps`."""
+        first = self.in_tower(depth)
+        count = max(1, min(self.modules, depth - first))
+        gone = [(1 - (1 - self.ratio) ** (nth / count)) / self.ratio for nth in range(1, count + 1)]
+        return [(first + nth * (depth - first) // count, share) for nth, share in enumerate(gone)]

@@ -1,0 +1,314 @@
+"""Drop or merge states between the layers of an audio tower, so that its later layers and the LLM compute less.
+
+Each window keeps its share of its own audio tokens, and `pooling` states for each of them, so that whole audio tokens
+reach the LLM. Numbers follow from counts alone, so the prompt has fewer audio tokens before the tower runs. The states
+of a window's padding are thinned at a uniform stride by the same ratio: all windows stay equally wide, and sound and
+padding keep their shares. Hooks on the tower's layers select states, and the masks or windows of their attention.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from audiomarathon.compression.method import at_stride, kept_count
+from audiomarathon.compression.states import Choose, exists
+from audiomarathon.models.layers import call_of
+from audiomarathon.models.loading import patched_attribute
+from audiomarathon.models.merge import Merge
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs
+
+#: The fraction of all dropped states that are gone from a layer on: pairs of (layer, fraction), the last of them 1.
+Steps = Sequence[tuple[int, float]]
+
+
+@dataclass
+class _Step:
+    """What each window keeps from layer `layer` on: its first `before[w]` states become `after[w]`, then `rest[w]`.
+
+    `before`, `after` count states of audio tokens. `rest` has the indices of other states (padding) among the window's
+    present states. `chosen` is filled by the method. `total` is the number of all states before the step.
+    """
+
+    layer: int
+    before: list[int]
+    after: list[int]
+    rest: list[torch.Tensor]
+    begins: list[int]
+    total: int
+    chosen: list[torch.Tensor | Merge]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of states that each window has after the step; windows without a state are left out."""
+        sizes = (kept + len(rest) for kept, rest in zip(self.after, self.rest, strict=True))
+        return tuple(size for size in sizes if size)
+
+    def selection(self) -> torch.Tensor | Merge:
+        """Return what is kept of all windows' states, flattened: indices, or a merge whose last group is to be cut."""
+        kept, merged, made = list[torch.Tensor](), [], 0
+        for one, rest, count, begin in zip(self.chosen, self.rest, self.before, self.begins, strict=True):
+            own = one.kept if isinstance(one, Merge) else one
+            kept.append(begin + torch.cat([own.clamp(0, max(0, count - 1)), rest.to(own.device)]))
+            if isinstance(one, Merge):
+                merged.append((slice(begin, begin + count), made, one))
+            made += len(kept[-1])
+        flat = torch.cat(kept)
+        if not merged:
+            return flat
+        group, weight = torch.full((self.total,), made, device=flat.device), torch.ones(self.total, device=flat.device)
+        group[flat] = torch.arange(made, device=flat.device)  # the last group takes what is dropped
+        for spots, first, one in merged:
+            group[spots] = first + one.group.long().clamp(0, max(0, len(one.kept) - 1))
+            weight[spots] = one.weight.float()
+        return Merge(torch.cat([flat, flat[:1]]), group, weight)
+
+
+class TowerDrop:
+    """What each window of a batch keeps of its states, with the hooks on the tower, and the shorter prompt.
+
+    Parameters
+    ----------
+    choose
+        Called for each window and step that drop something.
+    steps
+        Where in the tower states are dropped.
+    looks
+        Whether `choose` needs the states. If not, it is called before prefill.
+
+    Attributes
+    ----------
+    budgets
+        Number of audio tokens that each sample keeps.
+    width
+        Number of states of each padded window after the last step; 0 if windows follow each other without padding.
+    """
+
+    def __init__(self, lm: AudioLM, inputs: Inputs, ratio: float, choose: Choose, *, steps: Steps, looks: bool) -> None:
+        self.lm, self.inputs, self.choose, self.looks = lm, inputs, choose, looks
+        self.states = states = lm.tower_states(inputs)
+        self.kept = [kept_count(tokens, ratio) for _count, tokens in states.windows]
+        self.width = states.pooling * kept_count(states.width // states.pooling, ratio)
+        self.owner, self.seeds = self._owners()
+        self.budgets = [0] * len(inputs.seeds)
+        for sample, tokens in zip(self.owner, self.kept, strict=True):
+            self.budgets[sample] += tokens
+        self.steps = self._steps(steps)
+        if not looks:
+            for step in self.steps:
+                self._decide(step, None)
+
+    def _owners(self) -> tuple[list[int], list[int]]:
+        """Return the sample to which each window belongs, and each window's seed."""
+        ends, begun = list(itertools.accumulate(self.inputs.audio_tokens)), 0
+        owner, seeds = list[int](), list[int]()
+        for _count, tokens in self.states.windows:
+            sample = bisect.bisect_right(ends, begun) if tokens else owner[-1]
+            seeds.append(self.inputs.seeds[sample] + owner.count(sample))
+            owner.append(sample)
+            begun += tokens
+        return owner, seeds
+
+    def _steps(self, steps: Steps) -> list[_Step]:
+        pooling, width = self.states.pooling, self.states.width
+        before = [pooling * tokens for _count, tokens in self.states.windows]
+        whole = [width or count for count, _tokens in self.states.windows]
+        last = [pooling * tokens for tokens in self.kept]
+        rest = [size - count for size, count in zip(whole, before, strict=True)]
+        final = [self.width - count if width else 0 for count in last]
+        first, found = before, list[_Step]()
+        for layer, share in steps:
+            begins = [0, *itertools.accumulate(a + b for a, b in zip(before, rest, strict=True))]
+            after = [one - round(share * (one - least)) for one, least in zip(first, last, strict=True)]
+            left = final
+            if width:  # a padded window keeps `wide` states: its padding makes up for rounding
+                wide, rows = width - round(share * (width - self.width)), zip(after, final, rest, strict=True)
+                left = [min(max(wide - count, least), most) for count, least, most in rows]
+                after = [wide - count for count in left]
+            thinned = [count + at_stride(most, keep) for count, most, keep in zip(before, rest, left, strict=True)]
+            found.append(_Step(layer, before, after, thinned, begins[:-1], begins[-1], []))
+            before, rest = after, left
+        return found
+
+    def _decide(self, step: _Step, states: torch.Tensor | None) -> None:
+        """Choose what each window keeps; `states` are all windows' present states, flattened: shape (N, D)."""
+        step.chosen = []
+        for count, keep, begin, seed in zip(step.before, step.after, step.begins, self.seeds, strict=True):
+            own = None if states is None else states[begin : begin + count]
+            chosen = self.choose(torch.arange(count, device=self.lm.device), keep, seed, own).to(self.lm.device)
+            step.chosen.append(chosen if isinstance(chosen, Merge) else chosen.sort().values)
+
+    def shortened(self) -> Inputs:
+        """Return the batch with a prompt that has as many audio tokens as the tower will return."""
+        inputs, tensors = self.inputs, dict(self.inputs.tensors)
+        if inputs.states:
+            return inputs
+        ids, audio = list[torch.Tensor](), list[torch.Tensor]()
+        for sample, (mask, there) in enumerate(zip(inputs.audio_mask, inputs.attention_mask.bool(), strict=True)):
+            stays = there & ~mask
+            for spots, keep in self._spots(sample, mask):
+                stays[spots[:keep]] = True
+            ids.append(tensors["input_ids"][sample, stays])
+            audio.append(mask[stays])
+        padded = functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left")
+        tensors["input_ids"] = padded(ids, padding_value=self.lm.tokenizer.pad_token_id)
+        tensors["attention_mask"] = padded([torch.ones_like(row) for row in ids])
+        windows = inputs.windows
+        if windows is not None:
+            fresh = {"pool_indices": self.states.pooling * torch.arange(sum(self.kept), device=self.lm.device)}
+            known = {name: fresh.get(name, value) for name, value in windows.arguments.items()}
+            windows = replace(windows, arguments=known, later=tuple(step.lengths for step in self.steps))
+        return replace(inputs, tensors=tensors, audio_mask=padded(audio), windows=windows)
+
+    def _spots(self, sample: int, mask: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+        """Return the prompt positions of each of a sample's windows, and how many audio tokens the window keeps."""
+        counts = [
+            (tokens, keep)
+            for (_states, tokens), keep, owner in zip(self.states.windows, self.kept, self.owner, strict=True)
+            if owner == sample
+        ]
+        parts = torch.split(mask.nonzero().flatten(), [tokens for tokens, _keep in counts])
+        return [(part, keep) for part, (_tokens, keep) in zip(parts, counts, strict=True)]
+
+    def attach(self, stack: ExitStack, scoring: Callable[[], Any], *, keys: bool) -> None:
+        """Hook the tower's layers until the stack closes.
+
+        Parameters
+        ----------
+        scoring
+            Returns a context manager for the time in which the method chooses.
+        keys
+            Whether the method sees the states' keys in the layer that they enter, and not the states.
+        """
+        tower: Any = self.lm.audio_encoder
+        lengths = getattr(tower, "_get_feat_extract_output_lengths", None)
+        if self.states.width and lengths is not None:
+            left = torch.tensor(self.kept, device=self.lm.device)
+            stack.enter_context(patched_attribute(tower, lengths.__name__, lambda frames: (lengths(frames)[0], left)))
+        stack.enter_context(patched_attribute(self.lm, "shares_tower", False))
+        steps = {step.layer: step for step in self.steps}
+        kept: list[torch.Tensor] = []
+        made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def hooked(layer: nn.Module, index: int) -> Any:
+            signature = inspect.signature(layer.forward)
+            now = next(step for step in reversed(self.steps) if step.layer <= index)
+
+            def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                handle.remove()  # decode does not run the tower
+                call = call_of(signature, args, kwargs)
+                if index in steps:
+                    hidden = call["hidden_states"]
+                    if self.looks:
+                        with scoring():
+                            self._decide(now, self._shown(layer, hidden, keys=keys).flatten(0, -2))
+                    selected = now.selection()
+                    call["hidden_states"] = self._reduced(hidden, selected)
+                    own = selected.kept[:-1] if isinstance(selected, Merge) else selected
+                    kept[:] = [kept[0][own] if kept else own]
+                    made.clear()
+                if "cu_seqlens" in call:
+                    ends = [0, *itertools.accumulate(now.lengths)]
+                    call["cu_seqlens"] = torch.tensor(ends, dtype=torch.int32, device=call["cu_seqlens"].device)
+                    call["max_seqlen"] = max(now.lengths)
+                elif (mask := call.get("attention_mask")) is not None:
+                    if id(mask) not in made:  # all layers get the same mask
+                        made[id(mask)] = mask, self._thinned(mask, kept[0])
+                    call["attention_mask"] = made[id(mask)][1]
+                return (), call
+
+            handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
+            return handle
+
+        for index, layer in enumerate(self.lm.tower_layers):
+            if index >= self.steps[0].layer:
+                stack.enter_context(hooked(layer, index))
+
+    @staticmethod
+    def _shown(layer: Any, hidden: torch.Tensor, *, keys: bool) -> torch.Tensor:
+        shown: torch.Tensor = layer.self_attn.k_proj(layer.self_attn_layer_norm(hidden)) if keys else hidden
+        return shown
+
+    def _reduced(self, hidden: torch.Tensor, selected: torch.Tensor | Merge) -> torch.Tensor:
+        """Return the kept states: (windows, S', D) of padded windows (windows, S, D), or (N', D) of states (N, D)."""
+        flat = hidden.flatten(0, -2)
+        rows = selected.of(flat)[:-1] if isinstance(selected, Merge) else flat[selected.to(flat.device)]
+        return rows.view(len(hidden), -1, rows.shape[-1]) if hidden.dim() == 3 else rows
+
+    def _thinned(self, mask: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        """Select the kept states of padded windows in a mask: (windows, S), or (windows, 1, S or 1, S)."""
+        own = kept.to(mask.device).view(len(self.states.windows), -1) % self.states.width
+        if mask.dim() == 2:
+            return mask.gather(1, own)
+        mask = mask.expand(len(own), -1, -1, -1)
+        keys = mask.gather(-1, own[:, None, None].expand(*mask.shape[:-1], -1))
+        if keys.shape[-2] == 1:
+            return keys
+        return keys.gather(-2, own[:, None, :, None].expand(*keys.shape[:2], -1, keys.shape[-1]))
+
+    def inside(self) -> bool:
+        """Tell whether every chosen index exists. Called after the `generate` call, since it waits for the GPU."""
+        return all(
+            exists(*one) for step in self.steps for one in zip(step.chosen, step.before, step.after, strict=True)
+        )
+
+    def _left(self, window: int) -> torch.Tensor:
+        """Return the indices of a window's states that are left in the end (of merged states, the first), on the CPU.
+
+        States of audio tokens come first, then those of padding.
+        """
+        first = self.steps[0]
+        found = torch.arange(self.states.width or first.before[window])
+        for step in self.steps:
+            one = step.chosen[window]
+            kept = one.kept if isinstance(one, Merge) else one
+            found = found[torch.cat([kept.cpu(), step.rest[window]])]
+        return found
+
+    def kept_positions(self) -> tuple[torch.Tensor, ...]:
+        """Return each sample's kept positions in its whole prompt, on the CPU.
+
+        A kept audio token takes the position of the audio token to which the first of its states belonged.
+        """
+        pooling, found = self.states.pooling, list[torch.Tensor]()
+        for sample, (mask, there) in enumerate(
+            zip(self.inputs.audio_mask.cpu(), self.inputs.attention_mask.bool().cpu(), strict=True)
+        ):
+            stays, begin = there & ~mask, len(mask) - int(there.sum())
+            windows = [window for window, owner in enumerate(self.owner) if owner == sample]
+            for window, (spots, keep) in zip(windows, self._spots(sample, mask), strict=True):
+                left = self._left(window)
+                if self.inputs.states:  # the virtual prompt holds all states of a window
+                    stays[begin : begin + self.states.width] = False
+                    stays[begin + left] = True
+                    begin += self.states.width
+                else:
+                    stays[spots[left[: pooling * keep : pooling] // pooling]] = True
+            found.append(stays.nonzero().flatten())
+        return tuple(found)
+
+    def merges(self) -> tuple[Merge | None, ...] | None:
+        """Return each sample's merge of audio tokens; None if nothing is merged, or if a token is several states."""
+        every = [one for step in self.steps for one in step.chosen]
+        if self.states.pooling > 1 or not all(isinstance(one, Merge) for one in every):
+            return None
+        by_window = zip(*(step.chosen for step in self.steps), strict=True)
+        whole = [functools.reduce(Merge.then, steps) for steps in by_window]
+        found = []
+        for sample in range(len(self.budgets)):
+            own = [one for one, owner in zip(whole, self.owner, strict=True) if owner == sample]
+            found.append(Merge.joined(own) if own else None)
+        return tuple(found)

@@ -1,0 +1,392 @@
+"""Dropping inside the audio tower: equals a tower that is written layer by layer, without hooks."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_whisper
+import torch
+from conftest import noise
+from families import FAMILIES
+
+from audiomarathon.compression.method import Base, Method, kept_count
+from audiomarathon.compression.registry import get_method
+from audiomarathon.compression.token_pruner import Evidence
+from audiomarathon.engine.answer import generations
+from audiomarathon.engine.setup import find_setup
+from audiomarathon.errors import MethodError, SettingsError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.merge import Merge
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.whisper import Whisper
+from audiomarathon.settings import RunSettings
+
+DEPTH, STEPS = 4, 3
+KEYS = ("whisper", "qwen2-audio", "aero-1", "voxtral", "audio-flamingo-3", "qwen2.5-omni-7b", "qwen3-omni")
+METHODS = ("random", "frame", "merge_adjacent", "merge_frame", "a_tome_like")
+PACKED = ("qwen2.5-omni-7b", "qwen3-omni")
+#: Seconds of each sample's clips: a ragged end, one window, several samples, two clips, several windows.
+SHORT = ((3.07,),)
+BATCHES = [SHORT, ((30.0,),), ((5.01,), (0.3,)), ((2.0, 7.33), (4.1,)), ((33.3,), (1.2,))]
+
+
+@dataclass(frozen=True)
+class Case:
+    key: str
+    lm: AudioLM
+
+
+@functools.cache
+def deep(key: str, folder: Path) -> AudioLM:
+    """Load a tiny model, and give its tower four layers."""
+    if key == "whisper":
+        lm: AudioLM = Whisper.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
+    else:
+        lm = FAMILIES[key].load(folder)
+    layers: Any = lm.audio_tower.layers
+    generator = torch.Generator().manual_seed(0)
+    while len(layers) < DEPTH:
+        layer = copy.deepcopy(layers[0])
+        for tensor in layer.parameters():
+            tensor.data += 0.1 * torch.randn(tensor.shape, generator=generator)
+        layers.append(layer)
+    return lm
+
+
+@pytest.fixture(scope="session")
+def case_of(
+    family_checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Case]:
+    whisper = functools.cache(lambda: tiny_whisper.checkpoint(tmp_path_factory.mktemp("tower") / "tiny-whisper"))
+    return lambda key: Case(key, deep(key, whisper() if key == "whisper" else family_checkpoint(key)))
+
+
+def prompts(batch: Sequence[Sequence[float]]) -> list[Prompt]:
+    clips = [tuple(noise(length, 10 * row + nth) for nth, length in enumerate(own)) for row, own in enumerate(batch)]
+    return [Prompt("Which?" * (row + 1), own, seed=7 + 100 * row) for row, own in enumerate(clips)]
+
+
+def in_tower(name: str, ratio: float, layer: int | None = 2) -> Method:
+    return get_method(name, ratio, at="tower", tower_layer=layer)
+
+
+def generate(lm: AudioLM, inputs: Inputs, method: Method, steps: int = STEPS) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Generate; also return the states that enter the tower's layers, its output, and what enters the LLM."""
+    seen: dict[str, torch.Tensor] = {}
+
+    def note(name: str, of: Callable[..., torch.Tensor]) -> Callable[..., None]:
+        return lambda *given: seen.__setitem__(name, seen.get(name, of(*given)))
+
+    entering = note("llm", lambda _module, args, kwargs: args[0] if args else kwargs["hidden_states"])
+    handles = [
+        lm.audio_tower.layers[0].register_forward_pre_hook(note("front", lambda _module, args: args[0])),
+        lm.audio_tower.register_forward_hook(note("tower", lambda _module, _args, output: output.last_hidden_state)),
+        lm.decoder_layers[0].register_forward_pre_hook(entering, with_kwargs=True),
+    ]
+    try:
+        done = method.generate(lm, inputs, max_new_tokens=steps, ignore_end=True, keep_logits=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return done, seen
+
+
+# The tower, layer by layer: one window at a time, with plain matrices and a softmax.
+
+
+def layer_of(layer: Any, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """Return a layer's output; `visible` tells which states are keys. Shapes (S, D) and (S,)."""
+    own, heads = layer.self_attn, layer.self_attn.num_heads
+    normed = layer.self_attn_layer_norm(x)
+    query, key, value = (
+        part(normed).view(len(x), heads, -1).transpose(0, 1) for part in (own.q_proj, own.k_proj, own.v_proj)
+    )
+    scores = query @ key.transpose(1, 2) / query.shape[-1] ** 0.5
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+    x = x + own.out_proj((weights @ value).transpose(0, 1).reshape(len(x), -1))
+    return x + layer.fc2(layer.activation_fn(layer.fc1(layer.final_layer_norm(x))))
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window: its states that enter the tower, padding too, and what the family says of them."""
+
+    states: torch.Tensor
+    tokens: int
+    each: int  # states of an audio token
+    visible: torch.Tensor
+    seed: int
+    sample: int
+
+
+def windows_of(case: Case, batch: list[Prompt], front: torch.Tensor) -> list[Window]:
+    """Cut what enters the tower into windows, from the clips' lengths alone."""
+    found: list[Window] = []
+    begun = 0
+    for sample, prompt in enumerate(batch):
+        nth = 0
+        for clip in prompt.clips:
+            size = {"qwen2.5-omni-7b": 32000, "qwen3-omni": 128000}.get(case.key, 480000)
+            lengths = [min(size, len(clip) - start) for start in range(0, len(clip), size)]
+            if isinstance(case.lm, Whisper):  # cuts at quiet moments: test_whisper.py
+                lengths = [len(window) for window in case.lm.cut(clip)]
+            for samples in lengths:
+                frames = -(-samples // 160)
+                if case.key == "qwen3-omni":
+                    tokens = frames // 100 * 13 + (frames % 100 + 7) // 8
+                    real, each = tokens, 1
+                else:
+                    real = (frames - 1) // 2 + 1
+                    each = {"whisper": 1, "voxtral": 4}.get(case.key, 2)
+                    tokens = 375 if case.key == "voxtral" else real // each
+                if case.key in PACKED:
+                    states, visible = front[begun : begun + real], torch.ones(real, dtype=torch.bool)
+                    begun += real
+                else:
+                    states = front[len(found)]
+                    visible = torch.ones(1500, dtype=torch.bool)
+                    if case.key not in ("whisper", "voxtral"):
+                        visible[real:] = False
+                if case.key == "whisper":
+                    tokens = -(-samples // 320)
+                found.append(Window(states, tokens, each, visible, prompt.seed + nth, sample))
+                nth += 1
+    return found
+
+
+def stride(total: int, keep: int) -> list[int]:
+    return [i * total // keep for i in range(keep)]
+
+
+def towers_output(case: Case, window: Window, method: Method, layer: int, *, masked: bool = False) -> torch.Tensor:
+    """Return a window's states after the tower's last layer; `masked` hides the dropped states instead."""
+    layers: Any = case.lm.audio_tower.layers
+    x, visible, schedule = window.states, window.visible, {layer: 1.0}
+    if method.key == "a_tome_like" and layer < DEPTH - 1:  # the same fraction in each of the layers left
+        each = (1 - method.ratio) ** (1 / (DEPTH - layer))
+        schedule = {layer + n: (1 - each ** (n + 1)) / method.ratio for n in range(DEPTH - layer)}
+        schedule[DEPTH - 1] = 1.0
+    sound, keep = window.each * window.tokens, window.each * kept_count(window.tokens, method.ratio)
+    whole = 0 if case.key in PACKED else window.each * kept_count(1500 // window.each, method.ratio)
+    now, stays = sound, torch.ones(len(x), dtype=torch.bool)
+    for index, one in enumerate(layers):
+        if share := schedule.get(index):
+            then = sound - round(share * (sound - keep))
+            wide = len(window.states) - round(share * (len(window.states) - whole))
+            rest = [now + place for place in stride(len(x) - now, wide - then)] if whole else []
+            places, first = reduced(one, x[:now], then, method, window.seed)
+            if masked:
+                x = x.clone()
+                x[places] = first
+                stays = torch.zeros(len(x), dtype=torch.bool)
+                stays[[*places, *rest]] = True
+            else:
+                x, visible = torch.cat([first, x[rest]]), visible[[*places, *rest]]
+                stays = torch.ones(len(x), dtype=torch.bool)
+            now = then
+        x = layer_of(one, x, visible & stays)
+    if masked:
+        return x[places]
+    return x if case.key in ("whisper", "voxtral") else x[:keep]
+
+
+def reduced(layer: Any, x: torch.Tensor, keep: int, method: Method, seed: int) -> tuple[list[int], torch.Tensor]:
+    """Return the places that are kept of a window's sound, and the states that stand there."""
+    if keep == len(x):
+        return list(range(keep)), x
+    shown = layer.self_attn.k_proj(layer.self_attn_layer_norm(x)) if method.key == "a_tome_like" else x
+    chosen: Any = method.select(Evidence(torch.arange(len(x)), keep, seed, states=shown))  # type: ignore[attr-defined]
+    if not isinstance(chosen, Merge):
+        places = sorted(chosen.tolist())
+        return places, x[places]
+    rows = [(x[chosen.group == group] * chosen.weight[chosen.group == group][:, None]).sum(0) for group in range(keep)]
+    return chosen.kept.tolist(), torch.stack(rows)
+
+
+def embeddings(case: Case, states: torch.Tensor) -> torch.Tensor:
+    """Return the audio tokens that the LLM gets of a window."""
+    tower: Any = case.lm.audio_tower
+    model: Any = case.lm.model.model
+    if case.key == "qwen3-omni":
+        return tower.proj2(tower.act(tower.proj1(tower.ln_post(states))))
+    if case.key == "qwen2.5-omni-7b":
+        return tower.proj(tower.ln_post(states.unflatten(0, (-1, 2)).mean(1)))
+    if case.key == "voxtral":
+        return model.multi_modal_projector(tower.layer_norm(states).reshape(-1, 4 * states.shape[1]))
+    return model.multi_modal_projector(tower.layer_norm(states.unflatten(0, (-1, 2)).mean(1)))
+
+
+def shorter_prompt(lm: AudioLM, ids: list[int], audio: torch.Tensor, steps: int) -> torch.Tensor:
+    """Return the logits of a prompt with these audio tokens: layer by layer on embeddings, without a cache."""
+    x: torch.Tensor = lm.decoder.embed_tokens(torch.tensor([ids]))  # type: ignore[operator]
+    x[0, torch.tensor(ids) == lm.audio_token] = audio
+    found = []
+    for _ in range(steps):
+        length = x.shape[1]
+        mask = torch.full((1, 1, length, length), torch.finfo(x.dtype).min).triu(1)
+        rotation = tuple(part[None] for part in lm.rotation(0, length))
+        y = x
+        for layer in lm.decoder_layers:
+            y = layer(y, attention_mask=mask, position_ids=torch.arange(length)[None], position_embeddings=rotation)
+            y = y[0] if isinstance(y, tuple) else y
+        found.append(lm.lm_head(lm.decoder.norm(y)[:, -1])[0])  # type: ignore[operator]
+        x = torch.cat([x, lm.decoder.embed_tokens(found[-1].argmax(-1))[None, None]], dim=1)  # type: ignore[operator]
+    return torch.stack(found)
+
+
+def check(case: Case, batch: Sequence[Sequence[float]], method: Method, layer: int) -> None:
+    lm, asked = case.lm, prompts(batch)
+    inputs = lm.prepare(asked)
+    with torch.inference_mode():
+        _done, plain = generate(lm, inputs, Base(), 1)
+        done, seen = generate(lm, inputs, method)
+        windows = windows_of(case, asked, plain["front"])
+        for sample in range(len(asked)):
+            own = [window for window in windows if window.sample == sample]
+            kept = sum(kept_count(window.tokens, method.ratio) for window in own)
+            assert done.kept_audio_tokens[sample] == kept
+            audio = inputs.audio_mask[sample].nonzero().flatten()
+            assert sum(window.tokens for window in own) == len(audio)
+            assert int(torch.isin(done.kept_positions[sample], audio).sum()) == kept
+        outputs = [towers_output(case, window, method, layer) for window in windows]
+        if case.key == "whisper":
+            expected = torch.stack([lm.audio_tower.layer_norm(one) for one in outputs])  # type: ignore[operator]
+            torch.testing.assert_close(seen["tower"], expected, atol=2e-5, rtol=1e-4)
+            return
+        for sample in range(len(asked)):
+            pairs = zip(windows, outputs, strict=True)
+            audio = torch.cat([embeddings(case, one) for window, one in pairs if window.sample == sample])
+            ids = short_ids(inputs, sample, [one for one in windows if one.sample == sample], method.ratio)
+            logits = shorter_prompt(lm, ids, audio, STEPS)
+            torch.testing.assert_close(done.logits[:, sample], logits, atol=5e-5, rtol=1e-4)
+    assert set(done.kv_lengths) == {max(len(one) for one in done.kept_positions)}
+
+
+def short_ids(inputs: Inputs, sample: int, windows: Sequence[Window], ratio: float) -> list[int]:
+    """Return the prompt's tokens, with as many audio tokens of each window as it keeps."""
+    there = inputs.attention_mask[sample].bool()
+    ids, audio = inputs.tensors["input_ids"][sample, there].tolist(), inputs.audio_mask[sample, there].tolist()
+    stays = iter([place < kept_count(one.tokens, ratio) for one in windows for place in range(one.tokens)])
+    return [token for token, heard in zip(ids, audio, strict=True) if not heard or next(stays)]
+
+
+FAST = [(key, BATCHES[3], name) for key, name in zip(KEYS, itertools.cycle(("merge_frame", "random")), strict=False)]
+FAST += [(key, SHORT, name) for key in ("whisper", "qwen2.5-omni-7b") for name in ("merge_adjacent", "a_tome_like")]
+
+
+@pytest.mark.parametrize(("key", "batch", "name"), FAST, ids=str)
+def test_equals_the_tower_layer_by_layer(case_of: Callable[[str], Case], key: str, batch: Any, name: str) -> None:
+    check(case_of(key), batch, in_tower(name, 0.6), 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.93])
+@pytest.mark.parametrize("layer", [0, 1, 3])
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("key", KEYS)
+def test_every_method_family_and_batch_equals_it_too(
+    case_of: Callable[[str], Case], key: str, name: str, batch: Any, layer: int, ratio: float
+) -> None:
+    check(case_of(key), batch, in_tower(name, ratio, layer), layer)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("key", ["whisper", "voxtral", "qwen2.5-omni-7b"])
+def test_ratio_0_is_base_to_the_bit(case_of: Callable[[str], Case], key: str, name: str) -> None:
+    lm = case_of(key).lm
+    inputs = lm.prepare(prompts(((2.5,), (1.0,))))
+    found, base = (generate(lm, inputs, method)[0] for method in (in_tower(name, 0.0), Base()))
+    assert torch.equal(found.logits, base.logits)
+
+
+@pytest.mark.parametrize("key", ["whisper", "qwen2-audio"])
+def test_dropping_equals_hiding_from_later_layers(case_of: Callable[[str], Case], key: str) -> None:
+    case = case_of(key)
+    asked = prompts(SHORT)
+    with torch.inference_mode():
+        _done, plain = generate(case.lm, case.lm.prepare(asked), Base(), 1)
+        (window,) = windows_of(case, asked, plain["front"])
+        method = in_tower("frame", 0.7)
+        dropped, hidden = (towers_output(case, window, method, 2, masked=masked) for masked in (False, True))
+    torch.testing.assert_close(dropped[: len(hidden)], hidden, atol=2e-5, rtol=1e-4)
+
+
+def test_eager_attention_and_a_press_on_top(case_of: Callable[[str], Case]) -> None:
+    lm = case_of("qwen2-audio").lm
+    inputs = lm.prepare(prompts(((3.0,), (1.0,))))
+    joined = get_method("frame:0.5+snapkv:0.5", at="tower")
+    found = generate(lm, inputs, joined)[0]
+    pruned = generate(lm, inputs, in_tower("frame", 0.5))[0]
+    assert found.kept_audio_tokens == tuple(kept_count(count, 0.5) for count in pruned.kept_audio_tokens)
+    assert joined.label == "frame-0.5-tower+snapkv-0.5"
+    tower: Any = lm.audio_tower
+    try:
+        tower.config._attn_implementation = "eager"
+        eager = generate(lm, inputs, in_tower("frame", 0.5))[0]
+    finally:
+        tower.config._attn_implementation = "sdpa"
+    torch.testing.assert_close(eager.logits, pruned.logits, atol=5e-5, rtol=1e-4)
+
+
+def test_nothing_is_left_behind(case_of: Callable[[str], Case]) -> None:
+    lm = case_of("qwen2.5-omni-7b").lm
+    inputs = lm.prepare(prompts(((2.5,),)))
+    before = generate(lm, inputs, Base())[0].logits
+    generate(lm, inputs, in_tower("merge_adjacent", 0.5))
+    assert torch.equal(generate(lm, inputs, Base())[0].logits, before)
+    assert lm.shares_tower
+
+
+def test_a_shared_tower_is_not_read_by_a_method_that_changes_it(case_of: Callable[[str], Case]) -> None:
+    lm = case_of("qwen2-audio").lm
+    inputs = lm.prepare(prompts(SHORT))
+    pruned = in_tower("frame", 0.5)
+    alone = {method.label: generate(lm, inputs, method)[0].replies for method in (Base(), pruned)}
+    for order in ([Base(), pruned, Base()], [pruned, Base(), pruned]):
+        for method, done in generations(lm, inputs, order, STEPS):
+            assert done.replies[0].text == alone[method.label][0].text
+            assert done.stages.encoder > 0
+
+
+class TestPlaces:
+    def test_labels_and_parameters(self) -> None:
+        assert in_tower("frame", 0.5, 16).label == "frame-0.5-tower16"
+        assert in_tower("frame", 0.5, None).label == "frame-0.5-tower"
+        assert in_tower("frame", 0.5, 16).parameters() == {"ratio": 0.5, "at": "tower", "tower_layer": 16}
+        assert get_method("frame", 0.5).parameters() == {"ratio": 0.5, "layer": 2}  # as in folders of older versions
+        assert get_method("frame", 0.5, at="input").parameters() == {"ratio": 0.5, "at": "input"}
+
+    def test_half_of_the_layers_is_the_default(self, case_of: Callable[[str], Case]) -> None:
+        case = case_of("whisper")
+        inputs = case.lm.prepare(prompts(SHORT))
+        half, named = (generate(case.lm, inputs, in_tower("frame", 0.5, layer))[1]["tower"] for layer in (None, 2))
+        assert torch.equal(half, named)
+
+    @pytest.mark.parametrize("name", ["fast_v", "dart"])
+    def test_what_goes_by_the_llms_attention_is_refused(self, case_of: Callable[[str], Case], name: str) -> None:
+        with pytest.raises(MethodError, match=r"attention of the LLM.*allowed: PRUNE_AT=layer"):
+            in_tower(name, 0.5).check(case_of("qwen2-audio").lm)
+
+    def test_a_layer_that_the_tower_lacks_is_refused(self, case_of: Callable[[str], Case]) -> None:
+        with pytest.raises(MethodError, match=r"PRUNE_TOWER_LAYER=4 .*0–3"):
+            in_tower("frame", 0.5, 4).check(case_of("qwen2-audio").lm)
+
+    @pytest.mark.parametrize("key", ["phi4mm", "gemma3n"])
+    def test_towers_that_convolve_are_refused_before_loading(
+        self, family_checkpoint: Callable[[str], Path], key: str
+    ) -> None:
+        settings = RunSettings(model_path=str(family_checkpoint(key)))
+        with pytest.raises(MethodError, match="convolve over neighbouring states"):
+            find_setup(key, settings, [in_tower("frame", 0.5)])
+
+    def test_a_layer_without_its_place_is_refused(self) -> None:
+        with pytest.raises(SettingsError, match=r"PRUNE_TOWER_LAYER=3 with PRUNE_AT=input"):
+            RunSettings.read({"PRUNE_AT": "input", "PRUNE_TOWER_LAYER": "3"})
