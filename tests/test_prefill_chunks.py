@@ -31,10 +31,11 @@ from audiomarathon.compression.external import Foreign
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.compression.token_pruner import Evidence
 from audiomarathon.costs.config_facts import published_config
 from audiomarathon.engine.run import run
 from audiomarathon.engine.sweep_plan import plan_sweep
-from audiomarathon.errors import AudioMarathonError, ModelError, RecordError, SettingsError
+from audiomarathon.errors import AudioMarathonError, MethodError, ModelError, RecordError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prefill_chunks import NOW, Part, prefill_in_chunks
@@ -145,6 +146,21 @@ def test_windows_count_positions_over_chunks_and_gaps(windowed: Path, attention:
         (get_method("merge_adjacent:0.6", layer=1), 50, 2, EAGER),
     ):
         assert_same(lm, prompts(batch), method, size, how)
+
+
+class Received(Frame):
+    """A pruner that ranks by attention, and does not say so."""
+
+    scored = True
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        return evidence.seen.received(evidence.positions).topk(evidence.n_keep).indices
+
+
+def test_a_window_has_the_queries_of_the_last_chunk_only(windowed: Path) -> None:
+    lm = FAMILIES["gemma3n"].load(windowed)
+    with pytest.raises(MethodError, match=r"ranks_by_attention = True.*PREFILL_CHUNK=0"):
+        reply(lm, prompts(2), Received(0.5, layer=1), 13)
 
 
 @pytest.mark.parametrize("name", ["base", "frame:0.5", "snapkv:0.5"])
