@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +297,27 @@ class TestLimits:
         assert found.positions == positions
         assert found.source.startswith("config.json: thinker_config.text_config.max_position_embeddings")
 
+    @pytest.mark.parametrize(
+        ("text", "positions"),
+        [
+            ({"max_position_embeddings": 0}, None),
+            ({"max_position_embeddings": -1}, None),
+            *(({"rope_parameters": {"rope_type": "yarn", "factor": one}}, 32768) for one in ("4", math.inf, math.nan)),
+        ],
+    )
+    def test_numbers_that_state_nothing(self, tmp_path: Path, text: dict[str, Any], positions: int | None) -> None:
+        folder = config_only(tmp_path / "config", "3B")
+        content = json.loads((folder / "config.json").read_text())
+        content["thinker_config"]["text_config"] |= text
+        (folder / "config.json").write_text(json.dumps(content))
+        assert limits_of(get_model("qwen2.5-omni-3b"), folder).positions == positions
+
+    def test_several_clips_of_a_model_that_cuts_each_add_up(self, tmp_path: Path) -> None:
+        spec = replace(get_model("qwen2.5-omni-7b"), heard_seconds=30)
+        found = limits_of(spec, config_only(tmp_path / "config", "7B"))
+        assert found.beyond(50 * 30, 256)  # fifty clips
+        assert not found.refused(50 * 30, 256)  # one clip, of which the model hears the beginning
+
     def test_a_number_that_only_transformers_states_says_so(self, tmp_path: Path) -> None:
         found = limits_of(get_model("voxtral"), published_config("mistralai/Voxtral-Mini-3B-2507") or tmp_path)
         assert found.positions == 131072
@@ -335,6 +358,14 @@ class TestLimits:
         _code, out, _err = doctor(monkeypatch, capsys, "--model", "openai", "--seconds", 3000)
         assert "no limit" in out
 
+    def test_chunks_that_no_run_takes_are_refused(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any
+    ) -> None:
+        code, _out, err = doctor(monkeypatch, capsys, "--model", "whisper-base", "--prefill-chunk", 20)
+        assert code == 2
+        assert err.count("\n") == 1
+        assert "PREFILL_CHUNK=20: whisper-base: " in err
+
     def test_chunks_shrink_the_activations_only(self, tmp_path: Path) -> None:
         facts = plan_memory(
             get_model("qwen2.5-omni-7b"), RunSettings.read({}, model_path=str(config_only(tmp_path / "c", "7B")))
@@ -361,7 +392,9 @@ class TestLimits:
         methods = [get_method("base"), get_method("frame:0.9", at="input")]
         with monkeypatch.context() as patch:
             patch.setattr(AudioLM, "load", classmethod(lambda *_args, **_more: pytest.fail("loaded")))
-            with pytest.raises(SettingsError, match=r"tau: .*too long for base-0.*260 positions.*BEYOND_LIMITS=1"):
+            with pytest.raises(
+                SettingsError, match=r"tau: .*base-0 \(not for frame-0.9-input\).*260 pos.*--no-base.*BEYOND_LIMITS=1"
+            ):
                 list(run(["tau"], "qwen2.5-omni-7b", RunSettings.read({}, **flags), methods, progress=False))
         beyond = RunSettings.read({}, **flags, beyond_limits=True)
         with pytest.warns(UserWarning, match="260 positions"):

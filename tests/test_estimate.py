@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -124,6 +125,12 @@ class TestFromRecords:
 def test_memory_is_that_of_a_batch(batch: int, total: float) -> None:
     assert TEXT_TOKENS == 250
     assert memory(FACTS, SPEC, 10.0, batch).startswith(f"memory: about {total:.2f} GB at the longest clip (10 s, 500 ")
+
+
+def test_memory_of_a_plan_with_chunks() -> None:
+    """Activations: 500 states of 0.1 MB, and 50 tokens of 2 MB each with their masks, in place of 1 GB."""
+    line = memory(replace(FACTS, state_bytes=1e5), SPEC, 10.0, 1, 50)
+    assert "activations 0.15," in line
 
 
 @pytest.mark.parametrize("name", ["snapkv:0.5", "fast_v:0.5+snapkv:0.5"])

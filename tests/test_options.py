@@ -278,6 +278,9 @@ def test_a_bad_file_ends_the_command_itself_too(no_env, monkeypatch: pytest.Monk
         (["jasco", "import", "x.csv", "--model-name", "a\nb"], "allowed: one line of up to 200 characters"),
         (["report", "x", "-o", "x.pdf"], "error: -o x.pdf: not allowed; allowed: a name that ends in .html"),
         (["encoder", "import", "x", "--encoder", ""], "--encoder is empty"),
+        (["doctor", "--model", "embedded", "--seconds", "inf"], "--seconds inf: expected a finite number"),
+        (["sweep", "tau", "--plan", "--tflops", "-inf"], "--tflops -inf: expected a finite number"),
+        (["ruler", "x", "--gap", "nan"], "--gap nan: expected a finite number"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

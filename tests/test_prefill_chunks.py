@@ -25,16 +25,20 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "measure"))
 
 from efficiency.chunks import LiveBytes
 
+from audiomarathon.benchmarks import get_task
+from audiomarathon.compression.attention import Attention, attention_watched
 from audiomarathon.compression.external import Foreign
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.compression.token_pruner import Evidence
 from audiomarathon.costs.config_facts import published_config
 from audiomarathon.engine.run import run
-from audiomarathon.errors import AudioMarathonError, ModelError, RecordError, SettingsError
+from audiomarathon.engine.sweep_plan import plan_sweep
+from audiomarathon.errors import AudioMarathonError, MethodError, ModelError, RecordError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
-from audiomarathon.models.prefill_chunks import NOW, prefill_in_chunks
+from audiomarathon.models.prefill_chunks import NOW, Part, prefill_in_chunks
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 from audiomarathon.models.trace import Trace
@@ -144,6 +148,21 @@ def test_windows_count_positions_over_chunks_and_gaps(windowed: Path, attention:
         assert_same(lm, prompts(batch), method, size, how)
 
 
+class Received(Frame):
+    """A pruner that ranks by attention, and does not say so."""
+
+    scored = True
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        return evidence.seen.received(evidence.positions).topk(evidence.n_keep).indices
+
+
+def test_a_window_has_the_queries_of_the_last_chunk_only(windowed: Path) -> None:
+    lm = FAMILIES["gemma3n"].load(windowed)
+    with pytest.raises(MethodError, match=r"ranks_by_attention = True.*PREFILL_CHUNK=0"):
+        reply(lm, prompts(2), Received(0.5, layer=1), 13)
+
+
 @pytest.mark.parametrize("name", ["base", "frame:0.5", "snapkv:0.5"])
 def test_a_static_step_goes_on_from_chunks(lm: AudioLM, name: str) -> None:
     assert_same(lm, prompts(1), get_method(name), 9, GRAPH)
@@ -176,6 +195,21 @@ def test_all_stages_are_of_one_pass(lm: AudioLM) -> None:
     assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
 
 
+def test_a_watched_layer_on_another_gpu_gets_its_mask_there() -> None:
+    """With a device map, the first GPU makes the masks; `meta` stands for the second."""
+    seen: list[Attention] = []
+    module = torch.nn.Module()
+    query, keys = torch.zeros(1, 2, 3, 4, device="meta"), torch.zeros(1, 2, 6, 4, device="meta")
+    with attention_watched("sdpa", {module: seen.append}):
+        for last, end in ((False, 3), (True, 6)):
+            token = NOW.set(Part(last, torch.ones(1, 6, dtype=torch.bool), 0))
+            key = keys[:, :, :end]
+            ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, key, torch.ones(1, 1, 3, end, device="meta").bool())
+            NOW.reset(token)
+    assert seen[0].mask is not None
+    assert seen[0].mask.device == seen[0].query.device
+
+
 class Hooked(Frame):
     """A pruner that also does something of its own to the model."""
 
@@ -195,6 +229,11 @@ class TestRefused:
         settings = read(tmp_path, tiny_checkpoint, prefill_chunk=8)
         with pytest.raises(SettingsError, match=r"PREFILL_CHUNK=8: .*chunked_prefill = True.*allowed: 0"):
             list(run(["tau"], HOME, settings, [method], progress=False))
+
+    def test_a_plan_of_them(self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any) -> None:
+        settings = read(tmp_path, tiny_checkpoint, prefill_chunk=8)
+        with pytest.raises(SettingsError, match=r"PREFILL_CHUNK=8: .*allowed: 0"):
+            plan_sweep([get_task("tau")], get_model(HOME), settings, [Hooked(0.5)])
 
     def test_such_a_method_from_python(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match="PREFILL_CHUNK=7"):

@@ -14,7 +14,7 @@ from audiomarathon.models.registry import ModelSpec
 
 
 def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
-    """Return a warning that counts the samples with a clip too long for the model, and names the longest.
+    """Return a line that counts the samples with a clip too long for the model, and names the longest.
 
     Return "" if there are none.
     """
@@ -27,7 +27,7 @@ def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
     worst = max(over, key=over.__getitem__)
     return (
         f"{task.key}: {len(over)} of {len(samples)} samples have clips over {spec.most_seconds:g} s, the limit of "
-        f"{spec.key}; they will become errors (the longest: {over[worst]:.1f} s, sample {worst})"
+        f"{spec.key} (the longest: {over[worst]:.1f} s, sample {worst})"
     )
 
 

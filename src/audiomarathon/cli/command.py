@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,15 +36,16 @@ _PLAIN = {
 
 
 class Grouped(TyperCommand):
-    """A command that refuses empty values, and whose help lists options under headings (`rich_help_panel`).
+    """A command that refuses empty and infinite values, and whose help lists options by `rich_help_panel`.
 
     The help is plain text, since rich's panels cost 0.1 s of CPU and a third of 80 columns, and drop text in brackets.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; refuse an empty text, such as that of a variable of the shell that is not set.
+        """Parse the command line; refuse NaN, infinity and an empty text, such as that of a shell variable not set.
 
-        As a path it would be the working folder, and as a setting the default. It is allowed where the default is "".
+        As a path, an empty text would be the working folder, and as a setting the default. It is allowed where the
+        default is "".
         """
         if not ctx.resilient_parsing:  # as for completion
             written = self.make_parser(ctx).parse_args(list(args))[0]
@@ -53,7 +55,12 @@ class Grouped(TyperCommand):
                 if parameter.default != "" and any(isinstance(one, str) and not one.strip() for one in texts):
                     name = "/".join(parameter.opts)
                     raise typer.BadParameter(f"{name} is empty; leave it out, or give a value", ctx)
-        return super().parse_args(ctx, args)
+        rest: list[str] = super().parse_args(ctx, args)
+        for parameter in self.get_params(ctx):
+            value = ctx.params.get(parameter.name or "")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise typer.BadParameter(f"{'/'.join(parameter.opts)} {value}: expected a finite number", ctx)
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options by group, in the order in which the groups first appear."""

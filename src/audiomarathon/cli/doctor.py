@@ -52,8 +52,10 @@ def doctor(
         return _report([*examine_endpoint(read.model_path), *known])
     from audiomarathon.costs.limits import REPLY_TOKENS
     from audiomarathon.costs.memory_plan import LENGTHS, plan_memory
+    from audiomarathon.engine.setup import check_chunks
     from audiomarathon.report.render import show
 
+    check_chunks(spec, read)
     plan = plan_memory(spec, read)
     lengths: tuple[float, ...] = (seconds,) if seconds else LENGTHS
     show(_table(plan, lengths))

@@ -150,7 +150,8 @@ class _Wrapper:
             scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
             whole = query
             if chunk is not None and self.queries:
-                whole, mask = torch.cat([*self.queries, query], dim=2), chunk.real
+                whole = torch.cat([*self.queries, query], dim=2)
+                mask = None if chunk.real is None else chunk.real.to(query.device)  # with a device map, of another GPU
                 self.queries.clear()
             self.callbacks[module](Attention(whole, key, value, mask, scaling, kwargs.get("softcap")))
             if not self.decode:

@@ -68,10 +68,20 @@ class Scored:
         """Return the attention that these ascending positions receive, summed over heads and all queries after them.
 
         Float32, shape (N,). Memory is O(H·128·S), never S×S; time is that of the layer's own attention.
+
+        Raises
+        ------
+        MethodError
+            Prefill runs in chunks, and the layer has a sliding window: then only the last chunk's queries are known.
         """
         import torch
 
         assert self.attention is not None
+        if self.attention.query.shape[2] < self.attention.key.shape[2]:
+            raise MethodError(
+                "the attention received in a layer with a sliding window is not known when prefill runs in chunks; "
+                "allowed: another layer (set `ranks_by_attention = True` in the method's class), or PREFILL_CHUNK=0"
+            )
         length, first = self.attention.query.shape[2], int(positions[0])
         total = torch.zeros(length, device=self.attention.query.device)
         for start in range(first, length, _QUERIES):  # no query before the first audio token sees one

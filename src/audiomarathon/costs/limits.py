@@ -58,11 +58,10 @@ class Limits:
 
     def beyond(self, seconds: float, reply: int, method: Method | None = None) -> str:
         """Say that audio of this length, with its text and a reply, exceeds the positions; "" if it does not."""
-        heard = min(seconds, self.spec.heard_seconds or math.inf)
-        if self.positions is None or (tokens := self.tokens(heard, method)) + reply <= self.positions:
+        if self.positions is None or (tokens := self.tokens(seconds, method)) + reply <= self.positions:
             return ""
         return (
-            f"{heard:,.0f} s of audio take about {tokens:,} tokens with the text, and the reply up to {reply:,}; "
+            f"{seconds:,.0f} s of audio take about {tokens:,} tokens with the text, and the reply up to {reply:,}; "
             f"{self.spec.key} has {self.positions:,} positions ({self.source}), enough for "
             f"{self.longest(reply, method):,.0f} s"
         )
@@ -86,10 +85,10 @@ class Limits:
         return [*found, *filter(None, [self.refused(seconds, reply)])]
 
     def refused(self, seconds: float, reply: int) -> str:
-        """Say why a run with audio of this length is refused; "" if it is not."""
+        """Say why a run with one clip of this length is refused; "" if it is not."""
         if 0 < self.spec.most_seconds < seconds:
             return f"{seconds:,.0f} s are beyond the documented longest clip"
-        return self.beyond(seconds, reply)
+        return self.beyond(min(seconds, self.spec.heard_seconds or math.inf), reply)
 
 
 def _dropped(method: Method | None) -> float:
@@ -119,13 +118,15 @@ def limits_of(spec: ModelSpec, path: Path) -> Limits:
     if whole.is_encoder_decoder:
         return Limits(spec, None, "the decoder sees one window of audio at a time", *tower)
     most: int | None = getattr(config, "max_position_embeddings", None)
-    if not most:
+    if not most or most < 0:
         return Limits(spec, None, "", *tower)
     source = _stated(json_object((path / "config.json").read_bytes()) or {}, most)
     source = source or f"transformers' default for {whole.model_type}, since config.json states none"
     rope = getattr(config, "rope_parameters", None) or {}
     for kind in [rope] if "rope_type" in rope else [one for one in rope.values() if isinstance(one, dict)]:
-        factor = kind.get("factor") or 1.0
+        factor = kind.get("factor")
+        if not isinstance(factor, int | float) or not math.isfinite(factor):
+            continue  # none, or one of which transformers warns
         reach = int((kind.get("original_max_position_embeddings") or most) * factor)
         if kind.get("rope_type") in _STRETCHED and reach > most:
             most, source = reach, f"{source} and its rope factor of {factor:g}"
@@ -167,8 +168,8 @@ def check_length(
         warn(line)
     elif line:
         raise SettingsError(
-            f"{line}; allowed: shorter clips, a pruner at the input (--at input) where positions are the limit, or "
-            "--beyond-limits (BEYOND_LIMITS=1), which is on record"
+            f"{line}; allowed: shorter clips, where positions are the limit a pruner at the input (--at input; in a "
+            "sweep also --no-base), or --beyond-limits (BEYOND_LIMITS=1), which is on record"
         )
 
 
@@ -182,7 +183,7 @@ def beyond_positions(
 ) -> str:
     """Count the samples whose prompt and reply exceed a model's positions under a method; "" if there are none.
 
-    Of several methods, the line is about the first under which there are any.
+    Of several methods, the numbers are of the first under which there are any. The line names the methods that fit.
     """
     if spec.remote or not spec.load_family().hears:
         return ""
@@ -194,11 +195,17 @@ def beyond_positions(
         return ""
     reply = max(settings.max_new_tokens or task.max_new_tokens, settings.decode_tokens)
     heard = longest_clips(samples, together=True, most=spec.heard_seconds)
-    for method in methods:
-        if over := {id_: seconds for id_, seconds in heard.items() if limits.beyond(seconds, reply, method)}:
-            worst = max(over, key=over.__getitem__)
-            return (
-                f"{task.key}: {len(over)} of {counted(len(samples), 'sample')} too long for {method.label}, the "
-                f"longest {worst}: {limits.beyond(over[worst], reply, method)}"
-            )
-    return ""
+    beyond = {
+        method.label: [id_ for id_, seconds in heard.items() if limits.beyond(seconds, reply, method)]
+        for method in methods
+    }
+    method = next((method for method in methods if beyond[method.label]), None)
+    if method is None:
+        return ""
+    over, fits = beyond[method.label], ", ".join(label for label, ids in beyond.items() if not ids)
+    worst = max(over, key=heard.__getitem__)
+    return (
+        f"{task.key}: {len(over):,} of {counted(len(samples), 'sample')} too long for {method.label}"
+        + f" (not for {fits})" * bool(fits)
+        + f", the longest {worst}: {limits.beyond(heard[worst], reply, method)}"
+    )

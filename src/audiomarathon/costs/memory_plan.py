@@ -153,7 +153,7 @@ def _limits(spec: ModelSpec, settings: RunSettings) -> Iterator[str]:
         yield f"{spec.key} hears the first {spec.heard_seconds:g} s of a clip: a longer clip needs no more memory."
     if not spec.most_seconds:
         return
-    yield f"{spec.key} takes clips of up to {spec.most_seconds:g} s: a sample with a longer clip fails."
+    yield f"{spec.key} takes clips of up to {spec.most_seconds:g} s: a run with longer ones is refused."
     root = data_root(settings.data)
     for task in all_tasks():
         try:

@@ -128,7 +128,7 @@ def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> 
     check_layers(settings.model_path or spec.checkpoint, methods)
     if not spec.load_family().hears and not all(isinstance(method, Transcriber) for method in methods):
         raise SettingsError(f"{spec.key}: hears nothing; run it on transcripts with: audiomarathon cascade --with LLM")
-    _check_chunks(spec, settings, methods)
+    check_chunks(spec, settings, methods)
     hardware = find_hardware(settings)
     _check_attention(settings, hardware)
     checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
@@ -146,7 +146,7 @@ def check_layers(source: str, methods: Sequence[Method]) -> None:
             method.check_config(SimpleNamespace(num_hidden_layers=count))
 
 
-def _check_chunks(spec: ModelSpec, settings: RunSettings, methods: Sequence[Method]) -> None:
+def check_chunks(spec: ModelSpec, settings: RunSettings, methods: Sequence[Method] = ()) -> None:
     """Refuse prefill in chunks for a model or a method that does not say that it works so."""
     chosen = f"PREFILL_CHUNK={settings.prefill_chunk}"
     if settings.prefill_chunk and (why := spec.load_family().whole_because):

@@ -23,7 +23,7 @@ from audiomarathon.engine.batches import WARM_PASS_TOKENS, audio_seconds
 from audiomarathon.engine.calibration import measured
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import check_batch_size, load_task
-from audiomarathon.engine.setup import Hardware, Setup, check_able, find_hardware
+from audiomarathon.engine.setup import Hardware, Setup, check_able, check_chunks, find_hardware
 from audiomarathon.engine.stopping import Margin, stop_margin
 from audiomarathon.errors import AudioMarathonError, ModelError, RecordError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
@@ -122,6 +122,8 @@ def plan_sweep(
         The device is missing, or the model's config rules a method out.
     """
     check_batch_size(settings, methods)
+    if not spec.remote:
+        check_chunks(spec, settings, methods)
     margin = stop_margin(margins, tasks, methods, settings) if margins else None
     hardware = find_hardware(settings)
     checkpoint, facts, why_not = _find_model(spec, settings, hardware)
@@ -147,7 +149,8 @@ def plan_sweep(
         for task, part in zip(tasks, parts, strict=True):
             lines += _of_margin(task, part, setup, margin) if part.runs else []
     if facts is not None and (longest := max((part.longest for part in parts), default=0.0)):
-        lines.append(memory(facts, spec, longest, 1 if settings.batch_size == AUTO else int(settings.batch_size)))
+        batch = 1 if settings.batch_size == AUTO else int(settings.batch_size)
+        lines.append(memory(facts, spec, longest, batch, settings.prefill_chunk))
     if all(part.seconds is None for part in parts) and facts is not None:
         lines.append("No time estimate: no task can be run.")
     elif all(part.seconds is None for part in parts):
@@ -359,10 +362,10 @@ def from_flops(
     return total
 
 
-def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int) -> str:
+def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int, chunk: int = 0) -> str:
     """Return a line about the memory that a batch needs if all its clips are as long as the longest clip."""
     tokens, _audio = facts.cost.prompt(longest, spec.tokens_per_second)
-    parts = facts.memory(tokens, batch)
+    parts = facts.memory(tokens, batch, chunk)
     shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
     where = f"at the longest clip ({longest:.0f} s, {tokens:,} tokens)" + f" in batches of {batch}" * (batch > 1)
     return f"memory: about {sum(parts.values()) / 1e9:.2f} GB {where}: {shown}"

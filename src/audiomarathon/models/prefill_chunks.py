@@ -228,8 +228,10 @@ def _cut(name: str, value: Any, begin: int, end: int) -> Any:
 
 def _joined(parts: Iterable[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     """Join the outputs of chunks along the tokens."""
-    joined, end = torch.empty_like(like), 0
+    joined, end = like.new_empty(0), 0
     for part in parts:
+        if not end:
+            joined = part.new_empty(like.shape)  # on the device of the layer
         joined[..., end : end + part.shape[-2], :] = part
         end += part.shape[-2]
     return joined
