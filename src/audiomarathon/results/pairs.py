@@ -23,7 +23,7 @@ from audiomarathon.costs.cost import LAUNCH_BOUND, flops_of, ideal_speed_up
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import same
 from audiomarathon.metrics.betting import Clusters, Decision, clusters_for_power, decide
-from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, mcnemar
+from audiomarathon.metrics.paired import Drawn, Pair, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict
 from audiomarathon.results.beside import Timed, batched_pairs, other_question, timed_pairs
@@ -144,12 +144,12 @@ class Pairs:
             )
         return Pair.of(own, other, scorer.figure.name)
 
-    def drawn(self, seed: int, swaps: int = DRAWS) -> Drawn:
+    def drawn(self, seed: int) -> Drawn:
         """Draw bootstrap resamples for the interval, and swaps of the two runs for p.
 
         The random stream depends only on seed and task, not on other comparisons.
         """
-        return Drawn.of(self.pair, self._stream(seed), swaps=swaps)
+        return Drawn.of(self.pair, self._stream(seed))
 
     def differences(self, seed: int) -> dict[str, Estimate]:
         """Return run − reference for each figure of the task, with intervals from the same draws as :meth:`drawn`."""
