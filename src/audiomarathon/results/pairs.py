@@ -163,10 +163,22 @@ class Pairs:
         """The records of all pairs, timed or not: (reference's, run's)."""
         return [(base.record, own.record) for base, own in self.pairs]
 
-    def ideal(self, stage: str, pair: tuple[Record, Record]) -> float | None:
-        """Return a perfect machine's speed-up of a stage for one pair (reference's record, run's); None if unknown."""
-        base, own = (_work(run, record, stage) for run, record in zip((self.base, self.run), pair, strict=True))
-        return base / own if base and own else None
+    def ideals(self, stage: str) -> Sequence[float | None]:
+        """Return a perfect machine's speed-up of a stage for each timed pair, or each pair if none; None if unknown.
+
+        Computed once, though a task's own row, its group's and the overall row need it.
+        """
+        if stage not in self._ideals:
+            each = [
+                [_work(run, pair[side], stage) for pair in self.timed or self.records]
+                for side, run in enumerate((self.base, self.run))
+            ]
+            self._ideals[stage] = [base / own if base and own else None for base, own in zip(*each, strict=True)]
+        return self._ideals[stage]
+
+    @cached_property
+    def _ideals(self) -> dict[str, Sequence[float | None]]:
+        return {}
 
     @cached_property
     def _in_batches(self) -> tuple[Timed, str]:
@@ -183,7 +195,7 @@ class Pairs:
         """Why the seconds of batches may not be compared; "" if they may, or if a run did not run in batches."""
         return self._in_batches[1]
 
-    @property
+    @cached_property
     def alike(self) -> str:
         """Why all replies equal the reference's: "= base" if they cannot differ, "same replies" if they just do not.
 
@@ -288,22 +300,22 @@ class Pairs:
             *filter(None, [note_of(facts), stopped_note(facts)]),
         ]
 
-    @property
+    @cached_property
     def truncated(self) -> int:
         """Number of samples whose audio either system truncated."""
         return sum(bool(base.record.truncated or own.record.truncated) for base, own in self.pairs)
 
-    @property
+    @cached_property
     def unparsed(self) -> int:
         """Number of the run's replies that could not be parsed."""
         return sum(self.task.scorer.unparsed(own) for _, own in self.pairs)
 
-    @property
+    @cached_property
     def cut(self) -> int:
         """Number of the run's replies that the token limit cut."""
         return sum(own.record.finish == "length" for _, own in self.pairs)
 
-    @property
+    @cached_property
     def busy(self) -> bool:
         """Whether the machine was busy while either run was timed."""
         return any(busy(one.facts, list(one.records.values())) for one in (self.run, self.base))
@@ -418,7 +430,7 @@ def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
     For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads, weights and
     cache: the reference's ÷ the run's, for one sample (times are taken with batch size 1).
     """
-    found = [one.ideal(stage, pair) for one in members for pair in one.timed or one.records]
+    found = [ratio for one in members for ratio in one.ideals(stage)]
     known = [ratio for ratio in found if ratio is not None]
     return float(np.median(known)) if known and len(known) == len(found) else None
 
