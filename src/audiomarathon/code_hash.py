@@ -39,17 +39,17 @@ FORMER = {
     "2:04059bcd4f97be140754eeb11295e07e": "56f0e76428de02f51e1b086ae84627d20c46f6ff245bac0c5761ef3d0005cbdd",
     # tower:Whisper
     "2:02b84bc9440a69efce2dc89aa1218ec6": "d78d7fea4c897058f299d342a62d23b64fe017d0b28d2c747ba0148e143ab3d0",
-    "3971ee6aa40a": "f58571b8329e",  # Transcript, Characters
-    "0fd4ca020f26": "79de78b82621",  # Choice
+    "695454f61ec8": "f58571b8329e",  # Transcript, Characters
+    "c47402c537ee": "79de78b82621",  # Choice
     "7074c79a792b": "2c937fe9b605",  # CoReasoning
-    "e1623bb0e288": "2d016c2cf1bc",  # Caption
-    "1b45f88c1e35": "936d6917efe3",  # QuestionTypes
-    "966f50b779e3": "1f52929583eb",  # Questions
+    "7b15d2fd78d8": "2d016c2cf1bc",  # Caption
+    "1f251f071e46": "936d6917efe3",  # QuestionTypes
+    "9c9ec8577fd0": "1f52929583eb",  # Questions
     "37c83ce1c9f5": "752241563891",  # Classified
     "fa0e2b589a85": "8069cb0401f1",  # Retrieved
     "9fbd15660604": "41f47db4aaf9",  # Segmented
     "e4c2ee2494a3": "0daa7e85081b",  # Tagged
-    "6a4831d916f8": "8f6f44ddc0f8",  # Recognised
+    "81abae9ce316": "8f6f44ddc0f8",  # Recognised
     "7aae23b9e079": "fee1a4717bc3",  # Graded
     "0c2544c9bb07": "65151f19684f",  # RubricScore
 }  # fmt: skip
