@@ -183,10 +183,9 @@ def write_bytes(path: Path, content: bytes, *, synced: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.unlink(missing_ok=True)  # never write into a link or a FIFO of that name
-            with temporary.open("wb") as stream:
-                stream.write(content)
-                if synced:
-                    stream.flush()
+            temporary.write_bytes(content)
+            if synced:
+                with temporary.open("r+b") as stream:
                     _sync(stream.fileno())
             temporary.replace(path)
             if synced:
