@@ -43,7 +43,7 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe.
 
     And leave out work that takes minutes of all tests: the command line is built once, not by each call; a config is
-    not written as text, which transformers does whenever it reads one; nothing waits until a clip is on the disk; the
+    not written as text, which transformers does whenever it reads one; nothing waits until a file is on the disk; the
     same checkpoint is loaded once, and the same spectrogram computed once (remembered.py); a run looks for other
     programs once, and not five times with a wait.
     """
@@ -54,6 +54,7 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.delenv("COLUMNS", raising=False)  # pytest-xdist says 80
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
         patch.setattr("soundfile.SoundFile.flush", lambda file: None)  # closing a file writes it without
+        patch.setattr("os.fsync", lambda number: None)
         if "PYTEST_XDIST_WORKER" in os.environ:
             # Not in a plain `pytest`, where importing transformers may take longer than the tests.
             patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)

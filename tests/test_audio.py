@@ -265,7 +265,11 @@ def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         def refuse(*_: object, **__: object) -> None:
             raise PermissionError(13, "Permission denied")
 
+        def fail(*_: object) -> None:
+            raise soundfile.LibsndfileError(2)  # system error
+
         monkeypatch.setattr(Path, "open", refuse)
+        monkeypatch.setattr("audiomarathon.audio.decode._SequentialFile", fail)
     else:
         path.chmod(0)
     assert_refused(path, "permission denied")

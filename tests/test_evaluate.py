@@ -6,7 +6,9 @@ import json
 import os
 import random
 import signal
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.clip_limits import too_short
+from audiomarathon.benchmarks.fingerprint import clip_hashes
+from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import Result, run, score
 from audiomarathon.errors import DataError, RecordError, SettingsError
@@ -247,6 +251,31 @@ class TestLabelsAreFacts:
         (record,) = records(result)
         assert record["kept_audio_tokens"] is None
         assert sum(record["kv_lengths"]) == pytest.approx(2 * record["prompt_tokens"], abs=4)
+
+
+class TestClips:
+    def test_a_run_opens_each_six_times(self, go) -> None:
+        """For its hash, its length, to decode it, and for its hash again; it was eleven times, beside libsndfile's."""
+        opened: list[str] = []
+        watching = [True]
+        sys.addaudithook(lambda event, given: watching and event == "open" and opened.append(str(given[0])))
+        try:
+            go("tau", limit=3)
+        finally:
+            watching.clear()
+        per_clip = Counter(path for path in opened if path.endswith(".wav"))
+        assert len(per_clip) == 3
+        assert max(per_clip.values()) <= 6
+
+    def test_a_hash_is_made_anew_for_a_changed_clip_of_the_same_time(self, tmp_path: Path) -> None:
+        clip = tmp_path / "a.wav"
+        found = []
+        for content in (b"one", b"two"):
+            clip.write_bytes(content)
+            os.utime(clip, (0, 0))
+            found.append(clip_hashes([Sample("a", (clip,), "?", "", "a")]))
+            time.sleep(0.02)  # a file system's clock may have ticks of 10 ms
+        assert found[0] != found[1]
 
 
 class TestSelection:

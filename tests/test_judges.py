@@ -537,13 +537,13 @@ def test_files_that_are_no_judge_s_are_passed_over(toy: Path) -> None:
 
 def test_a_full_disk_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
-        def write(self, _line: bytes) -> int:
+        def add(self, _line: bytes) -> None:
             raise OSError(28, "No space left on device")
 
         def close(self) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("audiomarathon.judges.judging.open_plain", lambda *_: Full())
+    monkeypatch.setattr("audiomarathon.judges.judging.Appending", lambda _file: Full())
     with pytest.raises(RecordError, match="No space left"):
         judge_run(case_of(toy), Bench("A", Scripted()))
 

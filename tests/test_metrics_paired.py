@@ -40,7 +40,7 @@ def resampled(pair: Pair, rng: np.random.Generator, draws: int) -> np.ndarray:
 
 def verdict(pairs: Sequence[Pair], seed: int = 0, draws: int = DRAWS) -> PairedResult:
     rng = np.random.default_rng(seed)
-    return judge([Drawn.of(pair, rng, draws, draws) for pair in pairs])
+    return judge([Drawn.of(pair, rng, draws) for pair in pairs])
 
 
 def compared(own: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = None, **options: int) -> PairedResult:
@@ -188,6 +188,26 @@ class TestSignFlip:
         own, other = np.ones(200), np.zeros(200)
         assert compared(own, other, np.repeat(range(4), 50)).p > 0.1
         assert compared(own, other).p < 0.001
+
+    @pytest.mark.parametrize(("size", "gained"), [(40, 34), (100, 80), (1000, 600)])
+    def test_a_p_that_few_swaps_reach_is_the_binomial_one(self, size: int, gained: int) -> None:
+        """From 8e-6 to 3e-10, of 10,000 swaps: no swap would reach the difference."""
+        own = np.array([1.0] * gained + [0.0] * (size - gained))
+        assert compared(own, 1 - own).p == pytest.approx(stats.binomtest(gained, size).pvalue, rel=0.15)
+
+    def test_a_small_p_of_macro_f1_over_two_tasks_is_that_of_all_swaps(self) -> None:
+        rng = np.random.default_rng(0)
+        truths = rng.choice(list("abc"), (2, 11))
+        sides = [[choice_sums(list(t), list(g), [False] * 11) for t, g in zip(truths, s, strict=True)]
+                 for s in (truths, np.roll(truths, 4, axis=1))]  # fmt: skip
+        pairs = [pair_of(own, other, list("abcdefghijk"), "macro_f1") for own, other in zip(*sides, strict=True)]
+        each = [
+            pair._swapped(np.array(list(itertools.product([0, 1], repeat=11)), np.int8), pair._moved) for pair in pairs
+        ]
+        mean = np.add.outer(*each) / 2
+        exact = np.mean(np.abs(mean) >= abs(mean[0, 0]) - 1e-12)
+        assert exact < 1e-3
+        assert verdict(pairs).p == pytest.approx(exact, rel=0.15)
 
     def test_no_difference_at_all(self) -> None:
         same = np.array([1.0, 0, 1])

@@ -67,6 +67,15 @@ def test_the_median_takes_each_sample_with_its_own_cluster_in_any_order() -> Non
     assert np.corrcoef(found.drawn, means.drawn)[0, 1] > 0.7  # of the same resamples
 
 
+@pytest.mark.parametrize(("size", "clusters"), [(2, 2), (7, 3), (60, 60), (200, 9)])
+def test_the_median_of_a_resample_is_that_of_its_samples_written_out(size: int, clusters: int) -> None:
+    rng = np.random.default_rng(size)
+    values, codes = np.round(rng.random(size), 2), np.arange(size) % clusters  # some are equal
+    (weights,) = Resampler(3, 50)._weights(clusters)
+    expected = [np.median(np.repeat(values, drawn[codes])) for drawn in weights]
+    assert Resampler(3, 50).median(values, [f"{code:03}" for code in codes]).drawn == pytest.approx(expected)
+
+
 def test_one_cluster_has_no_interval() -> None:
     assert cluster_bootstrap(totals_of(np.array([0.0, 1.0]), np.array([7, 7])), mean, seed=0) == [None]
 

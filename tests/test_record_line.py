@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from audiomarathon.cli.app import app
 from audiomarathon.engine.run import score
 from audiomarathon.errors import RecordError
-from audiomarathon.runs.record_line import from_line, to_line
+from audiomarathon.runs.record_line import _left_open, from_line, to_line
 
 WHOLE = a_record(time=STAGES, kept_audio_bits="AAAAAAAAAAAAAAAAAA==", kv_lengths=[120])
 CHOICE = {"answer": "B", "options": ["x", "y"], "labels": ["x", "y"]}
@@ -55,6 +55,15 @@ def test_a_field_that_cannot_be_worked_with(odd: dict[str, Any]) -> None:
     assert from_line(json.dumps(record).encode()) is None
     with pytest.raises(RecordError, match="could not be read back"):
         to_line(typed(record))
+
+
+def test_types_are_looked_at_once_for_all_records_of_a_run() -> None:
+    """The checks took as long as the parser. What types leave open is checked in each record."""
+    lines = [to_line(typed(WHOLE | {"id": str(number), "new_tokens": number})) for number in range(50)]
+    _left_open.cache_clear()
+    assert all(map(from_line, lines))
+    assert _left_open.cache_info().misses == 1
+    assert from_line(json.dumps(WHOLE | {"new_tokens": -1}).encode()) is None
 
 
 @pytest.mark.parametrize("name", NEEDED)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +115,91 @@ def test_half_a_line_at_the_end_of_a_log_is_no_part_of_the_next(tmp_path: Path) 
     assert file.read_bytes() == '{"a": 1}\n{"c": "ü"}\n'.encode()
 
 
+class Disk:
+    """What a power cut leaves: each file and each folder as it was when it was last synced."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, bytes] = {}
+        self.folders: dict[Path, dict[str, int]] = {}
+        self.syncs = 0
+
+    def fsync(self, number: int) -> None:
+        path, facts = Path(f"/proc/self/fd/{number}").readlink(), os.fstat(number)
+        if stat.S_ISDIR(facts.st_mode):
+            self.folders[path] = {entry.name: entry.inode() for entry in os.scandir(path)}
+        else:
+            self.syncs += 1
+            self.files[facts.st_ino] = path.read_bytes()
+
+    def left(self, folder: Path, to: Path) -> Path:
+        to.mkdir(parents=True)
+        for name, inode in self.folders.get(folder, {}).items():
+            if (folder / name).is_dir():
+                self.left(folder / name, to / name)
+            else:
+                (to / name).write_bytes(self.files.get(inode, b""))
+        return to
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a descriptor's path is read from /proc")
+class TestPowerCut:
+    """Simulated: nothing is on the disk but what was there at the last fsync."""
+
+    @pytest.fixture
+    def disk(self, monkeypatch: pytest.MonkeyPatch) -> Disk:
+        monkeypatch.setattr("os.fsync", (disk := Disk()).fsync)
+        return disk
+
+    def held(self, disk: Disk, results: Path, to: Path) -> str:
+        with RunFolder(disk.left(results.parent, to) / results.name / "tau" / "frame", IDENTITY) as again:
+            return "".join(again.records)
+
+    def test_leaves_each_record_of_slow_samples(
+        self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)  # as if each had taken longer
+        results = tmp_path / "results"
+        with RunFolder(results / "tau" / "frame", IDENTITY) as folder:
+            folder.write_run({"task": "tau"})
+            for number, id_ in enumerate("abc", 1):
+                folder.append(typed(a_record(id_)))
+                folder._file._threads.submit(int).result()  # the sync that began with the record has ended
+                assert self.held(disk, results, tmp_path.with_name(f"cut{number}")) == "abc"[:number]
+        assert read_run(tmp_path.with_name("cut1") / "results" / "tau" / "frame")["task"] == "tau"
+
+    def test_leaves_all_records_of_a_run_that_ended(
+        self, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Records of fast samples are synced together."""
+        monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 1e9)
+        fill(tmp_path / "results" / "tau" / "frame", "abcdefgh")
+        assert disk.syncs == 3  # run.json, the first record, the end
+        assert self.held(disk, tmp_path / "results", tmp_path.with_name("cut")) == "abcdefgh"
+
+    @pytest.mark.parametrize("ids", ["", "ab"])
+    def test_a_disk_that_fails_is_one_line(self, ids: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fill(tmp_path, "x")
+
+        def fails(number: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr("os.fsync", fails)
+        refused = pytest.raises(RecordError, match=r"samples\.jsonl: cannot be written: Input/output error")
+        with refused, RunFolder(tmp_path, IDENTITY) as folder:
+            for id_ in ids:
+                folder.append(typed(a_record(id_)))
+
+    def test_a_file_system_without_syncs_is_used_as_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def knows_none(number: int) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        monkeypatch.setattr("os.fsync", knows_none)
+        fill(tmp_path, "ab")
+        assert read_ids(tmp_path) == ["a", "b"]
+
+
 class TestIdentity:
     def test_another_run_is_refused_and_the_difference_named(self, tmp_path: Path) -> None:
         fill(tmp_path, "a")
@@ -206,9 +293,11 @@ class TestFullDisk:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({})
             folder.append(typed(a_record("a")))
-            real = folder._stream
+            real = folder._file._stream
 
             class Full:
+                fileno, closed = real.fileno, property(lambda _: real.closed)
+
                 def write(self, text: bytes) -> None:
                     real.write(text[: len(text) // 2])
                     real.flush()
@@ -217,7 +306,7 @@ class TestFullDisk:
                 def close(self) -> None:
                     real.close()
 
-            folder._stream = Full()
+            folder._file._stream = Full()
             with pytest.raises(RecordError, match=r"No space left on device.*safe .*\b1 record"):
                 folder.append(typed(a_record("b")))
         assert read_ids(tmp_path) == ["a"]
@@ -230,8 +319,8 @@ class TestFullDisk:
             pytest.skip("no /dev/full")
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({})
-            folder._stream.close()
-            folder._stream = full.open("wb")
+            folder._file._stream.close()
+            folder._file._stream = full.open("wb")
             with pytest.raises(RecordError, match="No space left"):
                 folder.append(typed(a_record("a")))
 

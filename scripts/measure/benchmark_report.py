@@ -1,7 +1,8 @@
 """Measure the cost of a report of many runs: `audiomarathon report` against reading and parsing the same records.
 
-`--runs 10000 --samples 6` measures `status`, `score`, `report` and `compare` instead, on this many runs and on half as
-many, and prints how costs grow when the number of runs doubles, and the cost of `compare` ÷ that of `report`.
+`--runs 10000 --samples 6` measures `status`, `score`, `report` and `compare` instead, on a quarter, half and all of
+this many runs, and prints the exponent k of each doubling (costs grow as runs^k), the seconds a million records would
+take if they grow linearly, and the cost of `compare` ÷ that of `report`.
 
 A real sweep of the embedded model runs first (five tasks, ten settings, a few samples). Its records are repeated under
 other names up to the wanted number of samples, so the commands accept every run folder. Each side is a process. CPU
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import resource
 import subprocess
@@ -71,10 +73,10 @@ def multiply(source: Path, root: Path, runs: int) -> None:
             (to / name).write_bytes((folder / name).read_bytes())
 
 
-def print_growth(source: Path, root: Path, runs: int) -> None:
-    """Print the cost of each command on half the runs and on all, and their ratios."""
+def print_growth(source: Path, root: Path, runs: int, samples: int) -> None:
+    """Print the cost of each command on a quarter, half and all of the runs, and how it grows."""
     used: dict[str, list[float]] = {}
-    for size in (runs // 2, runs):
+    for size in (runs // 4, runs // 2, runs):
         results = root / str(size)
         multiply(source, results, size)
         page = root / "report.html"
@@ -83,8 +85,11 @@ def print_growth(source: Path, root: Path, runs: int) -> None:
             used.setdefault(name, []).append(cpu)
             print(f"{size:6} runs  {name:8} {cpu:6.1f} CPU s  {wall:6.1f} wall s  {peak:5.2f} GB", flush=True)
     print(f"page: {page.stat().st_size / 1e6:.1f} MB")
-    print("runs doubled:", ", ".join(f"{name} × {cpu[1] / cpu[0]:.2f}" for name, cpu in used.items()))
-    print(f"compare ÷ report: {used['compare'][1] / used['report'][1]:.2f}")
+    for name, cpu in used.items():
+        exponents = ", ".join(f"{math.log2(after / before):.2f}" for before, after in itertools.pairwise(cpu))
+        million = (cpu[-1] - cpu[-2]) / (runs - runs // 2) / samples * 1e6
+        print(f"{name:8} exponents {exponents}; a million records: {million:,.0f} CPU s")
+    print(f"compare ÷ report: {used['compare'][-1] / used['report'][-1]:.2f}")
 
 
 def _renamed(record: dict[str, Any], number: int) -> dict[str, Any]:
@@ -110,14 +115,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1000, help="samples a run (default 1000)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, in which the sides take turns (default 3)")
-    parser.add_argument("--runs", type=int, default=0, help="compare costs of this many runs with half as many")
+    parser.add_argument("--runs", type=int, default=0, help="measure growth up to this many runs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         runs = make_runs(root / "results", options.samples)
         print(f"{options.runs or runs} runs of {options.samples} samples")
         if options.runs:
-            print_growth(root / "results", root, options.runs)
+            print_growth(root / "results", root, options.runs, options.samples)
             return
         report = [sys.executable, "-m", "audiomarathon", "report", str(root / "results")]
         sides = {

@@ -22,34 +22,34 @@ FORMER = {
     # hf.WaveformEncoder, hf.SpectrogramEncoder
     "2:9cbc1a527c8116d8f418fdd2ac5029af": "c7860e11fa2f6a03d2e5f49d78f59cf70f307e1a408a806c08e0ceadf7460a20",
     # tower:Qwen2_5Omni
-    "2:aea5b708695a7cf7e6b8cc7d4f7519f4": "002828657c8a86fc0123ad6471d28564b6ba69b3dc138a98a4eab81b9dcab298",
+    "2:2b183dbdceff0f6131fb7a966b45f7bd": "002828657c8a86fc0123ad6471d28564b6ba69b3dc138a98a4eab81b9dcab298",
     # tower:Phi4MM
-    "2:e3482bfa4caba8dba3d33ca38f74bcac": "9a02969091501b97a3fa3c0204b705725c0f54951149bd8a1a322115853f3ab8",
+    "2:1b9790c721c1fd8317ee9f6ba7356000": "9a02969091501b97a3fa3c0204b705725c0f54951149bd8a1a322115853f3ab8",
     # tower:Voxtral
-    "2:153d20d4e9bf93f0f42247772c619d34": "1b5379fd4fb2f399887fb11517819abd2e38d8d87b63c83829211410812ec2d9",
+    "2:3d8c5ced5d04c59922459a9480af24ec": "1b5379fd4fb2f399887fb11517819abd2e38d8d87b63c83829211410812ec2d9",
     # tower:Aero
-    "2:36caa8538843672ee4abba273442326c": "1d1a0f32f3d18455cd678ea7ba9988980c4bf1bf6fa57b0e199cf701aacee0f8",
+    "2:a88bb273a72a4564cb146f8cc3e612e2": "1d1a0f32f3d18455cd678ea7ba9988980c4bf1bf6fa57b0e199cf701aacee0f8",
     # tower:Qwen2Audio, tower:Qwen2AudioFirst30
-    "2:1bdb403ee34aab723cc2e66771b05db6": "1f5336326be286134812aa8c0abb13296e3520d4cd38b3cf1dea6db017304ea4",
+    "2:ce715d6fdfb10972d32475d605fd221c": "1f5336326be286134812aa8c0abb13296e3520d4cd38b3cf1dea6db017304ea4",
     # tower:Qwen3Omni
-    "2:4a0bf75ef076fddd98897f3a1a5c0356": "2523536f16f120abb845e142d9292ff4ef7da3f6733a68f365036e94a8a04539",
+    "2:9f76181482e2b800ebf175b5027c8348": "2523536f16f120abb845e142d9292ff4ef7da3f6733a68f365036e94a8a04539",
     # tower:Gemma3n
-    "2:fa4af99c34c7dad760dc651658cd6136": "6efae89d87e13f48214cfbf51255770c6ce7aaabe7a4cf3691b8be2099365392",
+    "2:d66fff0c44b011a8c8b1eb955ae4c099": "6efae89d87e13f48214cfbf51255770c6ce7aaabe7a4cf3691b8be2099365392",
     # tower:AudioFlamingo3
-    "2:04059bcd4f97be140754eeb11295e07e": "56f0e76428de02f51e1b086ae84627d20c46f6ff245bac0c5761ef3d0005cbdd",
+    "2:eb5127a40b633b9a18216dcd6e41b1da": "56f0e76428de02f51e1b086ae84627d20c46f6ff245bac0c5761ef3d0005cbdd",
     # tower:Whisper
-    "2:02b84bc9440a69efce2dc89aa1218ec6": "d78d7fea4c897058f299d342a62d23b64fe017d0b28d2c747ba0148e143ab3d0",
-    "3971ee6aa40a": "f58571b8329e",  # Transcript, Characters
-    "0fd4ca020f26": "79de78b82621",  # Choice
+    "2:600cf229e7d1f7dfa038cfe42dffe7d8": "d78d7fea4c897058f299d342a62d23b64fe017d0b28d2c747ba0148e143ab3d0",
+    "695454f61ec8": "f58571b8329e",  # Transcript, Characters
+    "c47402c537ee": "79de78b82621",  # Choice
     "7074c79a792b": "2c937fe9b605",  # CoReasoning
-    "e1623bb0e288": "2d016c2cf1bc",  # Caption
-    "1b45f88c1e35": "936d6917efe3",  # QuestionTypes
-    "966f50b779e3": "1f52929583eb",  # Questions
+    "7b15d2fd78d8": "2d016c2cf1bc",  # Caption
+    "1f251f071e46": "936d6917efe3",  # QuestionTypes
+    "9c9ec8577fd0": "1f52929583eb",  # Questions
     "37c83ce1c9f5": "752241563891",  # Classified
     "fa0e2b589a85": "8069cb0401f1",  # Retrieved
     "9fbd15660604": "41f47db4aaf9",  # Segmented
     "e4c2ee2494a3": "0daa7e85081b",  # Tagged
-    "6a4831d916f8": "8f6f44ddc0f8",  # Recognised
+    "81abae9ce316": "8f6f44ddc0f8",  # Recognised
     "7aae23b9e079": "fee1a4717bc3",  # Graded
     "0c2544c9bb07": "65151f19684f",  # RubricScore
 }  # fmt: skip

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 # Control characters (C0 except tab and line feed, DEL, C1), characters that change the direction of text (Unicode TR
 # 36, section 2.10), and halves of surrogate pairs, which cannot be encoded.
@@ -50,6 +53,25 @@ def same_marks(text: str) -> str:
     if text.isprintable():  # no such character
         return text
     return "".join(one for one in text if one.isspace() or unicodedata.category(one) not in ("Cf", "Cc"))
+
+
+def remembered(longest: int) -> Callable[[_F], _F]:
+    """Decorate a function of a text: remember its results, so that all settings of a task share them.
+
+    Remember the results of 8,192 texts of up to `longest` characters, but only the last four of longer texts, since
+    thousands would fill the memory.
+    """
+
+    def decorated(function: _F) -> _F:
+        many, few = functools.lru_cache(1 << 13)(function), functools.lru_cache(4)(function)
+
+        @functools.wraps(function)
+        def called(text: str, *more: Any) -> Any:
+            return (many if len(text) <= longest else few)(text, *more)
+
+        return cast(_F, called)
+
+    return decorated
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+
+from audiomarathon.text import remembered
 
 _NAME = r"(?:(?:(?:seed|mm):|longcat_|ant)?think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad|cot)"
 _LT, _GT = r"(?:<|&lt;)\s*", r"\s*(?:>|&gt;)"
@@ -23,7 +24,7 @@ _MARKER = re.compile(
 _END = re.compile(r"(?:<\|(?:return|end|end_response)\|>|<turn\|>)\s*\Z", re.IGNORECASE)
 
 
-@lru_cache(maxsize=64)
+@remembered(2_000)
 def without_thinking(reply: str) -> str:
     """Return a reply without the model's thinking; a reply without markers of thinking is returned unchanged.
 

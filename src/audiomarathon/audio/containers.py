@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import soundfile
 
@@ -65,9 +65,12 @@ def without_tags(path: Clip) -> Clip:
     any order. Bytes that are no tag stay, so that they are found as damage. A WAV or AIFF may hold a tag in a chunk of
     its own, so nothing is taken from within the size that it states.
     """
-    if not path.is_file() or (end := _tags_at(path)) == path.stat().st_size:
+    if not path.is_file():
         return path
     with path.open("rb") as file:
+        if (end := _tags_at(file, path.stat().st_size)) == path.stat().st_size:
+            return path
+        file.seek(0)
         kind, stated = struct.unpack("4s4s", file.read(8).ljust(8))
     size = int.from_bytes(stated, "little" if kind == b"RIFF" else "big") if kind in _SIZED else 0
     if size not in _STREAMED_BYTES and end < 8 + size:
@@ -75,16 +78,14 @@ def without_tags(path: Clip) -> Clip:
     return replace(path, size=end) if isinstance(path, Member) else Member(path, "", 0, end)
 
 
-def _tags_at(path: Clip) -> int:
-    """Return the byte at which the tags at the end of a file begin; without tags, the file's size."""
-    end = path.stat().st_size
-    with path.open("rb") as file:
-        while end:
-            file.seek(max(0, end - _MOST_TAIL))
-            tag = _tag_bytes(file.read(min(end, _MOST_TAIL)))
-            if not 0 < tag < end:
-                break
-            end -= tag
+def _tags_at(file: BinaryIO, end: int) -> int:
+    """Return the byte at which the tags at the end of a file begin; without tags, the file's size, which is `end`."""
+    while end:
+        file.seek(max(0, end - _MOST_TAIL))
+        tag = _tag_bytes(file.read(min(end, _MOST_TAIL)))
+        if not 0 < tag < end:
+            break
+        end -= tag
     return end
 
 
@@ -102,8 +103,10 @@ def _tag_bytes(tail: bytes) -> int:
 
 def _check_chunks(path: Clip, clip: soundfile.SoundFile) -> None:
     """Require that the chunks of a WAV or AIFF fill the file, up to its tags, and that one chunk holds audio."""
-    size, position, held, long, tags = path.stat().st_size, 12, 0, 0, _tags_at(path)
+    size, position, held, long = path.stat().st_size, 12, 0, 0
     with path.open("rb") as file:
+        tags = _tags_at(file, size)
+        file.seek(0)
         order: Literal["big", "little"] = "big" if file.read(4) in (b"FORM", b"RIFX") else "little"
         while position < size and position != tags:
             file.seek(position)

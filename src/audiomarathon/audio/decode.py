@@ -270,23 +270,27 @@ def _open(path: Clip) -> soundfile.SoundFile:
             raise AudioError(path, "is a folder, not an audio file")
         if size == 0:
             raise AudioError(path, "is empty (0 bytes)")
-        with path.open("rb"):
-            pass  # libsndfile calls every failure to open "system error"; Python names the cause
+        clip = _opened(path)
     except FileNotFoundError:
         raise AudioError(path, "does not exist") from None
     except PermissionError:
         raise AudioError(path, "cannot be read: permission denied") from None
     except (OSError, ValueError) as error:  # such as a file in place of a folder, a NUL in the name, an I/O error
         raise AudioError(path, f"cannot be read: {error}") from error
-    try:
-        clip = _SequentialFile(path.open() if isinstance(path, Member) else path)
-    except (soundfile.LibsndfileError, TypeError) as error:  # TypeError: headerless formats such as .raw
-        raise AudioError(path, f"is not audio that can be decoded ({_why(error)})") from error
     if not RATES_HZ[0] <= clip.samplerate <= RATES_HZ[1]:
         rate = clip.samplerate
         clip.close()
         raise AudioError(path, f"has an absurd sampling rate of {rate} Hz; is the header damaged?")
     return clip
+
+
+def _opened(path: Clip) -> soundfile.SoundFile:
+    try:
+        return _SequentialFile(path.open() if isinstance(path, Member) else path)
+    except (soundfile.LibsndfileError, TypeError) as error:  # TypeError: headerless formats such as .raw
+        with path.open("rb"):
+            pass  # libsndfile calls every failure to open "system error"; Python names the cause
+        raise AudioError(path, f"is not audio that can be decoded ({_why(error)})") from error
 
 
 def _why(error: Exception) -> str:

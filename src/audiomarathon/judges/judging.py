@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import MAX_RECORD_BYTES, open_plain, read_stream, writing
+from audiomarathon.files import MAX_RECORD_BYTES, Appending, open_plain, read_stream, writing
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Judgement, Request, judgements_file, read_judgements, request_of, second_of
@@ -119,7 +118,7 @@ def judge_run(case: Case, bench: Bench, *, step: Step = lambda _done, more=0: mo
                     "--with NAME=…"
                 )
         asked, failed = set[str](), 0
-        with _appending(file) as stream:
+        with _appending(file) as lines:
             while pending := _pending(case, known, asked)[0]:  # the second round asks the second questions
                 if asked:
                     step(0, len(pending))
@@ -132,8 +131,7 @@ def judge_run(case: Case, bench: Bench, *, step: Step = lambda _done, more=0: mo
                             messages=request.messages, identity=identity, cached=cached, **asdict(reply),
                         )  # fmt: skip
                         with writing(file):
-                            stream.write(judgement.to_line())
-                            stream.flush()
+                            lines.add(judgement.to_line())
                         known.setdefault(sample, {})[request.hash] = judgement
                     step(1)
         return failed
@@ -184,15 +182,15 @@ def _answers(bench: Bench, requests: Sequence[Request]) -> Iterator[tuple[Reques
 
 
 @contextmanager
-def _appending(file: Path) -> Iterator[IO[bytes]]:
+def _appending(file: Path) -> Iterator[Appending]:
     """Open a file to append lines; first cut off a half-written last line."""
     with writing(file):
         if file.exists():
             with open_plain(file, "r+b") as stream:
                 stream.truncate(read_stream(stream, MAX_RECORD_BYTES).rfind(b"\n") + 1)
-        stream = open_plain(file, "ab")
+        lines = Appending(file)
     try:
-        yield stream
+        yield lines
     finally:
         with suppress(OSError):  # a full disk was already reported
-            stream.close()
+            lines.close()

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from audiomarathon.languages import BY_CHARACTERS
-from audiomarathon.text import same_marks
+from audiomarathon.text import remembered, same_marks
 
 if TYPE_CHECKING:
     from whisper_normalizer.english import EnglishTextNormalizer
@@ -71,6 +71,7 @@ def normalise(text: str) -> str:
     return _in_english(same_marks(text).translate(_SIGNS))
 
 
+@remembered(10_000)  # references are those of all settings, and most texts of a sample are equal
 def _in_english(text: str) -> str:
     """Apply Whisper's English normaliser.
 

@@ -25,7 +25,6 @@ CONFIDENCE = 0.95
 FEWEST_CLUSTERS = 3  # for the interval of a figure that does not vary
 _WEIGHTS_IN_MEMORY = 4_000_000  # 32 MB of resampling weights at a time
 _WEIGHTS_KEPT = 16_000_000  # one byte each: enough to cache the draws of 8,000 clusters
-_PART = 50_000  # weights at a time for a median, to fit a processor's cache
 
 
 @dataclass(frozen=True)
@@ -241,19 +240,40 @@ class Resampler:
             return Estimate(value, None, len(names))
         order = np.argsort(values)
         ordered, places = values[order], codes[order]
-        medians = []
-        for weights in self._weights(len(names)):
-            for drawn in np.array_split(weights, 1 + weights.shape[0] * len(values) // _PART):
-                passed = np.cumsum(drawn[:, places], axis=1, dtype=np.int32)
-                half = passed[:, -1:] / 2
-                # With an even number of samples, average the middle two.
-                medians.append((ordered[(passed >= half).argmax(axis=1)] + ordered[(passed > half).argmax(axis=1)]) / 2)
-        return _estimate(value, np.concatenate(medians), len(names))
+        middles = np.concatenate([_middles(weights, places) for weights in self._weights(len(names))])
+        return _estimate(value, ordered[middles].mean(axis=1), len(names))
 
     def _weights(self, count: int) -> Iterable[npt.NDArray[Any]]:
         """Return how often each resample contains each cluster, in blocks of shape (some resamples, count)."""
         draw = _kept if count * self.resamples <= _WEIGHTS_KEPT else _drawn
         return draw(self.seed, count, self.resamples)
+
+
+def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Return the places of the two middle samples in each resample, equal for an odd number, shape (resamples, 2).
+
+    Sum the samples in stretches of √n first, and look only through the stretch that holds a middle.
+
+    Parameters
+    ----------
+    weights
+        How often each resample contains each cluster, shape (resamples, clusters).
+    places
+        The cluster of each sample, in the order of the samples' values, shape (n,).
+    """
+    size, rows = math.isqrt(len(places)) + 1, np.arange(len(weights))
+    counts = np.zeros((weights.shape[1], -(-len(places) // size)), np.float32)
+    np.add.at(counts, (places, np.arange(len(places)) // size), 1)
+    passed = np.cumsum(weights.astype(np.float32) @ counts, axis=1, dtype=np.float64)
+    half, found = passed[:, -1] / 2, []
+    for reached in (np.less, np.less_equal):
+        stretch = reached(passed, half[:, None]).sum(axis=1)
+        inside = stretch[:, None] * size + np.arange(size)
+        held = weights[rows[:, None], places[np.minimum(inside, len(places) - 1)]]
+        before = np.where(stretch > 0, passed[rows, stretch - 1], 0)
+        within = before[:, None] + np.cumsum(held, axis=1, dtype=np.int64)
+        found.append(inside[:, 0] + reached(within, half[:, None]).sum(axis=1))
+    return np.column_stack(found)
 
 
 def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> Iterator[npt.NDArray[np.uint8]]:

@@ -11,7 +11,7 @@ import numpy as np
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
-from audiomarathon.report.styles import line_of, method_and_ratio
+from audiomarathon.report.styles import lines_of, method_and_ratio
 from audiomarathon.results.beside import ACROSS, apart, base_among, is_base, marks_of_graphs, timed_sessions
 from audiomarathon.results.compare import LeftOut
 from audiomarathon.results.pairs import Pairs, ideal_of, speed_up
@@ -142,13 +142,13 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
         under = ", ".join(filter(None, [apart(run, first), as_graph(run)]))
         if (known := seen.setdefault((run.method, under), run)) is not run:
             raise twice(run, known)
-    identities = [run.identity for run in runs]
+    lines = dict(zip(map(id, runs), lines_of([run.identity for run in runs]), strict=True))
     sessions = timed_sessions([first] if bases else runs)
     drawn = sessions if bases or len(sessions) == 1 else set()
     settings = []
     for (_, under), run in seen.items():
-        base, line = base_among(run, bases), line_of(run.identity, identities)
-        settings.append(_setting(run, under, line, base, drawn if base or not bases else ()))
+        base = base_among(run, bases)
+        settings.append(_setting(run, under, lines[id(run)], base, drawn if base or not bases else ()))
     summaries = [run.summary or {} for run in runs]
     counts = sorted({summary["n"] for summary in summaries})
     samples = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))  # sweeps of different limits share a folder
@@ -156,11 +156,11 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     title = " · ".join([task, str(first.facts.get("model", "")), *control, f"{samples} samples"])
     notes = dict.fromkeys(note for summary in summaries for note in summary.get("notes") or ())
     flags = {run.method: flags_of(summary) for run, summary in zip(runs, summaries, strict=True)}
-    lines = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
+    flagged = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
     paired = [(one.label, one.pairs) for one in settings if one.pairs]
     undrawn = [LeftOut(label, task, f"no time is drawn: {ACROSS}") for label, pairs in paired if pairs.across]
     undrawn += [LeftOut(label, task, f"no speed-up: {pairs.untimed}") for label, pairs in paired if pairs.untimed]
-    return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *lines), tuple(undrawn))
+    return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *flagged), tuple(undrawn))
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:

@@ -16,7 +16,7 @@ from audiomarathon.metrics.statistics import mean_of, mean_over
 from audiomarathon.records import Record
 from audiomarathon.report.charts import STAGES
 from audiomarathon.report.render import Kind, Table, with_interval
-from audiomarathon.report.styles import line_of, method_and_ratio
+from audiomarathon.report.styles import lines_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
 from audiomarathon.results.beside import LATENCIES, NO_BASE
 from audiomarathon.results.best import SETTLE, Ranked, ranking_of
@@ -112,11 +112,13 @@ class PageData:
     def settings(self) -> list[Setting]:
         """All systems, with what pictures and tables need to show them."""
         several = len({system.checkpoint for system in self.systems}) > 1
-        found = []
+        found, lines = [], dict[int, str]()
+        for checkpoint in {system.checkpoint for system in self.systems}:
+            own = [place for place, system in enumerate(self.systems) if system.checkpoint == checkpoint]
+            lines |= zip(own, lines_of([self.systems[place].identity for place in own]), strict=True)
         for place, system in enumerate(self.systems):
             method, ratio = method_and_ratio(system.identity)
-            of_checkpoint = [other.identity for other in self.systems if other.checkpoint == system.checkpoint]
-            line = replace(system, method=line_of(system.identity, of_checkpoint)).name(with_checkpoint=several)
+            line = replace(system, method=lines[place]).name(with_checkpoint=several)
             base = base_of(system, self.systems)
             base_place = None if base is None else self.systems.index(base)
             name = system.name(with_checkpoint=several)

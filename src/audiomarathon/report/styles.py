@@ -46,21 +46,22 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
     return "+".join(str(part.get("method")) for part in parts), round(1 - kept, 6)
 
 
-def line_of(identity: Identity, others: Sequence[Identity]) -> str:
-    """Return the name of a setting's line: its method, and the parameters that distinguish its line from others.
+def lines_of(identities: Sequence[Identity]) -> list[str]:
+    """Return the name of each setting's line: its method, and the parameters that distinguish its line from others.
 
-    These are layer, place (`at`), the tower's layer and scope, each only if settings of the same method among `others`
-    differ in it.
+    These are layer, place (`at`), the tower's layer and scope, each only if settings of the same method differ in it.
     """
-    method = method_and_ratio(identity)[0]
-    of_method = [other for other in others if method_and_ratio(other)[0] == method]
-    differing = [
-        name
-        for name in ("layer", "at", "tower_layer", "scope")
-        if len({_parameter(one, name) for one in of_method}) > 1
+    methods = [method_and_ratio(identity)[0] for identity in identities]
+    names = ("layer", "at", "tower_layer", "scope")
+    known = [{name: _parameter(identity, name) for name in names} for identity in identities]
+    seen: dict[tuple[str, str], set[str]] = {}
+    for method, parameters in zip(methods, known, strict=True):
+        for name, value in parameters.items():
+            seen.setdefault((method, name), set()).add(value)
+    return [
+        " ".join([method, *(f"{name} {value}" for name, value in own.items() if value and len(seen[method, name]) > 1)])
+        for method, own in zip(methods, known, strict=True)
     ]
-    values = ((name, _parameter(identity, name)) for name in differing)
-    return " ".join([method, *(f"{name} {value}" for name, value in values if value)])
 
 
 def _parts(identity: Identity) -> list[Identity]:

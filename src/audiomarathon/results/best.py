@@ -140,8 +140,9 @@ class Ranking:
         if candidate.name == self._compared.reference:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)
-        verdict = weighed({one.task.key: one.drawn(self._compared.seed) for one in members})
-        return row_of("answer", candidate.name, members, verdict, self._compared.seed)
+        seed = self._compared.seed
+        verdict = weighed({one.task.key: one.drawn(seed) for one in members}, seed)
+        return row_of("answer", candidate.name, members, verdict, seed)
 
 
 def ranking_of(compared: Compared) -> Ranking:

@@ -5,7 +5,6 @@ Differences are paired on samples; intervals and tests work on whole clusters (`
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,13 +12,10 @@ from typing import Any
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.betting import Decision, corrected
-from audiomarathon.metrics.paired import DRAWS, Drawn, PairedResult, holm, judge
+from audiomarathon.metrics.paired import Drawn, PairedResult, holm, judge
 from audiomarathon.results.pairs import AS_BASE, STAGES, Pairs, gains, mean_scores, throughput
 from audiomarathon.results.scopes import kind_of, scopes_of
 from audiomarathon.results.systems import System, find_reference
-
-ENOUGH = 10  # if this many of DRAWS swaps reach the difference, p is precise; smaller p needs more swaps
-SWAPS_A_ROW = 50  # p is at least 1 / swaps: with fewer, Holm's p could not fall below 0.05 in a long table
 
 
 @dataclass(frozen=True)
@@ -178,10 +174,7 @@ def compare(
             shared[other] = found
     if not shared:
         raise RecordError(f"nothing can be compared with {name} ({'; '.join(lines_by_reason(left_out))})")
-    swaps = max(DRAWS, SWAPS_A_ROW * sum(map(len, shared.values())))
-    rows = _adjusted(
-        [row for other, tasks in shared.items() for row in _rows(other, tasks, seed, swaps, more or {}, stages)]
-    )
+    rows = _adjusted([row for other, tasks in shared.items() for row in _rows(other, tasks, seed, more or {}, stages)])
     controls = frozenset(other for other, system in others.items() if system.control)
     rows = _decided(rows, {other: tasks for other, tasks in shared.items() if other not in controls}, margins or {})
     return Compared(name, shared, rows, left_out, seed, controls)
@@ -279,28 +272,24 @@ def _rows(
     name: str,
     tasks: Mapping[str, Pairs],
     seed: int,
-    swaps: int,
     more: Mapping[str, Sequence[str]],
     stages: Collection[str],
 ) -> list[Comparison]:
     """Return a system's rows: each task, each group with several tasks, and all tasks."""
     known = {scope: list(keys) for scope, keys in more.items() if all(key in tasks for key in keys)}
     scopes = {key: [key] for key in tasks} | scopes_of(tasks) | known
-    draws = {key: pairs.drawn(seed, DRAWS) for key, pairs in tasks.items()}
-    further = functools.cache(lambda key: tasks[key].drawn(seed, swaps))
-    rows = []
-    for scope, keys in scopes.items():
-        verdict = weighed({key: draws[key] for key in keys})
-        if swaps > DRAWS and verdict.p is not None and verdict.p * DRAWS < ENOUGH:
-            verdict = weighed({key: further(key) for key in keys})
-        rows.append(row_of(scope, name, [tasks[key] for key in keys], verdict, seed, stages))
-    return rows
+    draws = {key: pairs.drawn(seed) for key, pairs in tasks.items()}
+    verdicts = {scope: weighed({key: draws[key] for key in keys}, seed) for scope, keys in scopes.items()}
+    return [
+        row_of(scope, name, [tasks[key] for key in keys], verdicts[scope], seed, stages)
+        for scope, keys in scopes.items()
+    ]
 
 
-def weighed(draws: Mapping[str, Drawn]) -> PairedResult:
+def weighed(draws: Mapping[str, Drawn], seed: int) -> PairedResult:
     """Test the difference in the mean over tasks (the keys of `draws`), weighted as the benchmark weights them."""
     weights = weights_of(list(draws))
-    return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)])
+    return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)], seed)
 
 
 def row_of(

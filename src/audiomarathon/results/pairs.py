@@ -23,7 +23,7 @@ from audiomarathon.costs.cost import LAUNCH_BOUND, flops_of, ideal_speed_up
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import same
 from audiomarathon.metrics.betting import Clusters, Decision, clusters_for_power, decide
-from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, mcnemar
+from audiomarathon.metrics.paired import Drawn, Pair, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict
 from audiomarathon.results.beside import Timed, batched_pairs, other_question, timed_pairs
@@ -144,12 +144,12 @@ class Pairs:
             )
         return Pair.of(own, other, scorer.figure.name)
 
-    def drawn(self, seed: int, swaps: int = DRAWS) -> Drawn:
+    def drawn(self, seed: int) -> Drawn:
         """Draw bootstrap resamples for the interval, and swaps of the two runs for p.
 
         The random stream depends only on seed and task, not on other comparisons.
         """
-        return Drawn.of(self.pair, self._stream(seed), swaps=swaps)
+        return Drawn.of(self.pair, self._stream(seed))
 
     def differences(self, seed: int) -> dict[str, Estimate]:
         """Return run − reference for each figure of the task, with intervals from the same draws as :meth:`drawn`."""
@@ -163,10 +163,22 @@ class Pairs:
         """The records of all pairs, timed or not: (reference's, run's)."""
         return [(base.record, own.record) for base, own in self.pairs]
 
-    def ideal(self, stage: str, pair: tuple[Record, Record]) -> float | None:
-        """Return a perfect machine's speed-up of a stage for one pair (reference's record, run's); None if unknown."""
-        base, own = (_work(run, record, stage) for run, record in zip((self.base, self.run), pair, strict=True))
-        return base / own if base and own else None
+    def ideals(self, stage: str) -> Sequence[float | None]:
+        """Return a perfect machine's speed-up of a stage for each timed pair, or each pair if none; None if unknown.
+
+        Computed once, though a task's own row, its group's and the overall row need it.
+        """
+        if stage not in self._ideals:
+            each = [
+                [_work(run, pair[side], stage) for pair in self.timed or self.records]
+                for side, run in enumerate((self.base, self.run))
+            ]
+            self._ideals[stage] = [base / own if base and own else None for base, own in zip(*each, strict=True)]
+        return self._ideals[stage]
+
+    @cached_property
+    def _ideals(self) -> dict[str, Sequence[float | None]]:
+        return {}
 
     @cached_property
     def _in_batches(self) -> tuple[Timed, str]:
@@ -183,7 +195,7 @@ class Pairs:
         """Why the seconds of batches may not be compared; "" if they may, or if a run did not run in batches."""
         return self._in_batches[1]
 
-    @property
+    @cached_property
     def alike(self) -> str:
         """Why all replies equal the reference's: "= base" if they cannot differ, "same replies" if they just do not.
 
@@ -293,22 +305,22 @@ class Pairs:
             ),
         ]
 
-    @property
+    @cached_property
     def truncated(self) -> int:
         """Number of samples whose audio either system truncated."""
         return sum(bool(base.record.truncated or own.record.truncated) for base, own in self.pairs)
 
-    @property
+    @cached_property
     def unparsed(self) -> int:
         """Number of the run's replies that could not be parsed."""
         return sum(self.task.scorer.unparsed(own) for _, own in self.pairs)
 
-    @property
+    @cached_property
     def cut(self) -> int:
         """Number of the run's replies that the token limit cut."""
         return sum(own.record.finish == "length" for _, own in self.pairs)
 
-    @property
+    @cached_property
     def busy(self) -> bool:
         """Whether the machine was busy while either run was timed."""
         return any(busy(one.facts, list(one.records.values())) for one in (self.run, self.base))
@@ -436,7 +448,7 @@ def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
     For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads, weights and
     cache: the reference's ÷ the run's, for one sample (times are taken with batch size 1).
     """
-    found = [one.ideal(stage, pair) for one in members for pair in one.timed or one.records]
+    found = [ratio for one in members for ratio in one.ideals(stage)]
     known = [ratio for ratio in found if ratio is not None]
     return float(np.median(known)) if known and len(known) == len(found) else None
 

@@ -1,7 +1,8 @@
 """The folder of one run: its lock, its identity and its records, which survive a crash at any moment.
 
-`samples.jsonl` holds the records. Each record is a line that is appended and flushed. When the command is repeated, it
-reads the lines and continues. If a sample has several lines, its last line counts, since failed samples are run again.
+`samples.jsonl` holds the records. Each record is a line that is appended, flushed and synced to the disk as
+:class:`~audiomarathon.files.Appending` says. When the command is repeated, it reads the lines and continues. If a
+sample has several lines, its last line counts, since failed samples are run again.
 Only damaged lines are removed; they are moved to `samples.rejected`.
 """
 
@@ -19,7 +20,16 @@ from typing import IO, Any
 
 from audiomarathon.compression.method import Method
 from audiomarathon.errors import RecordError
-from audiomarathon.files import MAX_RECORD_BYTES, open_plain, read_plain, read_stream, write_bytes, write_json, writing
+from audiomarathon.files import (
+    MAX_RECORD_BYTES,
+    Appending,
+    open_plain,
+    read_plain,
+    read_stream,
+    write_bytes,
+    write_json,
+    writing,
+)
 from audiomarathon.fingerprint import is_weak, same
 from audiomarathon.judges.judgements import read_judgements
 from audiomarathon.lock import hold_run
@@ -95,7 +105,7 @@ class RunFolder:
         self.weak = False
         self.appended: Callable[[Record], None] = lambda _record: None
         self._lock: IO[bytes] | None = None
-        self._stream: IO[bytes] | None = None
+        self._file: Appending | None = None
 
     @property
     def reads(self) -> bool:
@@ -108,18 +118,20 @@ class RunFolder:
             self._check_identity()
             with writing(self.samples_file):
                 self.records = self._read_and_repair()
-                self._stream = open_plain(self.samples_file, "ab")
+                self._file = Appending(self.samples_file)
         except BaseException:
             self._lock.close()
             raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._stream is not None:
-            with contextlib.suppress(OSError):  # `append` already reported a full disk
-                self._stream.close()
-        if self._lock is not None:
-            self._lock.close()
+        try:
+            if self._file is not None:  # closed already if `append` failed
+                with writing(self.samples_file) if exc[0] is None else contextlib.suppress(OSError):
+                    self._file.close()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
 
     def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
         """Return the ids of samples that have a reply and whose clips, and transcripts read, have not changed since.
@@ -139,7 +151,7 @@ class RunFolder:
         return same(record.clips, clips.get(record.id)) and same_texts
 
     def append(self, record: Record) -> None:
-        """Add one record and flush it.
+        """Add one record, and hand it to the system.
 
         Raises
         ------
@@ -147,16 +159,15 @@ class RunFolder:
             The record is invalid, so reading it back would fail, or it cannot be written (such as on a full disk). A
             partial line is then removed, and all earlier records are kept.
         """
-        assert self._stream is not None, "append outside the with block"
+        assert self._file is not None, "append outside the with block"
         line = to_line(record)
         with writing(self.samples_file):
             size = self.samples_file.stat().st_size
         try:
-            self._stream.write(line)
-            self._stream.flush()
+            self._file.add(line)
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._stream.close()
+                self._file.close()
             with contextlib.suppress(OSError):
                 os.truncate(self.samples_file, size)
             safe = f"safe so far: {counted(len(self.records), 'record')}; make room and run the same command again"
@@ -228,7 +239,7 @@ class RunFolder:
                 good.append(line)
         if rejected:
             self._set_aside(rejected)
-            write_bytes(self.samples_file, b"".join(good))
+            write_bytes(self.samples_file, b"".join(good), synced=True)
         return records
 
     def _set_aside(self, lines: Sequence[bytes]) -> None:

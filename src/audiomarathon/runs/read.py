@@ -179,12 +179,12 @@ class Run:
         """The run's seed (setting SEED), also used for its intervals."""
         return int((self.facts.get("settings") or {}).get("seed", SEED))
 
-    @property
+    @cached_property
     def cost(self) -> Cost | None:
         """The model's counted FLOPs; None if they were not counted."""
         return Cost.read(self.facts["cost"]) if self.facts.get("cost") else None
 
-    @property
+    @cached_property
     def drops(self) -> Drops | None:
         """Which fraction of the audio tokens the method drops, and before which layer; None if unknown."""
         return Drops(**self.facts["drops"]) if self.facts.get("drops") else None

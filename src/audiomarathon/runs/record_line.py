@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
 
 _SEALED = b'{"schema": '  # prefix of lines that end with a checksum
 _LARGEST: Final = 1e15  # limit of any number: larger numbers overflow sums, and no measurement comes near
-_TYPES: Final = {field.name: str(field.type).partition(" | ") for field in fields(Record)}
+_KINDS: Final = {  # of each field: its type and the types inside, such as ("Mapping", "float"), and whether None fits
+    field.name: (tuple(part.rpartition(", ")[2] for part in kind.rstrip("]").split("[")), bool(or_none))
+    for field in fields(Record)
+    for kind, _, or_none in [str(field.type).partition(" | ")]
+}
+_UNKNOWN: Final[tuple[tuple[str, ...], bool]] = (), False
+_NONE: Final = type(None)
+_NUMBERS: Final[Mapping[str, Collection[type]]] = {"int": {int}, "float": {int, float}}
 _NEEDED: Final = (
     "id", "error", "cluster", "reply", "reference", "finish", "clip_seconds", "prompt_tokens", "audio_tokens",
     "kept_audio_tokens", "new_tokens", "kv_lengths", "kv_bytes", "peak_memory_bytes", "time",
@@ -71,37 +79,68 @@ def damage_of(record: Mapping[str, Any]) -> str:
 
     Fields must have the types that :class:`Record` declares; in the record of a failed sample, any field may be None.
     """
-    failed = record.get("error") is not None
-    if lacking := [name for name in (("id", "error") if failed else _NEEDED) if name not in record]:
-        return f"it has no field {lacking[0]!r}"
-    for name, value in record.items():
-        kind, _, or_none = _TYPES.get(name, ("", "", ""))
-        allowed = failed or (or_none and name != "reply")
+    names = tuple(record)
+    numbers, others = _left_open(names, tuple(map(type, record.values())))
+    if not numbers or not all(0 <= record[name] < _LARGEST for name in numbers):
+        others = names  # rare, or wrong
+        needed = ("id", "error") if record.get("error") is not None else _NEEDED
+        if lacking := [name for name in needed if name not in record]:
+            return f"it has no field {lacking[0]!r}"
+    for name in others:
+        value, (kind, or_none) = record[name], _KINDS.get(name, _UNKNOWN)
+        allowed = record["error"] is not None or (or_none and name != "reply")
         if name == "crc" or (kind and not (allowed if value is None else _fits(kind, name, value))):
             return f"its field {name!r} has a value of the wrong type or range"
     if record.get("time") and None in map(record.get, ("prompt_tokens", "audio_tokens", "new_tokens")):
         return "it has times, but not all of prompt_tokens, audio_tokens and new_tokens"
     try:
         if bits := record.get("kept_audio_bits"):
-            unpack(bits, record.get("audio_tokens") or 0)
+            _packed(bits, record.get("audio_tokens") or 0)
     except RecordError as error:
         return str(error)
     return ""
 
 
-def _fits(kind: str, name: str, value: Any) -> bool:
-    """Tell whether a value, and each value inside a list or an object, has the type that :class:`Record` declares."""
-    if kind == "Mapping[str, Any]":
+@lru_cache(256)
+def _left_open(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what may still be wrong in an answered sample's record whose fields have these types.
+
+    These are numbers, which may be out of range, and other fields. The records of a run have few combinations of types,
+    so this is found once for many. No numbers are returned if a field is missing.
+    """
+    of = dict(zip(names, types, strict=True))
+    if of.get("error") is not _NONE or any(name not in of for name in _NEEDED):
+        return (), ()
+    numbers, others = [], []
+    for name, found in of.items():
+        kind, or_none = _KINDS.get(name, _UNKNOWN)
+        if found in _NUMBERS.get("".join(kind[:1]), ()):
+            numbers.append(name)
+        elif not (found is _NONE and or_none and name != "reply") and not (
+            found in (str, bool) and kind == (found.__name__,)
+        ):
+            others.append(name)
+    return tuple(numbers), tuple(others)
+
+
+def _fits(kind: tuple[str, ...], name: str, value: Any) -> bool:
+    """Tell whether a value, and each value inside a list or an object, has the type that :class:`Record` declares.
+
+    `kind` is a type, or the type of a list or an object and the `kind` of the values in it.
+    """
+    outer, *inner = kind
+    if inner == ["Any"]:
         return _is_reference(value)
-    outer, _, inner = kind.rstrip("]").rpartition("[")
-    if outer:
+    if inner:
         values = value.values() if isinstance(value, dict) else value
         types = dict if outer == "Mapping" else list
         whole = all(part in value for part in _INSIDE.get(name, ())) if isinstance(value, types) else False
-        return whole and all(_fits(inner.rpartition(", ")[2], "", one) for one in values)
-    if kind in ("str", "bool"):
-        return isinstance(value, str if kind == "str" else bool)
-    number = int if kind == "int" else (int, float)
+        if whole and {*map(type, values)} <= {*_NUMBERS.get(inner[0], ())}:
+            return all(0 <= one < _LARGEST for one in values)
+        return whole and all(_fits(tuple(inner), "", one) for one in values)
+    if outer in ("str", "bool"):
+        return isinstance(value, str if outer == "str" else bool)
+    number = int if outer == "int" else (int, float)
     return isinstance(value, number) and not isinstance(value, bool) and 0 <= value < _LARGEST
 
 
@@ -144,13 +183,18 @@ def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
     RecordError
         The text does not hold one bit per audio token.
     """
+    return np.unpackbits(np.frombuffer(_packed(text, audio_tokens), np.uint8), count=audio_tokens).astype(bool)
+
+
+def _packed(text: str, audio_tokens: int) -> bytes:
+    """Return the bits that :func:`pack` wrote, eight in a byte; raise an error if they are not one per audio token."""
     try:
-        packed = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
+        packed = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise RecordError(f"kept_audio_bits of a record cannot be read: {error}") from None
     if len(packed) != -(-audio_tokens // 8):
         raise RecordError(f"kept_audio_bits of a record holds {8 * len(packed)} bits, expected {audio_tokens}")
-    return np.unpackbits(packed, count=audio_tokens).astype(bool)
+    return packed
 
 
 def heard_tokens(record: Record) -> npt.NDArray[np.bool_] | None:

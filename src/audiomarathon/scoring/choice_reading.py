@@ -27,7 +27,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from audiomarathon.records import LETTERS
 from audiomarathon.scoring.mentions import (
@@ -47,6 +46,7 @@ from audiomarathon.scoring.mentions import (
     mentions_of,
 )
 from audiomarathon.scoring.visible import CJK, QUOTED, before_next, normal, plain, stated, visible
+from audiomarathon.text import remembered
 
 _MOST_MENTIONS = 200  # a reply with more mentions is unparsed
 _SHORT = 12  # words
@@ -85,7 +85,7 @@ def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
     return _read(reply, tuple(options))
 
 
-@lru_cache(maxsize=64)  # most replies to a question with the same options are one of a few
+@remembered(2_000)  # most replies to a question with the same options are one of a few
 def _read(reply: str, options: tuple[str, ...]) -> ReadReply:
     text, named = visible(reply), dict(zip(LETTERS, map(normal, options), strict=False))
     own = before_next(text)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 
 from audiomarathon.scoring.visible import BRACKETS, CJK
+from audiomarathon.text import remembered
 
 CONTEXT = 160  # characters around a mention that are examined
 
@@ -24,7 +24,7 @@ _NO_OF = re.compile(
 )
 
 
-@lru_cache(maxsize=64)
+@remembered(2_000)
 def _words(text: str) -> tuple[tuple[str, int, int], ...]:
     """Return a text's words in lower case with their positions; a decimal, a range or a CJK character is one word."""
     return tuple((word[0].casefold(), word.start(), word.end()) for word in _WORD.finditer(text))

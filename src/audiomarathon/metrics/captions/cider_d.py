@@ -17,6 +17,7 @@ import numpy as np
 from audiomarathon.errors import DataError
 from audiomarathon.metrics.captions.ptb import SHORT, tokens
 from audiomarathon.metrics.statistics import Floats
+from audiomarathon.text import remembered
 
 ORDERS = 4
 SIGMA = 6.0
@@ -123,13 +124,7 @@ def _length(text: str) -> int:
     return sum(_ngrams(text)[1].values())
 
 
+@remembered(SHORT)
 def _ngrams(text: str) -> list[Counter[Ngram]]:
-    return (_remembered if len(text) <= SHORT else _recent)(text)
-
-
-def _counted(text: str) -> list[Counter[Ngram]]:
     words = " ".join(tokens(text)).split()  # COCO's code splits a telephone number at its no-break spaces
     return [Counter(zip(*(words[start:] for start in range(order)), strict=False)) for order in range(1, ORDERS + 1)]
-
-
-_remembered, _recent = lru_cache(maxsize=1 << 13)(_counted), lru_cache(maxsize=4)(_counted)

@@ -9,7 +9,9 @@ In a file, that program also looks at the start of the next line ("in C." before
 from __future__ import annotations
 
 import re
-from functools import cache, lru_cache
+from functools import cache
+
+from audiomarathon.text import remembered
 
 _MARKS = (  # combining marks allowed in a word
     "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0615-\u061a\u064b-\u065e\u0670"
@@ -92,7 +94,7 @@ _WRITTEN = {
     "\u00a3": "#", "\u00a4": "$", "\u20a0": "$", "\u20ac": "$", "\u00bc": "1/4", "\u00bd": "1/2", "\u00be": "3/4",
     "\u2153": "1/3", "\u2154": "2/3", "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "", "&nbsp;": "",
 }  # fmt: skip
-SHORT = 2_000  # characters; of longer texts only the last few are remembered, since thousands would fill the memory
+SHORT = 2_000  # characters of a text that is remembered
 _CURLY = re.compile(r"(?:\u2019(?:s|d|m|ll|re|ve|t)|n\u2019t)\Z")
 
 
@@ -102,15 +104,12 @@ def _token() -> re.Pattern[str]:
     return re.compile("|".join(_RULES))
 
 
+@remembered(SHORT)
 def tokens(text: str) -> tuple[str, ...]:
     """Return the tokens of one caption, in lower case; line breaks count as spaces.
 
     A telephone number or a markup tag is one token; its spaces become no-break spaces.
     """
-    return (_remembered if len(text) <= SHORT else _recent)(text)
-
-
-def _tokens(text: str) -> tuple[str, ...]:
     found = []
     for match in _token().finditer(text.replace("\n", " ").replace("\u00ad", "")):
         token = match.group().lower()
@@ -119,9 +118,6 @@ def _tokens(text: str) -> tuple[str, ...]:
         if token:
             found.append(token)
     return tuple(found)
-
-
-_remembered, _recent = lru_cache(maxsize=1 << 13)(_tokens), lru_cache(maxsize=4)(_tokens)
 
 
 def _special(token: str) -> str:

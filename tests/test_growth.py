@@ -1,0 +1,55 @@
+"""Commands cost in proportion to settings and to samples: counted calls, in Python and in C, at n, 2n and 4n."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from pathlib import Path
+
+import pytest
+from builders import a_run, changed
+from typer.testing import CliRunner
+
+from audiomarathon.cli.app import app
+
+COMMANDS = {
+    "status": ["status"],
+    "score": ["score"],
+    "compare": ["compare"],
+    "best": ["compare", "--at-latency", "1.0"],
+    "report": ["report", "--no-spectrograms"],
+}
+WARM_UP = 2, 2
+SETTINGS, SAMPLES = [(5, 3), (10, 3), (20, 3)], [(1, 12), (1, 24), (1, 48)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Path]:
+    """A results folder for each number of settings and samples."""
+    found = {}
+    for settings, samples in [WARM_UP, *SETTINGS, *SAMPLES]:
+        root = found[settings, samples] = tmp_path_factory.mktemp("results")
+        for place in range(settings + 1):
+            label = f"dart-0.{100 + place}-layer2" if place else "base-0"
+            changed(a_run(root, label, [(number + place) % 3 > 0 for number in range(samples)]), settings={"seed": 42})
+    return found
+
+
+def calls(command: list[str], folder: Path, output: Path) -> int:
+    profile = cProfile.Profile()
+    more = ["-o", str(output / "report.html")] if command[0] == "report" else []
+    profile.enable()
+    done = CliRunner().invoke(app, [command[0], str(folder), *command[1:], *more])
+    profile.disable()
+    assert done.exit_code == 0, done.output
+    return sum(calls for _, calls, *_ in pstats.Stats(profile).stats.values())
+
+
+@pytest.mark.parametrize("sizes", [SETTINGS, SAMPLES], ids=["settings", "samples"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_twice_as_many_cost_at_most_twice_as_much(
+    command: str, sizes: list[tuple[int, int]], results: dict[tuple[int, int], Path], tmp_path: Path
+) -> None:
+    calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports, and what is remembered
+    once, twice, fourfold = (calls(COMMANDS[command], results[size], tmp_path) for size in sizes)
+    assert fourfold - twice <= 2.15 * (twice - once)
