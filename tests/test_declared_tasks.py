@@ -28,6 +28,7 @@ from task_folders import write_clip, write_json
 
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task
 from audiomarathon.benchmarks.declared import _KEYS, Declared
+from audiomarathon.benchmarks.questions.exact import number_in, spans_in
 from audiomarathon.benchmarks.questions.open_ended import OpenEnded
 from audiomarathon.benchmarks.questions.questions import Questions, right_by_words
 from audiomarathon.benchmarks.rows import RowError, list_in
@@ -834,6 +835,13 @@ class TestExact:
             (120, "2:00", True, True),
             (3600, "1:00:00", True, True),
             (1200, "1,200", True, True),
+            (1, "1,2,3", True, True),
+            (-3, "−3", True, True),
+            (12.5, "It lasts 12.5s", True, True),
+            (2, "2min", True, True),
+            (0.5, ".5", True, True),
+            (1, "9" * 400, False, False),
+            (1, "1" * 5000 + ":05", False, False),
             (120, "123", False, False),
             ("120", "120.0", True, True),
             ([2, 4], "There are 3 speakers", True, True),
@@ -852,9 +860,9 @@ class TestExact:
         assert task.key == "own-exact/sounds"
         (verdict,) = task.scorer.verdicts([Record("a", reply=reply, reference=task.reference(sample))])
         assert (verdict.values["correct"], verdict.values["near"]) == (correct, near)
-        assert task.scorer.unparsed(verdict) is (reply == "no idea")
+        assert task.scorer.unparsed(verdict) is (reply == "no idea" or len(reply) > 300)
 
-    @pytest.mark.parametrize("answer", ["soon", None, True, [4, 2], [1, 2, 3], [], {"a": 1}, "NaN"])
+    @pytest.mark.parametrize("answer", ["soon", None, True, [4, 2], [1, 2, 3], [], {"a": 1}, "NaN", 10**400])
     @pytest.mark.parametrize("how", ["exact", "spans"])
     def test_another_answer_is_a_bad_row(self, tmp_path: Path, answer: Any, how: str) -> None:
         rows = [ROWS[1] | {"answer": answer}]
@@ -882,6 +890,15 @@ class TestExact:
         (none,) = task.scorer.verdicts([Record("a", "c", reply="None", reference=task.reference(data.samples[0]))])
         assert task.scorer.unparsed(none)
         assert task.scorer.sums([none]).figures == {"f1": 0, "precision": None, "recall": 0}
+
+
+@pytest.mark.parametrize("text", ["the 4th", "version 12.5.3", "1:2", "three", ""])
+def test_what_is_no_number_is_not_read_as_a_part_of_it(text: str) -> None:
+    assert number_in(text) is None
+
+
+def test_a_span_begins_a_moment_after_0() -> None:
+    assert spans_in('{"word": "hi", "start": 0.00001, "end": 1}') == [("hi", 0.00001, 1.0)]
 
 
 @pytest.mark.parametrize(

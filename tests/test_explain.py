@@ -211,5 +211,8 @@ class TestEvidence:
     def test_nothing_to_follow_is_one_line(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match="reply is empty"):
             losses_when_hidden(lm, Prompt("Which?", (noise(1.0, 1),)), [], 1.0)
-        done = CliRunner().invoke(app, ["explain", "desed:mini_desed_03", "--occlude", "-1"])
-        assert (done.exit_code, "--occlude -1: allowed" in done.output) == (2, True)
+
+    @pytest.mark.parametrize("odd", ["-1", "nan", "inf", "1e-05"])  # 1e-05 s hold no sample
+    def test_a_moment_has_a_length(self, odd: str) -> None:
+        done = CliRunner().invoke(app, ["explain", "desed:mini_desed_03", "--occlude", odd])
+        assert (done.exit_code, f"--occlude {odd}: allowed" in done.output) == (2, True)

@@ -181,6 +181,13 @@ def test_at_a_doubt_no_run_is_called_finished(
     assert not finished(place, tiny_checkpoint, **flags)
 
 
+def test_a_fact_that_is_not_on_record_is_a_doubt(
+    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("audiomarathon.engine.run.check_able", lambda spec, *_: spec.load_family().a_new_fact)
+    assert not finished(place, tiny_checkpoint)
+
+
 def test_other_weights_in_the_same_place_are_not_called_finished(place: Path, tiny_checkpoint: Path) -> None:
     checkpoint = shutil.copytree(tiny_checkpoint, place / "model")
     go(place, checkpoint)

@@ -117,6 +117,8 @@ class TestPlan:
             ({"needles": (1.5,)}, "--needles '1.5'"),
             ({"snr": (99,)}, "--snr '99'"),
             ({"gap": -1}, "--gap '-1'"),
+            ({"gap": 1e9}, "--gap '1000000000.0'"),
+            ({"items": 1_000_000}, "--items '1000000'"),
             ({"items": 6}, "--items '6': not allowed; allowed: multiples of 4"),
             ({"questions": ("wrod",)}, "--questions 'wrod': not allowed; allowed: word, count"),
             ({"questions": ()}, "--questions ''"),
@@ -130,7 +132,7 @@ class TestPlan:
     def test_too_few_words_are_refused(self) -> None:
         with pytest.raises(SettingsError, match=r"--needles 6: too many for 8 words.*up to 5"):
             items(Grid(needles=(6,)), WORDS)
-        with pytest.raises(SettingsError, match="3 words are too few; needed: 4"):
+        with pytest.raises(SettingsError, match="3 words to say, which is too few; needed: 4"):
             items(Grid(needles=(1,)), WORDS[:3])
         assert items(Grid(needles=(6,), questions=("count",)), WORDS)
 
@@ -191,8 +193,10 @@ class TestClips:
             assert not own & {other.name(other.backgrounds[0], one) for one in other.clips(0) if one.item}
 
     def test_needles_longer_than_the_clip_are_refused(self) -> None:
-        with pytest.raises(SettingsError, match=r"--needles 2: .* last \d+\.\d s, longer than --minutes 0.18"):
-            build.Ruler(replace(SMALL, gap=4), sounds.voice(), sounds.synthetic_backgrounds(2, 1))
+        bells = replace(SMALL, gap=3600, needles=(99,), questions=("count",))  # more than memory holds
+        for own, said in ((replace(SMALL, gap=4), r"2: .* last \d+\.\d s, longer"), (bells, "99: .*longer")):
+            with pytest.raises(SettingsError, match=f"--needles {said} than --minutes 0.18"):
+                build.Ruler(own, sounds.voice(), sounds.synthetic_backgrounds(2, 1))
 
 
 class TestRecordings:
@@ -223,9 +227,13 @@ class TestRecordings:
         [
             ("--background", (), "holds no recordings"),
             ("--background", ("a",), "holds 1 recording; allowed: 2 or more"),
-            ("--words", ("a", "b", "c"), "3 words are too few"),
-            ("--words", ("a", "b", "A", "d"), "says '[aA]', which is taken"),
-            ("--words", ("a", "b", "bell", "d"), "says 'bell', which is taken"),
+            ("--words", ("e", "f", "g"), "3 words to say"),
+            ("--words", ("e", "f", "E", "g"), "says '[eE]', which is taken"),
+            ("--words", ("its", "it's", "e", "f"), "says .*, which is taken"),
+            ("--words", ("e", "f", "_", "g"), "_.wav: says ''; allowed: a word"),
+            ("--words", ("e", "f", "!", "g"), "says '!'; allowed: a word"),
+            ("--words", ("e", "f", "B", "g"), "says 'B'; allowed: .* none that is the letter of an option"),
+            ("--words", ("e", "f", "bell", "g"), "says 'bell', which is taken"),
         ],
     )
     def test_a_folder_is_refused_before_anything_is_written(
@@ -241,8 +249,8 @@ class TestRecordings:
     @pytest.mark.parametrize("damage", ["unreadable", "silent", "absent"])
     @pytest.mark.parametrize("flag", ["--background", "--words", "--bell"])
     def test_a_bad_recording_is_named_before_anything_is_written(self, tmp_path: Path, flag: str, damage: str) -> None:
-        folder = recordings(tmp_path / "in", *"abcdef")
-        file = folder / "c.wav"
+        folder = recordings(tmp_path / "in", *"efghij")
+        file = folder / "h.wav"
         if damage == "silent":
             soundfile.write(file, np.zeros(RATE), RATE)
         elif damage == "unreadable":
@@ -251,7 +259,7 @@ class TestRecordings:
         named = named.with_name("nowhere") if damage == "absent" else named
         code, output = call("ruler", tmp_path / "out", "--minutes", "0.5", flag, named)
         assert code == 2
-        assert ("nowhere" if damage == "absent" else "c.wav") in output
+        assert ("nowhere" if damage == "absent" else "h.wav") in output
         assert "Traceback" not in output
         assert not (tmp_path / "out").exists()
 

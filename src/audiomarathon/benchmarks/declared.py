@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
 CHOICE, CLASSES, OPEN, CAPTION, TRANSCRIPT = "own-choice", "own-classes", "own-open", "own-caption", "own-transcript"
 CHARACTERS = "own-characters"  # a transcript in a language written without spaces
 EXACT, SPANS = "own-exact", "own-spans"
+_ENDLESS = 1e15  # no exact answer: floats would not tell it from its neighbours
 _FORMS = {"open": OPEN, "exact": EXACT, "spans": SPANS}  # kinds of tasks without options, by `answer_is`
 #: Scorer, default token limit and default question of each kind of task; a task's key begins with its kind.
 KINDS: Mapping[str, tuple[Scorer, int, str]] = {
@@ -436,7 +436,7 @@ def _exact(value: Any, kind: str) -> str:
     several = value if isinstance(value, list) else [value]
     if kind == SPANS and isinstance(value, list) and len(spans_in(json.dumps(value))) == len(value):
         return json.dumps(value)
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in several)
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) and abs(one) < _ENDLESS for one in several)
     if kind == EXACT and numbers and len(several) <= 2 and several == sorted(several) and several:
         return json.dumps(value)
     allowed = "a number, [lowest, highest] or a letter" if kind == EXACT else "a list of {word, start, end}"

@@ -39,6 +39,7 @@ _SETTINGS = (
     "language",
 )  # fmt: skip
 _PLACES = {"input": "\nat input", "tower": "\nin tower"}
+_SHORTEST_MOMENT = 0.01  # seconds; each moment is a prefill
 _MAX_NEW_TOKENS = 64  # token limit of a reply about the user's own files
 
 
@@ -99,8 +100,9 @@ def explain(
     from audiomarathon.compression.registry import as_method
     from audiomarathon.engine.setup import check_layers
 
-    if not 0 <= occlude < float("inf"):
-        raise SettingsError(f"--occlude {occlude:g}: allowed: 0, or the seconds of a moment, such as 1")
+    if occlude and not _SHORTEST_MOMENT <= occlude < float("inf"):
+        least = f"0, or the seconds of a moment from {_SHORTEST_MOMENT:g}, such as 1"
+        raise SettingsError(f"--occlude {occlude:g}: allowed: {least}")
     names = ["base", *(name for name in listed(methods) if name != "base")]
     if no_ratio := [name for name in names[1:] if ":" not in name]:
         raise SettingsError(f"--methods {no_ratio[0]}: add a ratio, such as {no_ratio[0]}:0.5")

@@ -19,6 +19,7 @@ from audiomarathon.compression.method import Method
 from audiomarathon.engine.identity import places_of
 from audiomarathon.engine.setup import Hardware, Setup, what_decides
 from audiomarathon.engine.transcripts import Transcriber
+from audiomarathon.errors import ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.registry import BUILT_IN, ModelSpec, get_model
 from audiomarathon.runs.folder import read_run
@@ -27,7 +28,16 @@ from audiomarathon.settings import RunSettings
 DECIDED = "decided"
 """Field of `run.json`: what PyTorch and the family told, and the hash of what it follows from."""
 
-_FAMILY = ("eager_because", "names_language", "transcribes_only", "hears", "text_only", "cross")
+_FAMILY = ("eager_because", "names_language", "transcribes_only", "text_only", "cross")
+
+
+class _Facts(SimpleNamespace):
+    """A family's recorded facts; whoever asks for another one is told that it is not known, which is a doubt."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ModelError(f"{name}: no fact that run.json records of a model's family")
 
 
 @dataclass(frozen=True)
@@ -38,8 +48,9 @@ class _Recorded(ModelSpec):
 
     def load_family(self) -> Any:
         """Return the recorded facts in place of the class; checks of language and length passed when they were made."""
-        passed = {"check_language": lambda *_: None, "longest_reply": lambda *_: 0}
-        return SimpleNamespace(**{name: self.family_facts[name] for name in _FAMILY}, **passed)
+        # What hears nothing has no longest clip.
+        passed = {"check_language": lambda *_: None, "longest_reply": lambda *_: 0, "hears": False}
+        return _Facts(**{name: self.family_facts[name] for name in _FAMILY}, **passed)
 
 
 def decided(setup: Setup) -> dict[str, Any]:

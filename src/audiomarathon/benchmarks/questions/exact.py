@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -19,7 +20,13 @@ from audiomarathon.scoring.scorer import Scorer, clusters_of, means
 from audiomarathon.scoring.visible import visible
 
 TOLERANCE_S = 0.2  # between the ends of two spans that are the same, as in BLAB's own script
-_NUMBER = re.compile(r"(?<![\d.:])(?:(\d+):)?(\d+):(\d\d(?:\.\d+)?)(?![\d:])|(?<![\w.])-?\d+(?:\.\d+)?(?![\w:])")
+_UNIT = r"(?:s|secs?|seconds?|mins?|minutes?|h|hours?)"
+#: Hours, minutes and seconds; or a number that is whole: 12.5s is 12.5, 1e-05 is small, and of 12.5.3 or 4th nothing.
+_NUMBER = re.compile(
+    r"(?<![\w.:])(?:(\d+):)?(\d+):(\d\d(?:\.\d+)?)(?![\w:])"
+    rf"|(?<![\w.])(?<!\d:)[-−]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?(?={_UNIT}?(?![\w:]|\.\d))"
+)
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
@@ -109,11 +116,13 @@ def _f1(sums: Floats) -> Floats:
 
 
 def number_in(text: str) -> float | None:
-    """Return the first number in a text, with 1:02:03 and 2:05 as seconds; None without one."""
-    if not (found := _NUMBER.search(text.replace(",", ""))):
+    """Return the first number in a text, with 1:02:03 and 2:05 as seconds; None without one, or if it is endless."""
+    if not (found := _NUMBER.search(_THOUSANDS.sub("", text))):
         return None
     hours, minutes, seconds = found.groups()
-    return float(found[0]) if seconds is None else int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
+    number = found[0].replace("−", "-")
+    value = float(number) if seconds is None else float(hours or 0) * 3600 + float(minutes) * 60 + float(seconds)
+    return value if math.isfinite(value) else None
 
 
 def spans_in(text: str) -> list[tuple[str, float, float]]:

@@ -68,19 +68,20 @@ class Ruler:
             See the class.
         """
         grid, shortest = self.grid, 60 * min(self.grid.minutes)
+        silence = np.zeros(round(grid.gap * RATE), np.float32)
         for item in items(grid, [one for one in self.voice if one != BELL]):
             parts, spans, end = list[Signal](), list[tuple[int, int]](), 0
             for place, name in enumerate(item.sounds):
                 made = self.voice[name].make(np.random.default_rng([grid.seed, item.needles, item.number, place]))
                 spans.append((end, len(made)))
-                parts += [made / level(made), np.zeros(round(grid.gap * RATE), np.float32)]
-                end += len(made) + len(parts[-1])
-            self.groups[item] = np.concatenate(parts[:-1]), spans
+                parts += [made / level(made), silence]
+                end += len(made) + len(silence)
             if (needed := sum(spans[-1]) / RATE) > shortest:
                 raise SettingsError(
                     f"--needles {item.needles}: needles and gaps of a clip last {needed:.1f} s, longer than "
                     f"--minutes {shortest / 60:g} ({shortest:g} s); use fewer needles, a smaller --gap or longer clips"
                 )
+            self.groups[item] = np.concatenate(parts[:-1]), spans
 
     def clips(self, number: int) -> Iterator[Clip]:
         """Yield the clips of a background, by length and loudness, each with the background alone first."""

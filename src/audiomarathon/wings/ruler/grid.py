@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ from audiomarathon.benchmarks.rows import shown
 from audiomarathon.errors import SettingsError
 from audiomarathon.records import LETTERS
 from audiomarathon.settings import SEED
+from audiomarathon.text import counted
 
 #: The question of each task; a task's key is `ruler/` and the name.
 QUESTIONS: Mapping[str, str] = {
@@ -24,7 +24,7 @@ QUESTIONS: Mapping[str, str] = {
 OPTIONS = 4
 BELL = "bell"
 RATE = 16_000  # of clips, in Hz
-MOST_MINUTES, MOST = 60.0, 1_000  # length, and number of needles
+MOST_MINUTES, MOST = 60.0, 1_000  # length, and number of needles and of items
 LOUDEST_DB = 40.0
 _UNSAID = OPTIONS - 1  # options of `word` that are not said
 
@@ -113,10 +113,10 @@ class Grid:
         _check("--places", self.places, lambda one: 0 <= one <= 1, "0 (start of the clip) to 1 (end)")
         _check("--needles", self.needles, lambda one: isinstance(one, int) and 0 < one <= MOST, f"1, 2, … {MOST}")
         _check("--snr", self.snr, lambda one: abs(one) <= LOUDEST_DB, f"-{LOUDEST_DB:g} to {LOUDEST_DB:g} dB")
-        _check("--gap", [self.gap], lambda one: 0 <= one < math.inf, "0 or more seconds")
+        _check("--gap", [self.gap], lambda one: 0 <= one <= 60 * MOST_MINUTES, "0 to 3600 seconds")
         _check("--seed", [self.seed], lambda one: one >= 0, "whole numbers from 0")
-        _check("--items", [self.items], lambda one: one > 0 and one % OPTIONS == 0, "multiples of 4, so that each "
-               "letter is right equally often")  # fmt: skip
+        _check("--items", [self.items], lambda one: 0 < one <= MOST and one % OPTIONS == 0, f"multiples of 4 up to "
+               f"{MOST}, so that each letter is right equally often")  # fmt: skip
         if self.questions == ("order",) and max(self.needles) < 2:
             raise SettingsError("--questions order: needs --needles 2 or more, since one word has no order")
 
@@ -141,7 +141,8 @@ def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
     """
     most, rows = len(vocabulary) - _UNSAID, list[Item]()
     if most < 1:
-        raise SettingsError(f"{len(vocabulary)} words are too few; needed: {OPTIONS} or more, {_UNSAID} of them unsaid")
+        few = f"{counted(len(vocabulary), 'word')} to say, which is too few"
+        raise SettingsError(f"{few}; needed: {OPTIONS} or more, {_UNSAID} of them unsaid")
     if max(grid.needles) > most and grid.questions != ("count",):
         raise SettingsError(
             f"--needles {max(grid.needles)}: too many for {len(vocabulary)} words, since {_UNSAID} must stay unsaid; "

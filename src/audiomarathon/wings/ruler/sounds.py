@@ -13,12 +13,13 @@ import numpy as np
 
 from audiomarathon.audio.decode import decode, probe
 from audiomarathon.benchmarks.locate import walk
-from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, natural, shown
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, natural, shown, words_of
 from audiomarathon.embedded import synthesis, world
 from audiomarathon.embedded.signals import Signal, fade, float32, seconds_of
 from audiomarathon.errors import AudioError, DataError
 from audiomarathon.files import named_folder
-from audiomarathon.wings.ruler.grid import BELL, RATE
+from audiomarathon.records import LETTERS
+from audiomarathon.wings.ruler.grid import BELL, OPTIONS, RATE
 
 _BELL_S, _PIECE_S, _EDGE_S = 1.5, 30.0, 0.01
 # Partials of a struck church bell: ratio to the strike note, level, and decay a second.
@@ -72,16 +73,22 @@ def voice(words: Path | None = None, bell: Path | None = None) -> dict[str, Soun
     Raises
     ------
     AudioMarathonError
-        A recording cannot be read, is silent, or has the name of another; or the folder holds none.
+        A recording cannot be read, is silent, or has the name of another, or no word as its name; or the folder holds
+        none.
     """
     found: dict[str, Sound] = {}
+    taken = {BELL}
     size = round(synthesis.EVENT_SECONDS * RATE)
     for word in [one.option for one in world.PLACES if words is None]:
         found[word] = Sound(f"tones {word}", partial(synthesis.spoken, word, n=size, rate=RATE))
     for file in recordings(words, "--words") if words else ():
         word = " ".join(file.stem.replace("_", " ").split())
-        if word.casefold() in {BELL, *map(str.casefold, found)}:
+        plain = "".join(words_of(word))  # as replies are read: it's and its are one word
+        if not plain or plain.upper() in LETTERS[:OPTIONS]:
+            raise DataError(f"{file}: says {shown(word)}; allowed: a word, and none that is the letter of an option")
+        if plain in taken:
             raise DataError(f"{file}: says {shown(word)}, which is taken; one recording a word, and none says bell")
+        taken.add(plain)
         found[word] = _recorded(file)
     return found | {BELL: _recorded(named_folder(bell)) if bell else Sound("struck bell", _struck)}
 
