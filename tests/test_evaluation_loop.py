@@ -628,5 +628,5 @@ def test_a_batch_says_how_much_of_it_is_padding(lm: AudioLM, tmp_path: Path, job
 
 
 def test_memory_limits_a_planned_batch() -> None:
-    facts = SimpleNamespace(weight_bytes=1e9, memory=lambda tokens: {"weights": 1e9, "KV cache": 1e6 * tokens})
+    facts = SimpleNamespace(weight_bytes=1e9, memory=lambda tokens, chunk: {"weights": 1e9, "KV cache": 1e6 * tokens})
     assert [largest_batch(facts, 1000, room) for room in (1e8, 1.1e9, 8.5e9, 1e13, None)] == [1, 1, 8, 64, 64]  # type: ignore[arg-type]

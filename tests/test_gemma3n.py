@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -197,14 +198,18 @@ class TestMethods:
         "method", [method for method in all_methods() if method.key != "base"], ids=lambda m: m.key
     )
     def test_what_the_published_e4b_carries(self, method) -> None:
-        """Token pruning up to layer 18; by attention only behind layers without a window; no press."""
+        """Token pruning up to layer 18; by attention only behind layers without a window; no press.
+
+        What works in the tower only takes no layer, and is refused by the family instead.
+        """
         if not isinstance(method, TokenPruner):
             with pytest.raises(MethodError, match="sliding-window"):
                 method.check_config(E4B)
             return
         carried = [layer for layer in range(35) if carries(get_method(method.key, 0.5, layer=layer))]
         expected = dict.fromkeys(("random", "frame", "merge_adjacent", "merge_frame"), range(19))
-        expected["dart"] = range(1, 19)
+        expected |= {"dart": range(1, 19), "divprune": range(19), "keep_loud": range(19), "a_tome_like": range(35)}
+        expected["keep_speech"] = range(19) if find_spec("silero_vad") else ()
         assert carried == list(expected.get(method.key, (5, 10, 15)))
 
     @pytest.mark.parametrize(
@@ -230,7 +235,7 @@ class TestMethods:
         """The kernels count tokens, and kept tokens have gaps between them."""
         flash = SimpleNamespace(
             decoder=gemma.decoder, decoder_layers=gemma.decoder_layers, attn_implementation="flash_attention_2",
-            cross=False,
+            cross=False, tower_layers=(),
         )  # fmt: skip
         Base().check(flash)
         with pytest.raises(MethodError, match=r"ATTN_IMPLEMENTATION=.*eager"):

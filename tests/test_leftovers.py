@@ -29,7 +29,7 @@ from audiomarathon.models.prompt import Inputs, Prompt
 
 pytestmark = pytest.mark.usefixtures("only_new_objects")
 
-METHODS = [Base(), *(get_method(one.key, 0.5) for one in all_methods() if one.key != "base")]
+METHODS = [Base(), *(get_method(one.key, 0.5) for one in all_methods() if one.key not in ("base", "keep_speech"))]
 METHODS += [get_method("fast_v:0.5+snapkv:0.5"), get_method("random:0.5+knorm:0.5")]
 SOME_METHODS = [one if one.key in KINDS else pytest.param(one, marks=pytest.mark.long) for one in METHODS]
 ELSEWHERE = ("merge_adjacent", "composed")

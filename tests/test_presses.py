@@ -337,9 +337,9 @@ class TestPyramid:
 
 def test_every_method_is_listed_with_a_paper_or_as_control() -> None:
     keys = {method.key: method for method in all_methods()}
-    assert len(keys) == 1 + 7 + 11
+    assert len(keys) == 1 + 13 + 11
     without = {key for key, method in keys.items() if not method.paper}
-    assert without == {"base", "random", "kv_random", "merge_frame"}
+    assert without == {"base", "random", "kv_random", "merge_frame", "keep_loud", "keep_speech"}
     assert all(isinstance(m, TokenPruner | KVPress | Base) for m in keys.values())
 
 

@@ -76,6 +76,8 @@ def crossed() -> Iterator[Any]:
                 continue
             found = [one for one in settings_of(method) if not windows or getattr(one, "at", "layer") == "layer"]
             usual = [one for one in found if not windows or getattr(one, "layer", 2) == 2]
+            if not usual:  # what works in the tower only
+                continue
             turn = family + number
             chosen = usual[turn % len(usual)], (1, 1, 3)[turn % 3], (None, 3, None, 1)[turn % 4]
             ways = [*product(found, (1, 3), (None,)), *((method, 3, end) for end in (1, 3, 129))]

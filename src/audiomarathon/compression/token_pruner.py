@@ -49,7 +49,7 @@ class Scored:
     norm
         The decoder's final norm.
     attention
-        All of layer K − 1's queries and keys; see :meth:`received`.
+        All of layer K − 1's queries and keys, without padding; see :meth:`received`.
     """
 
     last_attention: torch.Tensor
@@ -82,12 +82,12 @@ class Scored:
                 "the attention received in a layer with a sliding window is not known when prefill runs in chunks; "
                 "allowed: another layer (set `ranks_by_attention = True` in the method's class), or PREFILL_CHUNK=0"
             )
-        length, first = self.attention.query.shape[2], int(positions[0])
+        length = self.attention.query.shape[2]
         total = torch.zeros(length, device=self.attention.query.device)
-        for start in range(first, length, _QUERIES):  # no query before the first audio token sees one
+        for start in range(0, length, _QUERIES):
             weights = self.attention.of_queries(start, min(_QUERIES, length - start))
             total[: weights.shape[-1]] += weights[0].sum((0, 1))
-        return total[positions.to(total.device)].to(positions.device)
+        return total[positions.to(total.device) - (len(self.entering) - length)].to(positions.device)
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ class TokenPruner(Method):
                 self._chosen(
                     Evidence(
                         *facts,
-                        _scored(lm, seen, entering, row) if self.scored else None,
+                        _scored(lm, seen, entering, row, everything.shape[0] - whole[row]) if self.scored else None,
                         _states(lm, entering, row, facts[0]) if self.sees_states else None,
                         heard[row],
                         lm.sampling_rate,
@@ -481,9 +481,12 @@ def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tens
     return entering[row] if at is None else entering[row, at.to(entering.device)]
 
 
-def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int) -> Scored:
+def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int, begin: int) -> Scored:
+    """Return what a method sees of one sample, whose prompt begins at position `begin`, after padding."""
     (attention,) = seen
     own = attention.of_sample(row)
     last = own.of_last_queries()[0, :, 0]
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
-    return Scored(last.to(lm.device), own.key[0].to(lm.device), _states(lm, entering, row), norm, own)
+    return Scored(
+        last.to(lm.device), own.key[0].to(lm.device), _states(lm, entering, row), norm, attention.of_sample(row, begin)
+    )

@@ -138,7 +138,10 @@ class TowerDrop:
                 wide, rows = width - round(share * (width - self.width)), zip(after, final, rest, strict=True)
                 left = [min(max(wide - count, least), most) for count, least, most in rows]
                 after = [wide - count for count in left]
-            thinned = [count + at_stride(most, keep) for count, most, keep in zip(before, rest, left, strict=True)]
+            thinned = [
+                (count + at_stride(most, keep)).to(self.lm.device)
+                for count, most, keep in zip(before, rest, left, strict=True)
+            ]
             found.append(_Step(layer, before, after, thinned, begins[:-1], begins[-1], []))
             before, rest = after, left
         return found
@@ -202,6 +205,8 @@ class TowerDrop:
         steps = {step.layer: step for step in self.steps}
         kept: list[torch.Tensor] = []
         made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        windows = {step.layer: [0, *itertools.accumulate(step.lengths)] for step in self.steps}
+        bounds = {layer: torch.tensor(own, dtype=torch.int32, device=self.lm.device) for layer, own in windows.items()}
 
         def hooked(layer: nn.Module, index: int) -> Any:
             signature = inspect.signature(layer.forward)
@@ -221,8 +226,7 @@ class TowerDrop:
                     kept[:] = [kept[0][own] if kept else own]
                     made.clear()
                 if "cu_seqlens" in call:
-                    ends = [0, *itertools.accumulate(now.lengths)]
-                    call["cu_seqlens"] = torch.tensor(ends, dtype=torch.int32, device=call["cu_seqlens"].device)
+                    call["cu_seqlens"] = bounds[now.layer].to(call["cu_seqlens"].device)
                     call["max_seqlen"] = max(now.lengths)
                 elif (mask := call.get("attention_mask")) is not None:
                     if id(mask) not in made:  # all layers get the same mask

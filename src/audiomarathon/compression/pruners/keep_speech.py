@@ -22,7 +22,7 @@ class KeepSpeech(TokenPruner):
 
     key: ClassVar[str] = "keep_speech"
     title: ClassVar[str] = "audio tokens with speech, found by a voice-activity detector"
-    needs: ClassVar[str] = "pip install 'audiomarathon[vad]'"
+    needs: ClassVar[str] = "the extra vad"
     hears: ClassVar[bool] = True
     places: ClassVar[tuple[str, ...]] = ("layer", "input")
 
