@@ -288,6 +288,11 @@ def test_equals_the_tower_layer_by_layer(case_of: Callable[[str], Case], key: st
     check(case_of(key), batch, in_tower(name, 0.6), 2)
 
 
+@pytest.mark.parametrize("key", ["qwen2-audio", "aero-1", "voxtral", "audio-flamingo-3"])
+def test_one_audio_token_is_left_of_each_window(case_of: Callable[[str], Case], key: str) -> None:
+    check(case_of(key), SHORT, in_tower("frame", 0.999), 2)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 0.93])
 @pytest.mark.parametrize("layer", [0, 1, 3])
