@@ -363,6 +363,18 @@ def test_a_shared_tower_is_not_read_by_a_method_that_changes_it(case_of: Callabl
             assert done.stages.encoder > 0
 
 
+def test_the_tower_runs_and_is_timed_also_where_rounding_leaves_nothing_to_drop(
+    case_of: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = case_of("qwen2-audio").lm
+    inputs, ran = lm.prepare(prompts(SHORT)), []
+    forward = lm.audio_tower.forward
+    monkeypatch.setattr(lm.audio_tower, "forward", lambda *args, **more: ran.append(1) or forward(*args, **more))
+    for order in ([Base(), in_tower("frame", 1e-4)], [in_tower("frame", 1e-4), Base()]):
+        ran.clear()
+        assert [len(ran) for _method, _done in generations(lm, inputs, order, STEPS)] == [1, 2]
+
+
 class TestPlaces:
     def test_labels_and_parameters(self) -> None:
         assert in_tower("frame", 0.5, 16).label == "frame-0.5-tower16"
