@@ -935,7 +935,7 @@ class TestCommand:
         ("arguments", "message"),
         [
             (["--at-score", "-1"], "--at-score -1.0: not allowed; allowed: a share above 0"),
-            (["--at-latency", "nan"], "--at-latency nan: not allowed; allowed: a share above 0"),
+            (["--at-latency", "nan"], "--at-latency nan: expected a finite number"),
             (["-o", "x.doc"], "ends in .json"),
             (["--seed", "-1"], "Invalid value for '--seed'"),
             ([], "at least two"),

@@ -548,6 +548,16 @@ def test_a_full_disk_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> 
         judge_run(case_of(toy), Bench("A", Scripted()))
 
 
+def test_a_disk_that_fails_at_the_last_sync_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(number: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.fsync", fails)
+    monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 1e9)  # no other answer begins a sync
+    with pytest.raises(RecordError, match="Input/output error"):
+        judge_run(case_of(toy), Bench("A", Scripted()))
+
+
 def test_names_of_judges(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
     (toy / "judgements-A.jsonl").touch()

@@ -48,6 +48,17 @@ def compared(own: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = N
     return verdict([pair_of(mean_sums(own), mean_sums(other), names)], **{"seed": 1, **options})
 
 
+def test_p_is_not_taken_for_small_if_few_swaps_have_a_value() -> None:
+    """Only the observed labelling and its opposite have a score: two of 4,096."""
+
+    def extreme(sums: np.ndarray) -> np.ndarray:
+        return np.where((sums[:, :1] == 12) | (sums[:, :1] == 0), sums[:, :1] / sums[:, 1:], np.nan)
+
+    own, other = (Sums(("extreme",), np.column_stack([np.full(12, x), np.ones(12)]), extreme) for x in (1.0, 0.0))
+    for seed in (0, 1, 2):
+        assert verdict([pair_of(own, other, list("abcdefghijkl"))], seed).p in (1.0, None)
+
+
 def test_draws_that_are_alike_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six clusters can be drawn in 462 ways, and swapped in 64."""
     own, seen = mean_sums(np.array([0.1, 0.7, 0.2, 0.9, 1.0, 0.4])), list[int]()

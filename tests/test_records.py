@@ -189,6 +189,22 @@ class TestPowerCut:
             for id_ in ids:
                 folder.append(typed(a_record(id_)))
 
+    def test_an_error_of_the_last_sync_while_a_run_goes_on_is_told_at_its_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The system tells an error once: a later sync of the same file succeeds, though a record is lost."""
+        fill(tmp_path, "x")
+        told = iter([OSError(errno.EIO, "Input/output error")])
+
+        def fails_once(number: int) -> None:
+            for error in told:
+                raise error
+
+        monkeypatch.setattr("os.fsync", fails_once)
+        refused = pytest.raises(RecordError, match=r"samples\.jsonl: cannot be written: Input/output error")
+        with refused, RunFolder(tmp_path, IDENTITY) as folder:
+            folder.append(typed(a_record("a")))
+
     def test_a_file_system_without_syncs_is_used_as_it_is(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

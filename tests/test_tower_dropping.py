@@ -288,6 +288,11 @@ def test_equals_the_tower_layer_by_layer(case_of: Callable[[str], Case], key: st
     check(case_of(key), batch, in_tower(name, 0.6), 2)
 
 
+@pytest.mark.parametrize("key", ["qwen2-audio", "aero-1", "voxtral", "audio-flamingo-3"])
+def test_one_audio_token_is_left_of_each_window(case_of: Callable[[str], Case], key: str) -> None:
+    check(case_of(key), SHORT, in_tower("frame", 0.999), 2)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 0.93])
 @pytest.mark.parametrize("layer", [0, 1, 3])
@@ -356,6 +361,18 @@ def test_a_shared_tower_is_not_read_by_a_method_that_changes_it(case_of: Callabl
         for method, done in generations(lm, inputs, order, STEPS):
             assert done.replies[0].text == alone[method.label][0].text
             assert done.stages.encoder > 0
+
+
+def test_the_tower_runs_and_is_timed_also_where_rounding_leaves_nothing_to_drop(
+    case_of: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = case_of("qwen2-audio").lm
+    inputs, ran = lm.prepare(prompts(SHORT)), []
+    forward = lm.audio_tower.forward
+    monkeypatch.setattr(lm.audio_tower, "forward", lambda *args, **more: ran.append(1) or forward(*args, **more))
+    for order in ([Base(), in_tower("frame", 1e-4)], [in_tower("frame", 1e-4), Base()]):
+        ran.clear()
+        assert [len(ran) for _method, _done in generations(lm, inputs, order, STEPS)] == [1, 2]
 
 
 class TestPlaces:

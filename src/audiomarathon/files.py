@@ -231,6 +231,8 @@ class Appending:
             return
         self._threads.shutdown()
         try:
+            if self._syncing is not None:
+                self._syncing.result()  # the system tells an error of the disk once, and the next sync then succeeds
             _sync(self._stream.fileno())
         finally:
             self._stream.close()

@@ -298,9 +298,14 @@ class TokenPruner(Method):
         from audiomarathon.compression.attention import attention_watched
         from audiomarathon.compression.dropping import Drop
         from audiomarathon.compression.heard import heard_by_token
+        from audiomarathon.models.loading import patched_attribute
 
         if self.at == "tower":
-            with self._tower_dropped(lm, inputs) as trace:
+            # Also where rounding leaves nothing to drop: this setting's tower is timed in its own call.
+            with (
+                patched_attribute(lm, "shares_tower", not self.changes_tower),
+                self._tower_dropped(lm, inputs) as trace,
+            ):
                 yield trace
             return
         totals = inputs.audio_tokens

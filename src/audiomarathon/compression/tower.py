@@ -201,7 +201,6 @@ class TowerDrop:
         if self.states.width and lengths is not None:
             left = torch.tensor(self.kept, device=self.lm.device)
             stack.enter_context(patched_attribute(tower, lengths.__name__, lambda frames: (lengths(frames)[0], left)))
-        stack.enter_context(patched_attribute(self.lm, "shares_tower", False))
         steps = {step.layer: step for step in self.steps}
         kept: list[torch.Tensor] = []
         made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

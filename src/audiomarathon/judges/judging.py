@@ -191,6 +191,9 @@ def _appending(file: Path) -> Iterator[Appending]:
         lines = Appending(file)
     try:
         yield lines
-    finally:
+    except BaseException:
         with suppress(OSError):  # a full disk was already reported
             lines.close()
+        raise
+    with writing(file):
+        lines.close()

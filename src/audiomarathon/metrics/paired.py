@@ -31,6 +31,7 @@ from audiomarathon.metrics.statistics import (
 
 DRAWS = 10_000
 ENOUGH = 10  # if this many of DRAWS swaps reach the difference, p is precise
+_SMALL = 0.01  # a larger p is left as it is
 _TILT = 5.0  # standard deviations by which tilted swaps are moved: precise for p from 1e-3 to about 1e-14
 Drawing = npt.NDArray[np.integer[Any]]
 _BLOCK = 4_000_000  # drawn weights in memory at a time
@@ -273,7 +274,7 @@ def judge(tasks: Sequence[Drawn], seed: int = 0) -> PairedResult:
     valued = flipped[~np.isnan(flipped)]
     as_far = int(np.sum(np.abs(valued) >= abs(found) - 1e-12))
     p = (1 + as_far) / (1 + len(valued)) if len(valued) else None
-    if p is not None and as_far < ENOUGH:
+    if p is not None and as_far < ENOUGH and p < _SMALL:  # not merely few, since few swaps have a value
         p = _small_p(tasks, found, np.random.default_rng(seed), len(flipped)) * len(flipped) / len(valued)
     return PairedResult(found, interval, p, undefined, len(flipped) - len(valued))
 

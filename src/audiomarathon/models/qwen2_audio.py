@@ -13,13 +13,21 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    Qwen2AudioConfig,
+    Qwen2AudioForConditionalGeneration,
+    Qwen2AudioProcessor,
+)
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import windows
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.tower_states import TowerStates
+from audiomarathon.models.tower_windows import modelling_file
 
 
 class Qwen2Audio(AudioLM):
@@ -76,6 +84,17 @@ class Qwen2Audio(AudioLM):
         """Return the states of each window; see :meth:`AudioLM.tower_states`."""
         frames = inputs.tensors["feature_attention_mask"].sum(-1)
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
+
+    def call(
+        self, inputs: Inputs, config: GenerationConfig, processors: LogitsProcessorList
+    ) -> tuple[torch.Tensor, Any]:
+        """Call the model's `generate`; see :meth:`AudioLM.call`.
+
+        If each window has one audio token, as after dropping in the tower, transformers' class takes it for a
+        placeholder that it must repeat, unless it thinks that it is compiled.
+        """
+        with patched_attribute(modelling_file(self.model), "is_torchdynamo_compiling", lambda: True):
+            return super().call(inputs, config, processors)
 
     def windowed(self, prompt: Prompt) -> Prompt:
         """Cut a prompt's clips into windows of 30 s; refuse a clip that is too short. See :meth:`AudioLM.windowed`."""
