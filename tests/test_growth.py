@@ -52,4 +52,4 @@ def test_twice_as_many_cost_at_most_twice_as_much(
 ) -> None:
     calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports, and what is remembered
     once, twice, fourfold = (calls(COMMANDS[command], results[size], tmp_path) for size in sizes)
-    assert fourfold - twice <= 2.15 * (twice - once)
+    assert fourfold - twice <= 2.3 * (twice - once)  # 4 if quadratic; some calls are made once a process

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 
 from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks.fingerprint import state_of
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.benchmarks.task import Loaded, Sample, Task
 from audiomarathon.errors import AudioError
@@ -59,6 +62,12 @@ def longest_clips(samples: Sequence[Sample], *, together: bool = False, most: fl
     for sample in samples:
         for clip in sample.clips:
             with suppress(AudioError):  # the run will record the error
-                seconds, before = min(probe(clip).seconds, most or math.inf), longest.get(sample.id, 0.0)
+                seconds, before = min(_seconds(clip, state_of(clip)), most or math.inf), longest.get(sample.id, 0.0)
                 longest[sample.id] = before + seconds if together else max(before, seconds)
     return longest
+
+
+@lru_cache(1 << 16)
+def _seconds(clip: Path, _state: tuple[int, ...]) -> float:
+    """Return a clip's length; read its header again only if the file changed."""
+    return probe(clip).seconds

@@ -72,15 +72,21 @@ def _read_once(clip: Path) -> tuple[str, str]:
 
     What a run checks after it decoded a clip is always read (:func:`clip_hash`).
     """
+    state = state_of(clip)
+    return _known(clip, state) if state else _read(clip)
+
+
+def state_of(clip: Path) -> tuple[int, ...]:
+    """Return facts of a file that change whenever it does; () if it cannot be looked at."""
     try:
         facts = clip.stat()
     except OSError:
-        return _read(clip)  # says why
-    return _known(clip, (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
+        return ()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 @lru_cache(1 << 16)
-def _known(clip: Path, _facts: tuple[int, ...]) -> tuple[str, str]:
+def _known(clip: Path, _state: tuple[int, ...]) -> tuple[str, str]:
     return _read(clip)
 
 
