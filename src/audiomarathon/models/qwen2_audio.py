@@ -7,19 +7,14 @@ The last window is padded with silence for the encoder, but the silence gets no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    Qwen2AudioConfig,
-    Qwen2AudioForConditionalGeneration,
-    Qwen2AudioProcessor,
-)
+from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
@@ -85,16 +80,13 @@ class Qwen2Audio(AudioLM):
         frames = inputs.tensors["feature_attention_mask"].sum(-1)
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
-    def call(
-        self, inputs: Inputs, config: GenerationConfig, processors: LogitsProcessorList
-    ) -> tuple[torch.Tensor, Any]:
-        """Call the model's `generate`; see :meth:`AudioLM.call`.
+    def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Let transformers' class take each window's audio tokens as they are; see :meth:`AudioLM.generating`.
 
-        If each window has one audio token, as after dropping in the tower, transformers' class takes it for a
-        placeholder that it must repeat, unless it thinks that it is compiled.
+        If each window has one audio token, as after dropping in the tower, the class takes it for a placeholder that it
+        must repeat, unless it thinks that it is compiled.
         """
-        with patched_attribute(modelling_file(self.model), "is_torchdynamo_compiling", lambda: True):
-            return super().call(inputs, config, processors)
+        return patched_attribute(modelling_file(self.model), "is_torchdynamo_compiling", lambda: True)
 
     def windowed(self, prompt: Prompt) -> Prompt:
         """Cut a prompt's clips into windows of 30 s; refuse a clip that is too short. See :meth:`AudioLM.windowed`."""
