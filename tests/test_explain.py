@@ -208,6 +208,12 @@ class TestEvidence:
         assert evidence.shares[0].tolist() == [1, 1, 0, 0]
         assert [strip.facts for strip in told] == ["evidence 100%", "evidence 50%"]
 
+    def test_losses_next_to_nothing_are_no_evidence(self) -> None:
+        strips = [Strip("base", "base", (np.ones(4),), "")]
+        evidence, told = evidence_strip([np.array([0.0001, 0.009])], 1.0, strips)
+        assert (evidence.shares[0].tolist(), evidence.reply) == ([0] * 4, "rests on no one moment")
+        assert told[0].facts == ""
+
     def test_nothing_to_follow_is_one_line(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match="reply is empty"):
             losses_when_hidden(lm, Prompt("Which?", (noise(1.0, 1),)), [], 1.0)

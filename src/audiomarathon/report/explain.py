@@ -23,6 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 _BINS = 500  # columns of a strip, over all clips
 _EVENT = "#000000"
+_LEAST_LOSS = 0.01  # nats
 _INKS = {"base": "#7F7F7F", "evidence": "#B34700"}  # of the strips that are no method's
 
 
@@ -79,23 +80,25 @@ def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[St
     losses
         For each clip, what the reply's log-probability lost when a moment of `seconds` was hidden; see
         :func:`~audiomarathon.engine.occlusion.losses_when_hidden`. Only losses above 0 count as evidence.
+        If none reaches 0.01, a hundredth of the reply's probability, the strip is blank and nothing is said of shares.
     """
     support = [own.clip(min=0) for own in losses]
-    most = max(float(own.max()) for own in support)
-    total = sum(float(own.sum()) for own in support)
-    by_token = []
-    for own, shares in zip(support, strips[0].shares, strict=True):
-        by_token.append(own[np.arange(len(shares)) * len(own) // len(shares)])
+    most, total = max(float(own.max()) for own in support), sum(float(own.sum()) for own in support)
+    by_token = [
+        own[np.arange(len(shares)) * len(own) // len(shares)]
+        for own, shares in zip(support, strips[0].shares, strict=True)
+    ]
+    label, shown = f"reply's loss if\n{seconds:g} s is hidden", f"largest loss {most:.2g} nats, all {total:.2g}"
+    if most < _LEAST_LOSS:
+        nothing = tuple(np.zeros_like(own) for own in by_token)
+        return Strip("evidence", label, nothing, "rests on no one moment", None, shown), [*strips]
     weight = sum(float(own.sum()) for own in by_token)
     told = []
     for strip in strips:
         kept = sum(float((own * shares).sum()) for own, shares in zip(by_token, strip.shares, strict=True))
-        told.append(replace(strip, facts=f"evidence {kept / weight:.0%}" if weight else "no evidence found"))
-    shades = tuple(own / (most or 1.0) for own in by_token)
-    facts = f"largest loss {most:.2g} nats, all {total:.2g}"
-    return Strip(
-        "evidence", f"reply's loss if\n{seconds:g} s is hidden", shades, "what the reply rests on", None, facts
-    ), told
+        told.append(replace(strip, facts=f"evidence {kept / weight:.0%}"))
+    shades = tuple(own / most for own in by_token)
+    return Strip("evidence", label, shades, "what the reply rests on", None, shown), told
 
 
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
