@@ -196,10 +196,12 @@ class TestEvidence:
         prompt, tokens, steps = Prompt("Which?", clips), [5, 9], list[int]()
         losses = losses_when_hidden(lm, prompt, tokens, 1.0, steps.append)
         assert ([len(own) for own in losses], steps) == ([3, 2], [1] * 5)
-        quiet = clips[1].copy()
-        quiet[16000:] = 0
-        parts = [log_probability(lm, Prompt("Which?", own), tokens) for own in (clips, (clips[0], quiet))]
-        assert losses[1][1] == pytest.approx(parts[0] - parts[1])
+        whole = log_probability(lm, prompt, tokens)
+        for clip, moment in ((0, 1), (1, 1)):
+            quiet = [own.copy() for own in clips]
+            quiet[clip][16000 * moment : 16000 * (moment + 1)] = 0
+            left = log_probability(lm, Prompt("Which?", tuple(quiet)), tokens)
+            assert losses[clip][moment] == pytest.approx(whole - left)
 
     def test_of_the_evidence_a_method_keeps_what_its_tokens_hold(self) -> None:
         """Four tokens, two moments: the first supports the reply, the second speaks against it."""

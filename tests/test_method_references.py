@@ -140,6 +140,15 @@ class TestTokenPruning:
         assert merge.group.tolist() == [index for index, run in enumerate(runs) for _ in run]
         np.testing.assert_allclose(merge.weight.numpy(), weight, rtol=1e-4)
 
+    def test_fastadasp_like_weighs_alike_alone_and_beside_a_longer_prompt(self, either_lm: AudioLM) -> None:
+        """In the batch the shorter prompt stands after padding, whose queries count for nothing."""
+        method, longer = get_method("fastadasp_like", 0.5, 2), PROMPTS["short question"]
+        shorter = Prompt("Who?", (noise(2.2, 7),), seed=5)
+        (alone,) = method.generate(either_lm, either_lm.prepare([shorter]), max_new_tokens=1).merges
+        both = method.generate(either_lm, either_lm.prepare([longer, shorter]), max_new_tokens=1).merges
+        assert both[1].kept.tolist() == alone.kept.tolist()
+        torch.testing.assert_close(both[1].weight, alone.weight, atol=1e-5, rtol=1e-4)
+
     @pytest.mark.parametrize("ratio", RATIOS)
     def test_speechprune_like(self, either_lm: AudioLM, case: Any, ratio: float) -> None:
         prompt, audio, layers = case

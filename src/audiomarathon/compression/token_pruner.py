@@ -334,7 +334,6 @@ class TokenPruner(Method):
         seen: list[Attention] = []
         shown = [positions.clone() for positions in drop.audio]
         looks = self.scored or self.sees_states
-
         heard = heard_by_token(lm, inputs) if self.hears else [()] * len(budgets)
 
         def choose(entering: torch.Tensor | None) -> list[torch.Tensor | Merge]:
@@ -376,7 +375,6 @@ class TokenPruner(Method):
     @contextmanager
     def _states_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Drop or merge an encoder-decoder's states; see `states.py`."""
-
         from audiomarathon.compression.heard import heard_by_state
         from audiomarathon.compression.states import StateDrop
 
@@ -402,7 +400,6 @@ class TokenPruner(Method):
     @contextmanager
     def _tower_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Drop or merge states inside the audio tower; see `tower.py`."""
-
         from audiomarathon.compression.tower import TowerDrop
 
         trace = Trace(tuple(inputs.audio_tokens))

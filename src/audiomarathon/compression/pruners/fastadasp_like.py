@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from audiomarathon.compression.pruners.merge_adjacent import starts_of_runs
@@ -37,7 +37,6 @@ class FastAdaSPLike(TokenPruner):
         positions, seen = evidence.positions, evidence.seen
         keys = seen.key[:, positions].float().transpose(0, 1).flatten(1)  # (N, Hkv · d)
         starts = starts_of_runs(keys, positions, evidence.n_keep)
-        group = torch.zeros_like(positions).index_fill_(0, starts, 1).cumsum(0) - 1
-        weight = seen.received(positions)
-        total = torch.zeros_like(weight[: len(starts)]).index_add_(0, group, weight)
-        return Merge(starts, group, weight / total[group])
+        runs, weight = Merge.average_from(starts, len(positions)), seen.received(positions)
+        total = torch.zeros_like(weight[: len(starts)]).index_add_(0, runs.group, weight)
+        return replace(runs, weight=weight / total[runs.group])
