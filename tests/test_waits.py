@@ -19,6 +19,7 @@ from families import Family
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.method import Base, Method
@@ -29,6 +30,9 @@ from audiomarathon.models.timing import Clock, StageTimer
 
 ELSEWHERE = ("fast_v", "dart", "merge_frame", "snapkv", "ada_snapkv", "composed")
 _WAIT = {"_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "unique_consecutive", "_unique2", "equal"}
+_INDEXES = {getattr(torch.Tensor, name) for name in ("__getitem__", "__setitem__")}
+_MIXES = {torch.Tensor.copy_, torch.Tensor.to}
+_THE_CPU, _DEVICE = torch.device("cpu", 0), torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _READS = {getattr(torch.Tensor, name) for name in ("item", "__int__", "__float__", "__bool__", "__index__")}
 
 
@@ -58,7 +62,11 @@ class Waits(TorchDispatchMode, Clock):
 
 
 class Copies(TorchFunctionMode):
-    """Notes copies to the GPU that would wait. A tensor made without a device, or from such tensors, is on the CPU."""
+    """Notes copies to the GPU that would wait. A tensor made without a device, or from such tensors, is on the CPU.
+
+    If our code computes with tensors of both, that is an error, as it is with a GPU. The device of a tensor that is on
+    the CPU has an index here, so that tensors made on its device are on the CPU as well.
+    """
 
     def __init__(self, note: Callable[[], None]) -> None:
         super().__init__()
@@ -66,22 +74,32 @@ class Copies(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        parts = [
-            part for one in (*args, *kwargs.values()) for part in (one if isinstance(one, list | tuple) else [one])
-        ]
+        parts = tree_leaves((args, kwargs))
         given = [part for part in parts if isinstance(part, torch.Tensor)]
-        made, device = func in _device_constructors(), kwargs.get("device")
-        on_cpu = all(hasattr(one, "on_cpu") for one in given) if given else made and device is None
+        marked = [hasattr(one, "on_cpu") for one in given]
+        made = func in (*_device_constructors(), torch.from_numpy)
+        device = next((part for part in parts if isinstance(part, torch.device)), kwargs.get("device"))
+        stays = device is None or device == _THE_CPU
+        on_cpu = (all(marked) or func is torch.Tensor.cpu) and stays if given else made and stays
+        if func == _DEVICE and marked[0]:
+            return _THE_CPU
+        ours = "audiomarathon" in sys._getframe(1).f_code.co_filename
+        if ours and func in _INDEXES:
+            assert all(marked) or not marked[0], f"{func.__name__}: an index of the GPU for a tensor of the CPU"
+        elif ours and func not in _MIXES:
+            sized = {mark for one, mark in zip(given, marked, strict=True) if one.dim() or not mark}
+            assert len(sized) < 2, f"{func.__name__}: tensors of the CPU and of the GPU"
         found = func(*args, **kwargs)
-        moved = func is torch.Tensor.to and on_cpu and any(isinstance(part, torch.device) for part in parts)
-        made_there = func is torch.tensor and device is not None and found.numel()
+        moved = func is torch.Tensor.to and all(marked) and not stays
+        made_there = func is torch.tensor and not stays and found.numel()
         # In inference mode, the dispatch mode does not see a value that is read.
         if func in _READS or made_there or (moved and not kwargs.get("non_blocking")):
             self.note()
-        if moved:
-            return found.detach()  # `to` returned its argument, which stays marked
-        if on_cpu and isinstance(found, torch.Tensor):
-            found.on_cpu = True  # type: ignore[attr-defined]
+        if moved or (on_cpu and not all(marked)):
+            found = found.detach()  # `to` and `cpu` returned their argument, which stays as it is
+        for one in tree_leaves(found) if on_cpu else ():
+            if isinstance(one, torch.Tensor):
+                one.on_cpu = True  # type: ignore[attr-defined]
         return found
 
 
@@ -122,6 +140,32 @@ def test_no_method_waits_more_often_than_base(
     skip_unless_carried(any_lm, method)
     base = waits_in_prefill(any_lm, Base(), prompts[0], monkeypatch)
     assert not waits_in_prefill(any_lm, method, prompts[0], monkeypatch) - base
+
+
+@pytest.mark.parametrize(
+    ("at", "decode", "chunk"),
+    [("layer", "graph", 0), ("layer", "eager", 7), ("input", "eager", 0), ("tower", "graph", 0)],
+)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.key)
+def test_no_tensor_of_the_cpu_meets_one_of_the_gpu(
+    any_lm: AudioLM,
+    method: Method,
+    at: str,
+    decode: str,
+    chunk: int,
+    prompts: list[Prompt],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if at != "layer" and not hasattr(method, "at"):
+        pytest.skip("works at layers only")
+    if not isinstance(method, Composed):
+        method = get_method(method.key, 0.5, layer=2 if at == "layer" else None, at=at)
+    skip_unless_carried(any_lm, method)
+    monkeypatch.setattr(any_lm, "decode", decode)
+    monkeypatch.setattr(any_lm, "prefill_chunk", 0 if any_lm.whole_because else chunk)
+    inputs = any_lm.prepare(prompts if method.batches else prompts[:1])
+    with Copies(lambda: None):
+        method.generate(any_lm, inputs, max_new_tokens=4, ignore_end=True, keep_entries=True)
 
 
 def test_no_tower_waits(

@@ -278,7 +278,7 @@ class TowerDrop:
         for step in self.steps:
             one = step.chosen[window]
             kept = one.kept if isinstance(one, Merge) else one
-            found = found[torch.cat([kept.cpu(), step.rest[window]])]
+            found = found[torch.cat([kept, step.rest[window].to(kept.device)]).cpu()]
         return found
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from audiomarathon.models.layers import call_of, source_of, window_of
@@ -100,7 +102,8 @@ def attending_in_chunks(implementation: str) -> Iterator[None]:
     """Inside the block, sdpa attends in chunks without copies of the keys that several query heads share.
 
     With a mask, transformers repeats keys and values for each query head, which would be the largest tensors of all.
-    Enter this before anything watches attention, so that it stays below.
+    Where each token sees all before it, half precisions on a GPU need no mask, and the fast kernels take them: they
+    count from the last key. Enter this before anything watches attention, so that it stays below.
     """
     inner = ALL_ATTENTION_FUNCTIONS.get(implementation)
     own: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
@@ -110,12 +113,17 @@ def attending_in_chunks(implementation: str) -> Iterator[None]:
         module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **more: Any
     ) -> Any:
         mask = rest[0] if rest else more["attention_mask"]
-        if NOW.get() is None or mask is None:
+        heads, tokens, keys = key.shape[1], query.shape[2], key.shape[2]
+        if NOW.get() is None or (mask is None and tokens == keys):
             return inner(module, query, key, value, *rest, **more)
         scale = more.get("scaling")
-        heads = key.shape[1]
+        if mask is None:
+            if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+                last = causal_lower_right(tokens, keys)
+                return sdpa(query, key, value, last, scale=scale, enable_gqa=True).transpose(1, 2).contiguous(), None
+            mask = query.new_ones(tokens, keys, dtype=torch.bool).tril_(keys - tokens)
         rows = query.view(query.shape[0], heads, -1, *query.shape[2:]).unbind(2)  # one query head for each key head
-        done = [nn.functional.scaled_dot_product_attention(row, key, value, mask, scale=scale) for row in rows]
+        done = [sdpa(row, key, value, mask, scale=scale) for row in rows]
         return torch.stack(done, dim=2).flatten(1, 2).transpose(1, 2).contiguous(), None
 
     if implementation != "sdpa":
@@ -179,8 +187,8 @@ class _InChunks:
         if "flash" in self.how:  # it counts from the last key, and knows the window
             return None if real is None else real[:, :end]
         if places is None or real is None:
-            if not begin and self.how != "eager":
-                return None  # without a mask the model attends causally
+            if self.how != "eager":
+                return None  # without a mask a token sees all before it
             return like.new_full((1, 1, end - begin, end), -torch.inf).triu_(begin + 1)
         rows, columns, order = places[..., begin:end].mT, places[..., :end], torch.arange(end, device=like.device)
         visible = (columns <= rows) & real[:, None, None, :end]

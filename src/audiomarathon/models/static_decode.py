@@ -1,8 +1,8 @@
 """Decode greedily by a static step: the same kernels over fixed tensors, which one GPU replays as a graph.
 
 A decode step of transformers spends most of its time in Python and in launching kernels, whatever the cache holds. Here
-the prompt's entries stay where prefill or a press left them; new entries get fixed buffers, in blocks of :data:`BLOCK`
-tokens. Positions, lengths and masks are tensors, so a step needs no Python. On one GPU it is captured once a block, and
+the prompt's entries are copied once into fixed buffers, with room for new ones in blocks of :data:`BLOCK` tokens.
+Positions, lengths and masks are tensors, so a step needs no Python. On one GPU it is captured once a block, and
 replayed; on a CPU the same step runs as it is.
 """
 
@@ -69,31 +69,30 @@ class PositionProbe:
 
 
 @dataclass
-class _Layer:
-    """A layer's entries: the prompt's, shape (B, Hkv, S, d), which of them are hidden (None: none), and new ones.
+class _Mask:
+    """Which entries a step does not see, for all layers that are equal in this.
 
-    `window` is how many positions a sliding window spans; 0 without one.
+    `hidden` has shape (B or 1, Hkv or 1, 1, entries), in the order of :class:`_Layer`. `window` is how many positions a
+    sliding window spans; 0 without one. Then `places` (B, 1, 1, S) says where each of the prompt's entries was in the
+    prompt, from −1 at its end down, whatever was dropped between them; fillers are further back than any window.
+    """
+
+    hidden: torch.Tensor
+    window: int = 0
+    places: torch.Tensor | None = None
+
+
+@dataclass
+class _Layer:
+    """A layer's keys and values, each of shape (B, Hkv, entries, d): new tokens', fillers, then the prompt's.
+
+    The fillers make the number of entries a multiple of :data:`BLOCK`: matrix products of other sizes fall back to
+    kernels that are several times as slow.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
-    hidden: torch.Tensor | None
-    window: int
-    new_keys: torch.Tensor
-    new_values: torch.Tensor
-
-
-@dataclass
-class _Sliding:
-    """What a sliding window hides of the prompt, for all layers that are equal in this.
-
-    `places` (B, 1, 1, S) says where each entry was in the prompt, from −1 at its end down, whatever was dropped between
-    them; fillers are further back than any window. `hidden` is of the same shape, and each step writes it.
-    """
-
-    window: int
-    places: torch.Tensor
-    hidden: torch.Tensor
+    mask: _Mask
 
 
 class _PassedOn:
@@ -120,12 +119,12 @@ class _Step:
         self,
         lm: Any,
         layers: Sequence[_Layer],
-        sliding: Sequence[_Sliding],
         last: torch.Tensor,
         first: torch.Tensor,
         ends: Sequence[int],
     ) -> None:
-        self.lm, self.last, self.layers, self.sliding, device = lm, last, layers, sliding, first.device
+        self.lm, self.last, self.layers, device = lm, last, layers, first.device
+        self.masks = list({id(layer.mask): layer.mask for layer in layers}.values())
         self._sources = [source_of(lm.decoder.config, index) for index in range(len(lm.decoder_layers))]
         self._rotate = lm.decoder.rotary_emb.forward  # called directly, so that hooks do not run
         self.token, self.at = first[:, None].clone(), torch.zeros(1, dtype=torch.long, device=device)
@@ -146,16 +145,15 @@ class _Step:
 
     def grow(self) -> None:
         """Make room for :data:`BLOCK` more tokens: in the buffers, and in the table of cosines and sines."""
-        for layer in self.layers:
-            more = layer.keys.new_zeros(*layer.keys.shape[:2], BLOCK, layer.keys.shape[3])
-            layer.new_keys = torch.cat([layer.new_keys, more], dim=2)
-            layer.new_values = torch.cat([layer.new_values, more], dim=2)
+        for mask in self.masks:
+            mask.hidden = _wider(mask.hidden, 3, self.room, fill=True)
+        for layer in self.layers:  # one after another, so that a layer's former buffer is free before the next
+            layer.keys = _wider(layer.keys, 2, self.room, fill=0)
+            layer.values = _wider(layer.values, 2, self.room, fill=0)
         self.tokens = torch.cat([self.tokens, self.tokens.new_zeros(BLOCK, len(self.token))])
         self.highest = torch.cat([self.highest, self.highest.new_zeros(BLOCK, len(self.token))])
         self.room += BLOCK
         self.places = torch.arange(self.room, device=self.at.device)
-        hidden = torch.zeros(self.room, dtype=torch.bool, device=self.at.device)
-        self.unseen = {layer.window: hidden.clone() for layer in self.layers}
         like = torch.empty(0, dtype=self.lm.model.dtype, device=self.at.device)
         positions = self._given["position_ids"] + 1 + self.places
         self.tables: dict[Any, tuple[torch.Tensor, ...]] = {
@@ -164,12 +162,14 @@ class _Step:
 
     def __call__(self) -> None:
         """Run the step once."""
-        for window, unseen in self.unseen.items():
-            torch.gt(self.places, self.at, out=unseen)
-            if window:
-                unseen.logical_or_(self.places <= self.at - window)
-        for one in self.sliding:
-            torch.le(one.places, self.at - one.window, out=one.hidden)
+        unseen = {0: self.places > self.at}
+        for mask in self.masks:
+            if mask.window not in unseen:
+                unseen[mask.window] = unseen[0] | (self.places <= self.at - mask.window)
+            mask.hidden[..., : self.room] = unseen[mask.window]
+            if mask.places is not None:
+                width = mask.places.shape[-1]
+                torch.le(mask.places, self.at - mask.window, out=mask.hidden[..., -width:])
         logits = self.lm.step(self.token, self._given)[:, -1].float()
         token = torch.where(self.done, self.pad, logits.argmax(-1))
         self.done.logical_or_(self._ended(token))
@@ -204,26 +204,24 @@ class _Step:
         scaling: float | None = None,
         **_kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Store the new entries of a layer; then attend to the visible ones, whose scores share one softmax.
+        """Store the new entries of a layer; then attend to the visible ones.
 
         `query` has shape (B, H, 1, d), `key` and `value` (B, Hkv, 1, d); the result (B, 1, H, d). A layer that uses an
-        earlier layer's keys and values has no entries of its own.
+        earlier layer's keys and values has no entries of its own. The values are summed block by block, then the blocks
+        in float32, so that a GPU works on all blocks at once.
         """
         index: int = module.layer_idx  # type: ignore[assignment]
         layer = self.layers[source := self._sources[index]]
         if source == index:
-            layer.new_keys.index_copy_(2, self.at, key)
-            layer.new_values.index_copy_(2, self.at, value)
+            layer.keys.index_copy_(2, self.at, key)
+            layer.values.index_copy_(2, self.at, value)
         batch, heads, _one, size = query.shape
         rows = query.reshape(batch, key.shape[1], -1, size)  # queries that share a key head
-        scale = size**-0.5 if scaling is None else scaling
-        old, new = (products(rows, part, scale) for part in (layer.keys, layer.new_keys))
-        if layer.hidden is not None:
-            old = old.masked_fill(layer.hidden, -torch.inf)
-        new = new.masked_fill(self.unseen[layer.window], -torch.inf)
-        weights = torch.cat([old, new], dim=-1).softmax(-1).to(value.dtype)
-        of_old, of_new = torch.split(weights, [old.shape[-1], new.shape[-1]], dim=-1)
-        summed = products(of_old, layer.values.mT) + products(of_new, layer.new_values.mT)
+        scores = products(rows, layer.keys, size**-0.5 if scaling is None else scaling)
+        weights = scores.masked_fill_(layer.mask.hidden, -torch.inf).softmax(-1)
+        blocks = weights.view(*weights.shape[:-1], -1, BLOCK).transpose(2, 3)  # (B, Hkv, blocks, H / Hkv, BLOCK)
+        blocks = blocks.to(value.dtype, memory_format=torch.contiguous_format)
+        summed = products(blocks, layer.values.view(batch, key.shape[1], -1, BLOCK, size).mT).sum(2)
         return summed.to(query.dtype).reshape(batch, 1, heads, size), None
 
     def _rotation(self, _like: Any, position_ids: Any, *kind: Any) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
@@ -242,8 +240,16 @@ class _Step:
             part.copy_(before)
 
 
-def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> tuple[list[_Layer], list[_Sliding]]:
-    """Return the layers' entries after prefill, and what their sliding windows hide.
+def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tensor:
+    """Make room for :data:`BLOCK` more tokens after the first `room` entries, and fill up to a multiple of blocks."""
+    new, prompt = part.narrow(dim, 0, room), part.narrow(dim, room, part.shape[dim] - room)
+    more = BLOCK - part.shape[dim] % -BLOCK
+    between = part.new_full([more if at == dim else count for at, count in enumerate(part.shape)], fill)
+    return torch.cat([new, between, prompt], dim)
+
+
+def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
+    """Take the layers' entries after prefill out of the cache, and find what of them is hidden.
 
     Fillers and padding are on the left. A layer whose heads hold different numbers pads them itself (`by_head`). A
     layer with a window caches only what the first step sees.
@@ -252,8 +258,7 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> tuple[list[_La
         trace.entries or trace.row_lengths or [(count,) * len(lm.decoder_layers) for count in inputs.prompt_tokens]
     )
     layers = []
-    hiding: dict[tuple[int, ...], torch.Tensor | None] = {}  # equal layers share one mask
-    sliding: list[_Sliding] = []
+    masks: dict[tuple[int, ...], _Mask] = {}  # equal layers share one
     config = lm.decoder.config
     for index, stored in enumerate(cache.layers):
         if source_of(config, index) != index:
@@ -261,19 +266,18 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> tuple[list[_La
         own, window = [row[index] for row in entries], window_of(config, index) or 0
         if hasattr(stored, "by_head"):
             keys, values, real = stored.by_head()
-            hidden = ~real[:, :, None]
+            mask = _Mask(~real[:, :, None])
         else:
             keys, values, width = stored.keys, stored.values, stored.keys.shape[2]
-            if (fact := (window, width, *own)) not in hiding:
+            if (fact := (window, width, *own)) not in masks:
                 begins = torch.tensor([width - count for count in own], device=keys.device)[:, None, None, None]
                 filler = torch.arange(width, device=keys.device) < begins
-                hiding[fact] = filler if window or min(own) < width else None
-                if window:
-                    sliding.append(_Sliding(window, places_in_prompt(inputs, trace, index, filler), filler))
-            hidden = hiding[fact]
-        none = keys[:, :, :0]
-        layers.append(_Layer(keys, values, hidden, window, none, none))
-    return layers, sliding
+                places = places_in_prompt(inputs, trace, index, filler) if window else None
+                masks[fact] = _Mask(filler, window, places)
+            mask = masks[fact]
+        layers.append(_Layer(keys, values, mask))
+        cache.layers[index] = None  # its memory is free once the entries are in a buffer
+    return layers
 
 
 def places_in_prompt(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
@@ -335,7 +339,7 @@ def decode(
     for handle in trace.decode_hooks:
         handle.remove()
     begin = lm.clock.mark()
-    step = _Step(lm, *_layers(lm, inputs, trace, cache), last, first, ends)
+    step = _Step(lm, _layers(lm, inputs, trace, cache), last, first, ends)
     done = Decoded(step.tokens, step.highest, [], begin)
     watch, taken, wanted = _EndWatch(first.device), 0, steps if not ends or not bool(step.all_done) else 0
     with step.in_place():
