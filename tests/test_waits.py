@@ -91,6 +91,14 @@ class Copies(TorchFunctionMode):
             assert len(sized) < 2, f"{func.__name__}: tensors of the CPU and of the GPU"
         found = func(*args, **kwargs)
         moved = func is torch.Tensor.to and all(marked) and not stays
+        if func in _INDEXES and not marked[0]:
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            waits = any(
+                isinstance(one, torch.Tensor) and not one.dim() and not one.is_floating_point() for one in index
+            )
+            written = len(args) > 2 and not isinstance(args[2], torch.Tensor)
+            if waits or (written and not any(isinstance(one, slice) or one is ... for one in index)):
+                self.note()  # the index is read, or the number is copied
         made_there = func is torch.tensor and not stays and found.numel()
         # In inference mode, the dispatch mode does not see a value that is read.
         if func in _READS or made_there or (moved and not kwargs.get("non_blocking")):
@@ -197,6 +205,9 @@ def test_no_tower_waits(
         lambda x: x.masked_select(x > 0),
         lambda x: x.masked_fill(x > 0, 1).index_put_((x > 0,), torch.zeros(())),
         lambda x: x.unique(),
+        lambda x: x[x.argmax()],
+        lambda x: x.__setitem__(-1, 1.0),
+        lambda x: x.__setitem__(x.argsort()[:2], 1.0),
         lambda x: torch.arange(3).add(1).to(x.device),
         lambda x: torch.tensor([1, 2, 3], device=x.device),
     ],

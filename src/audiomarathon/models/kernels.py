@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -47,7 +48,9 @@ def products(query: torch.Tensor, key: torch.Tensor, scaling: float | None = Non
     if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and _MIXED:
         rows, length = key.flatten(0, -3), key.shape[-2]
         rows = torch.nn.functional.pad(rows, (0, 0, 0, -length % 8)) if length % 8 else rows
-        found = torch.bmm(query.flatten(0, -3), rows.mT, out_dtype=torch.float32)[..., :length]
-        return (found if scaling is None else found.mul_(scaling)).unflatten(0, key.shape[:-2])  # type: ignore[no-any-return, no-untyped-call]
+        none = torch.empty(1, 1, 1, device=query.device)  # beta = 0: not read
+        factors: Any = {"out_dtype": torch.float32, "beta": 0, "alpha": 1 if scaling is None else scaling}
+        found: torch.Tensor = torch.baddbmm(none, query.flatten(0, -3), rows.mT, **factors)
+        return found.view(*key.shape[:-2], -1, found.shape[-1])[..., :length]
     wide = query.float() if scaling is None else query.float() * scaling
     return wide @ key.float().transpose(-1, -2)

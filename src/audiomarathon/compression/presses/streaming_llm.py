@@ -30,5 +30,5 @@ class StreamingLLM(KVPress):
 
         heads, length = cached.key.shape[:2]
         recency = torch.arange(length, dtype=torch.float32, device=cached.key.device)
-        recency[cached.candidates[: self.sinks]] = torch.inf
+        recency.index_fill_(0, cached.candidates[: self.sinks], torch.inf)
         return recency.expand(heads, -1)

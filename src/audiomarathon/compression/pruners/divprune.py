@@ -42,12 +42,11 @@ class DivPrune(TokenPruner):
         nearest = []
         for start in range(0, len(states), _BLOCK):
             alike = states[start : start + _BLOCK] @ states.T
-            rows = torch.arange(len(alike), device=alike.device)
-            alike[rows, rows + start] = -torch.inf
+            alike.diagonal(start).fill_(-torch.inf)
             nearest.append(1 - alike.amax(-1))
         gap, chosen = torch.cat(nearest), []
         for step in range(evidence.n_keep):
             chosen.append(gap.argmax()[None])
-            apart = 1 - states @ states[chosen[-1][0]]
+            apart = 1 - states @ states.index_select(0, chosen[-1])[0]
             gap = (apart if step == 0 else torch.minimum(gap, apart)).index_fill(0, chosen[-1], -torch.inf)
         return torch.cat(chosen)
