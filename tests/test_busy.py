@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models import busy
@@ -41,6 +43,19 @@ def test_marks_cut_the_time_and_are_no_work() -> None:
 
 def test_a_kernel_that_another_stream_runs_across_a_mark_is_cut() -> None:
     assert busy_at_marks([("a", 0.0, 4.0), (MARK, 1.0, 1.5), (MARK, 3.0, 3.5)]) == [1.0, 3.0]
+
+
+def test_kernels_are_read_from_a_trace_as_the_profiler_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU the operations stand for kernels."""
+    monkeypatch.setattr(busy, "DeviceType", SimpleNamespace(CUDA=DeviceType.CPU))
+    with profile(activities=[ProfilerActivity.CPU]) as traced:
+        torch.ones(3).add(1).sum()
+    ours = busy.kernels_of(traced.profiler.kineto_results)
+    theirs = [(one.name, one.time_range.start / 1e6, one.time_range.end / 1e6) for one in traced.events()]
+    for name in ("aten::ones", "aten::add", "aten::sum"):
+        assert next(one[1:] for one in ours if one[0] == name) == pytest.approx(
+            next(one[1:] for one in theirs if one[0] == name)
+        )
 
 
 def test_a_clock_gives_the_busy_time_between_two_of_its_marks() -> None:
