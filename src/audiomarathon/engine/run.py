@@ -493,7 +493,8 @@ def as_run(
     judgements
         Judges' answers about the records.
     facts
-        Further content of `run.json`, such as another `method` than "imported".
+        Further content of `run.json`, such as another `method` than "imported". Its `identity` says what the records
+        depend on beyond their questions; its `data`, if there, stands for the questions.
 
     Raises
     ------
@@ -508,7 +509,8 @@ def as_run(
     digest = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
     controlled = {"control": {"kind": control}} if control else {}
     weighed = {"corpus": Corpus(tuple(map(tuple, corpus))).hash} if corpus else {}
-    with RunFolder(folder, {"task": task, "origin": IMPORTED, "data": digest, **controlled, **weighed}) as run:
+    identity = {"data": digest, **facts.get("identity", {}), "task": task, "origin": IMPORTED, **controlled, **weighed}
+    with RunFolder(folder, identity) as run:
         fresh = [record for record in records if record.id not in run.records]
         for record in records:
             known = run.records.get(record.id, record)

@@ -94,12 +94,14 @@ def _footnotes(data: PageData) -> list[str]:
 
 def records(data: PageData) -> Table:
     """Return every record of every run, including failed samples, as one flat table."""
-    rows = []
-    for setting in data.settings:
-        for task, run in setting.system.runs.items():
-            named = {"checkpoint": setting.system.checkpoint, "setting": setting.name, "task": task}
-            rows += [named | _flat(run, record) for record in (*run.records.values(), *run.failed.values())]
-    return Table.of(rows)
+    return Table.of(
+        [
+            _flat(run, record, {"checkpoint": setting.system.checkpoint, "setting": setting.name, "task": task})
+            for setting in data.settings
+            for task, run in setting.system.runs.items()
+            for record in (*run.records.values(), *run.failed.values())
+        ]
+    )
 
 
 def typed(frame: pd.DataFrame, columns: Mapping[str, str] = MappingProxyType({})) -> pd.DataFrame:
@@ -122,13 +124,12 @@ def typed(frame: pd.DataFrame, columns: Mapping[str, str] = MappingProxyType({})
     return frame
 
 
-def _flat(run: Run, record: Record) -> dict[str, Any]:
-    """Return a sample's record, its verdict and its seconds, by column; a group's name never hides a field."""
-    own = {"id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
+def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample's record, its verdict and its seconds, by column; no group's name hides a field."""
+    own = {**named, "id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
     own |= {field: getattr(record, field) for field in (*_FLAT, *_COUNTS)}
     own |= {f"{stage}_s": seconds for stage, seconds in (record.time or {}).items()}
-    more = {**(record.groups or {}), **_verdict(run, record.id)}
-    return own | {name: value for name, value in more.items() if name not in own}
+    return {**(record.groups or {}), **_verdict(run, record.id)} | own
 
 
 def _verdict(run: Run, id_: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def parsed(text: str | bytes) -> dict[str, Any]:
         It is other text, or nested too deeply.
     """
     try:
-        found = json.loads(text, object_pairs_hook=unique_fields, parse_constant=str)
+        found = json.loads(text, object_pairs_hook=unique_fields, parse_constant=str, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise RowError(f"not JSON ({told(error)})") from error
     if not isinstance(found, dict):
@@ -90,6 +91,11 @@ def parsed(text: str | bytes) -> dict[str, Any]:
         if not (level := [one for one in level if isinstance(one, dict | list)]):
             return found
     raise RowError(f"nested deeper than {_DEEPEST} levels")
+
+
+def _number(text: str) -> float | str:
+    """Return the number that a text states; a number too large for a float stays a text."""
+    return number if isfinite(number := float(text)) else text
 
 
 def flat(scores: Mapping[str, Any]) -> dict[str, Any]:

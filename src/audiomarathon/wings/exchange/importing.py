@@ -88,12 +88,13 @@ def as_results(
     name = re.sub(r"[^\w-]+", "-", home.key if home else log.task).strip("-") or "log"
     key = f"{REPORTED}/{name}" if score else home.key if home else f"{CHOICE}/{name}"
     model, setting = model or log.model, setting or IMPORTED
-    if score:
-        say(f"verdict of each sample: {score!r}, as {log.suite} reports it")
     folder = results / Path(*map(file_name, (*key.split("/"), model, setting)))
     corpus = home.corpus(loaded) if home and loaded else ()
     facts = {"method": setting, "suite": log.suite}
-    return as_run(folder, key, file, model, list(records.values()), corpus=corpus, facts=facts)
+    found = as_run(folder, key, file, model, list(records.values()), corpus=corpus, facts=facts)
+    if score:
+        say(f"verdict of each sample: {score!r}, as {log.suite} reports it")
+    return found
 
 
 def options_in(prompt: str) -> list[str]:

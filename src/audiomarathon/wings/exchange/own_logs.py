@@ -52,7 +52,7 @@ def log_of(run: Run, samples: Mapping[str, Sample]) -> tuple[str, dict[str, Any]
     written = datetime.fromtimestamp((run.folder / "run.json").stat().st_mtime, UTC).isoformat(timespec="seconds")
     corpus = next((list(one.corpus.references) for one in records if one.corpus), [])
     figures = {name: run.summary.get(name) for name in run.summary.get("intervals") or {} if name != "score"}
-    facts = {name: run.facts[name] for name in ("task", "method", "control", "drops") if run.facts.get(name)}
+    facts = {name: run.facts[name] for name in ("task", "method", "control", "identity") if run.facts.get(name)}
     own = {"run": facts | {"settings": {"seed": run.seed}}, "checkpoint": run.checkpoint, "corpus": corpus}
     score = {
         "name": task.scorer.key, "scorer": task.scorer.key,
@@ -119,6 +119,7 @@ def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, 
     for_each(file, "sample", content["samples"], add)
     folder = results / Path(*map(file_name, (*key.split("/"), *names)))
     facts = {"method": names[1], "suite": "inspect", "settings": {"seed": seed}, "control": control or None}
+    facts["identity"] = run.get("identity") or {}
     return as_run(
         folder, key, file, names[0], list(records.values()), control=control.get("kind"), corpus=corpus,
         judgements=judgements, facts=facts,
