@@ -19,8 +19,7 @@ from exchange_logs import asked, inspect_content, inspect_eval, inspect_json, lm
 from audiomarathon import compare_runs, load_runs
 from audiomarathon.runs.read import Run
 from audiomarathon.wings.exchange.entries import score_of
-from audiomarathon.wings.exchange.importing import options_in
-from audiomarathon.wings.exchange.matching import letter_of
+from audiomarathon.wings.exchange.importing import letter_of, options_in
 
 TAU = "ABCDABCDAB"  # the right letters, in the order of the rows
 
@@ -419,7 +418,7 @@ def test_an_exported_log_says_what_was_kept(ours: Path, tmp_path: Path) -> None:
     (log,) = (tmp_path / "logs").glob("*_tau-dart-0.5-layer2_*.json")
     content = json.loads(log.read_text())
     sample = content["samples"][1]
-    assert sample["metadata"]["kept_audio_tokens"] == 100
+    assert sample["metadata"]["audiomarathon"]["record"]["kept_audio_tokens"] == 100
     assert sample["scores"]["choice"]["value"] == 0.0
     assert sample["output"]["completion"] == sample["messages"][-1]["content"]
     assert content["results"]["scores"][0]["metrics"]["accuracy"]["value"] == 0.5

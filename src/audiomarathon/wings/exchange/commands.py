@@ -38,12 +38,11 @@ def import_log(
     """
     from audiomarathon.wings.exchange import inspect_logs, lmms_eval
     from audiomarathon.wings.exchange.importing import as_results
-    from audiomarathon.wings.exchange.own_logs import is_ours, restored
 
     if log.suffix in (".eval", ".json"):
-        content, asked = inspect_logs.read_content(log), bool(task or choices or score or cluster)
-        if is_ours(content) and not asked:
-            return show([restored(log, content, results, model_name, setting)])
+        content = inspect_logs.read_content(log)
+        if inspect_logs.is_ours(content) and not (task or choices or score or cluster):
+            return show([inspect_logs.restored(log, content, results, model_name, setting)])
         read = log, inspect_logs.read_log(log, content)
     else:
         read = lmms_eval.read_log(log)
@@ -67,7 +66,7 @@ def export_inspect(
     """
     from audiomarathon.report.samples import samples_in
     from audiomarathon.results.systems import read_systems
-    from audiomarathon.wings.exchange.own_logs import log_of
+    from audiomarathon.wings.exchange.inspect_logs import log_of
 
     found = [run for system in read_systems(runs) for run in system.runs.values()]
     for run in found:

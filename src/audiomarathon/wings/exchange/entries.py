@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Log:
-    """A log: the suite, what an entry is called, the task and the model that the log names, and its entries."""
+    """A log: the task and the model that it names, and its entries."""
 
-    suite: str
-    noun: str
     task: str
     model: str
     entries: Sequence[Entry]
@@ -95,7 +93,7 @@ def parsed(text: str | bytes) -> dict[str, Any]:
 
 def _number(text: str) -> float | str:
     """Return the number that a text states; a number too large for a float stays a text."""
-    return number if isfinite(number := float(text)) else text
+    return number if math.isfinite(number := float(text)) else text
 
 
 def flat(scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,11 +110,10 @@ def score_of(value: object, most: float) -> float | None:
     RowError
         The value is no score, or not from 0 to `most`.
     """
-    found: Any = _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
-    with suppress(ValueError, TypeError, OverflowError):
-        if found is None or 0 <= float(found) / most <= 1:  # NaN is not
-            return None if found is None else float(found) / most
-    raise RowError(f"{shown(value)} is not a score from 0 to {most:g}; --out-of sets the best score")
+    score = _share(value, most)
+    if score is not None and not 0 <= score <= 1:  # NaN is not
+        raise RowError(f"{shown(value)} is not a score from 0 to {most:g}; --out-of sets the best score")
+    return score
 
 
 def name_of_score(log: Log, name: str, most: float) -> str:
@@ -129,12 +126,8 @@ def name_of_score(log: Log, name: str, most: float) -> str:
     """
 
     own = [(each, value) for one in log.entries if one.error is None for each, value in one.scores.items()]
-    names, odd = dict.fromkeys(each for each, _ in own), set[str]()
-    for each, value in own:
-        try:
-            score_of(value, most)
-        except RowError:
-            odd.add(each)
+    names = dict.fromkeys(each for each, _ in own)
+    odd = {each for each, value in own if not 0 <= (_share(value, most) or 0.0) <= 1}
     fitting = [each for each in names if each not in odd]
     allowed = f"allowed: {', '.join(names if name else fitting) or 'none of this log'}"
     if name and name not in names:
@@ -142,3 +135,11 @@ def name_of_score(log: Log, name: str, most: float) -> str:
     if not name and len(fitting) != 1:
         raise SettingsError(f"the log has {len(fitting)} scores from 0 to {most:g}; name one with --score; {allowed}")
     return name or fitting[0]
+
+
+def _share(value: Any, most: float) -> float | None:
+    """Return a value as a share of the best score: None for no score, and NaN for what is no number."""
+    found = _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
+    with suppress(ValueError, TypeError, OverflowError):
+        return None if found is None else float(found) / most
+    return math.nan

@@ -1,28 +1,50 @@
-"""Read Inspect's logs (`.eval` and `.json`): by its own reader where the package is, else by their JSON alone."""
+"""Read logs of Inspect (`.eval`, `.json`), and write runs as such logs, whose metadata hold each whole record."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import re
+import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.rows import Row, RowError, for_each, shown
+from audiomarathon.benchmarks.task import Sample, Task
 from audiomarathon.errors import DataError, blaming
-from audiomarathon.files import MAX_OBJECT_BYTES, read_plain
+from audiomarathon.files import file_name, read_plain
+from audiomarathon.judges.judgements import NAME, Judgement, read_judgements
+from audiomarathon.object_reference import is_reference
+from audiomarathon.records import Record
+from audiomarathon.runs.folder import check_run
+from audiomarathon.runs.read import Run
+from audiomarathon.runs.record_line import from_line
 from audiomarathon.text import plain
 from audiomarathon.untrusted import unzipped
+from audiomarathon.version import __version__
 from audiomarathon.wings.exchange.entries import Entry, Log, flat, parsed
 
+if TYPE_CHECKING:
+    from audiomarathon.engine.run import Result
+
+OURS = "audiomarathon"
+"""Key of our own facts in the metadata of a log and of its samples."""
+
 _ZSTD = 93  # compression of Inspect's .eval files; zipfile knows it from Python 3.14 on, or through Inspect
-_HEADER, _SAMPLES = "header.json", "samples/"
+_HEADER = "header.json"
 #: Fields that a record holds elsewhere, and the transcript, which stays in the log.
 _LEFT_OUT = frozenset(
     ("choices", "target", "output", "messages", "events", "events_data", "attachments", "timelines", "error_retries")
 )
-_NEED = "it is packed by zstd: pip install 'audiomarathon[inspect]', or: inspect log convert --to json"
+_KEY = re.compile(r"[a-z][\w-]*(/[\w-][\w.-]*)*")  # of a task: no path
+_NEED = (
+    "it is packed by zstd: pip install 'audiomarathon[inspect]', or: inspect log convert LOG --to json --output-dir OUT"
+)
 
 
 def read_content(file: Path) -> dict[str, Any]:
@@ -69,14 +91,13 @@ def read_log(file: Path, content: Mapping[str, Any]) -> Log:
         places.setdefault(str(id_), len(places))
     for_each(file, "sample", content["samples"], lambda one: entries.append(_entry(one, places)))
     task, model = (each if isinstance(each := spec.get(name), str) else "unknown" for name in ("task", "model"))
-    return Log("inspect", "sample", task, model, entries)
+    return Log(task, model, entries)
 
 
 def _joined(content: bytes) -> bytes:
     """Return a zipped log as the text of a JSON log."""
-    members = unzipped(content, lambda name: name == _HEADER or name.startswith(_SAMPLES), _ZSTD)
-    if large := [name for name, text in members.items() if len(text) > MAX_OBJECT_BYTES]:
-        raise RowError(f"{shown(large[0])} has more than {MAX_OBJECT_BYTES:,} bytes")
+    codecs = [_ZSTD] if "inspect_ai" in sys.modules or sys.version_info >= (3, 14) else []
+    members = unzipped(content, lambda name: name == _HEADER or name.startswith("samples/"), *codecs)
     if _HEADER not in members:
         raise RowError(f"it has no {_HEADER}, as in an unfinished evaluation")
     header = parsed(members.pop(_HEADER))
@@ -128,3 +149,127 @@ def _text(content: Any) -> str:
     if isinstance(content, dict):
         return _text(next((content[name] for name in ("message", "content", "text") if name in content), ""))
     return content if isinstance(content, str) else ""
+
+
+def log_of(run: Run, samples: Mapping[str, Sample]) -> tuple[str, dict[str, Any]]:
+    """Return a finished run as a log of Inspect: the file's name, as Inspect names logs, and its content.
+
+    Parameters
+    ----------
+    samples
+        The task's samples by id, for prompts and clips; without a sample, only its options are known.
+    """
+    run.check_finished()
+    assert run.summary is not None
+    assert run.folder is not None
+    task, records = get_task(run.key), [*run.records.values(), *run.failed.values()]
+    what = json.dumps([run.key, run.checkpoint, run.method, run.control, run.identity], sort_keys=True)
+    hashed = hashlib.sha256(what.encode("utf-8", "backslashreplace")).hexdigest()[:22]
+    written = datetime.fromtimestamp((run.folder / "run.json").stat().st_mtime, UTC).isoformat(timespec="seconds")
+    corpus = next((list(one.corpus.references) for one in records if one.corpus), [])
+    figures = {name: run.summary.get(name) for name in run.summary.get("intervals") or {} if name != "score"}
+    facts = {name: run.facts[name] for name in ("task", "method", "control", "identity") if run.facts.get(name)}
+    own = {"run": facts | {"settings": {"seed": run.seed}}, "checkpoint": run.checkpoint, "corpus": corpus}
+    score = {
+        "name": task.scorer.key, "scorer": task.scorer.key,
+        "metrics": {name: {"name": name, "value": value} for name, value in figures.items() if value is not None},
+    }  # fmt: skip
+    judged = list(read_judgements(run.folder).values())
+    made = [_sample(run, task, one, samples.get(one.id), judged) for one in records]
+    spec = {
+        "eval_id": hashed, "run_id": hashed, "task_id": hashed, "created": written, "model": run.checkpoint,
+        "task": run.key, "task_args": {"method": run.method, "control": run.control or None}, "config": {"epochs": 1},
+        "dataset": {"name": run.key, "samples": len(records), "sample_ids": [one.id for one in records]},
+        "packages": {OURS: __version__}, "metadata": {OURS: own},
+    }  # fmt: skip
+    results = {"total_samples": run.expected, "completed_samples": len(run.records), "scores": [score]}
+    name = f"{re.sub('[:+]', '-', written)}_{file_name(re.sub('[^A-Za-z0-9.]+', '-', f'{run.key}-{run.method}'))}"
+    content = {"version": 2, "status": "success", "eval": spec, "results": results, "samples": made}
+    return f"{name}_{hashed}.json", content
+
+
+def is_ours(content: Mapping[str, Any]) -> bool:
+    """Tell whether a log's content was made by :func:`log_of`."""
+    return "run" in _ours(content["eval"])
+
+
+def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, setting: str) -> Result:
+    """Write the run in a log of ours to a run folder under `results`, and score it.
+
+    `model` and `setting` are names for tables; "" takes the run's own.
+
+    Raises
+    ------
+    AudioMarathonError
+        The log is not as :func:`log_of` makes it, or another run is in the folder. Nothing is written.
+    """
+    from audiomarathon.engine.run import as_run
+
+    own, records, judgements = _ours(content["eval"]), dict[str, Record](), list[Judgement]()
+    run = check_run(file, own["run"])
+    key, control, corpus = str(run.get("task")), run.get("control") or {}, own.get("corpus") or []
+    names = model or str(own.get("checkpoint", "")), setting or str(run.get("method", ""))
+    seed, seconds = (run.get("settings") or {}).get("seed"), control.get("seconds") or 0
+    sound = type(seed) is int and isinstance(control.get("kind", ""), str) and isinstance(seconds, int | float)
+    sound &= isinstance(corpus, list) and all(type(one) is list and {*map(type, one)} == {str} for one in corpus)
+    sound &= bool(_KEY.fullmatch(key)) and not is_reference(key) and not key.endswith(".toml")
+    if not (sound and all(one.isprintable() and 0 < len(one) <= 200 for one in names)):
+        raise DataError(f"{file}: the metadata of its run cannot be used")
+
+    def add(sample: Any) -> None:
+        record, lines = from_line(json.dumps(_ours(sample).get("record")).encode()), _ours(sample).get("judgements")
+        said = [Judgement.from_line(str(line).encode()) for line in (lines if isinstance(lines, list) else ())]
+        if record is None or record.id in records or any(not one or not NAME.fullmatch(one.judge) for one in said):
+            raise RowError("the record or the judgements in its metadata are damaged, or there twice")
+        records[record.id] = record
+        judgements.extend(filter(None, said))
+
+    get_task(key)  # refuses an unknown task before anything is written
+    for_each(file, "sample", content["samples"], add)
+    folder = results / Path(*map(file_name, (*key.split("/"), *names)))
+    facts = {"method": names[1], "settings": {"seed": seed}, "identity": run.get("identity") or {}}
+    facts |= {"control": control} if control else {}
+    return as_run(
+        folder, key, file, names[0], list(records.values()), control=control.get("kind"), corpus=corpus,
+        judgements=judgements, facts=facts,
+    )  # fmt: skip
+
+
+def _sample(run: Run, task: Task, record: Record, sample: Sample | None, judged: list[Any]) -> dict[str, Any]:
+    reference, verdict = record.reference or {}, run.verdicts.get(record.id)
+    prompt = task.prompt(sample) if sample else "(the prompt needs the data)"
+    parts = [*map(_part, sample.clips if sample else ()), {"type": "text", "text": prompt}]
+    messages: list[Any] = [{"role": "user", "content": parts}]
+    lines = [each.to_line().decode() for said in judged for each in said.get(record.id, {}).values()]
+    found: dict[str, Any] = {
+        "id": record.id, "epoch": 1, "input": messages, "choices": reference.get("options") or None,
+        "target": reference.get("references") or str(reference.get("answer", "")),
+        "metadata": {OURS: {"record": record.to_json(), "judgements": lines}},
+    }  # fmt: skip
+    if record.error is not None:
+        return found | {"error": {"message": record.error, "traceback": "", "traceback_ansi": ""}}
+    if verdict is not None and (score := task.scorer.own_score(verdict)) is not None:
+        told = {"explanation": task.scorer.shown(verdict), "metadata": dict(verdict.values)}
+        found["scores"] = {task.scorer.key: {"value": score, **told}}
+    if record.time:
+        found["total_time"] = sum(record.time[stage] for stage in ("load", "preprocess", "prefill", "decode"))
+    reply = {"role": "assistant", "content": record.raw}
+    choice = {"message": reply, "stop_reason": "max_tokens" if record.finish == "length" else "stop"}
+    usage = {"input_tokens": record.prompt_tokens or 0, "output_tokens": record.new_tokens or 0}
+    output = {"model": run.checkpoint, "choices": [choice], "completion": record.raw, "usage": usage}
+    return found | {"messages": [*messages, reply], "output": output}
+
+
+def _part(clip: Path) -> dict[str, str]:
+    """Return a reference to a clip; Inspect knows audio of two formats, and takes others as documents."""
+    kind = clip.suffix.lower().removeprefix(".")
+    if kind in ("wav", "mp3"):
+        return {"type": "audio", "audio": str(clip), "format": kind}
+    return {"type": "document", "document": str(clip), "mime_type": f"audio/{kind}"}
+
+
+def _ours(holder: Any) -> Mapping[str, Any]:
+    """Return our facts in the metadata of a log or a sample; {} if there are none."""
+    for name in ("metadata", OURS):
+        holder = holder.get(name) if isinstance(holder, dict) else None
+    return holder if isinstance(holder, dict) else {}

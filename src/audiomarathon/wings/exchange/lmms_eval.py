@@ -8,7 +8,7 @@ from pathlib import Path
 
 from audiomarathon.benchmarks.rows import RowError, for_each, read_text, shown
 from audiomarathon.errors import DataError
-from audiomarathon.files import MAX_OBJECT_BYTES, json_object
+from audiomarathon.files import json_object
 from audiomarathon.wings.exchange.entries import Entry, Log, flat, parsed
 
 _NAME = re.compile(r"(?P<time>.*?)_?samples_(?P<task>.+)\.jsonl")
@@ -36,12 +36,10 @@ def read_log(path: Path) -> tuple[Path, Log]:
     content = json_object(read_text(results).encode()) if results.is_file() else None
     model = (content or {}).get("model_name")
     model = model if isinstance(model, str) and model else file.absolute().parent.name
-    return file, Log("lmms-eval", "line", named["task"] if named else file.stem, model, entries)
+    return file, Log(named["task"] if named else file.stem, model, entries)
 
 
 def _entry(line: str) -> Entry:
-    if len(line) > MAX_OBJECT_BYTES:
-        raise RowError(f"has {len(line):,} characters; allowed: up to {MAX_OBJECT_BYTES:,}")
     content = parsed(line)
     if lacking := [name for name in _NEEDED if name not in content]:
         raise RowError(f"lacks {lacking[0]!r}; needed: {', '.join(_NEEDED)}")

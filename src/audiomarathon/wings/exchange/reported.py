@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from audiomarathon.benchmarks.task import Filters, Loaded, Sample, Task
 from audiomarathon.errors import DataError
@@ -38,8 +38,7 @@ class Reported(Scorer):
 
     def sound(self, verdict: Verdict) -> bool:
         """Tell whether a stored verdict is a score."""
-        value = verdict.values.get(REPORTED, "")
-        return value is None or (type(value) in (int, float) and 0 <= value <= 1)
+        return (found := verdict.values.get(REPORTED, "")) is None or (type(found) in (int, float) and 0 <= found <= 1)
 
     def stamp(self, record: Record) -> str:
         """Return a hash that also depends on the log's score."""
@@ -58,7 +57,8 @@ class Reported(Scorer):
         """Return a note on whose scores these are, and how many samples have none."""
         names = ", ".join({str(one.record.reference["scored_by"]): None for one in verdicts})
         missing = sum(one.values[REPORTED] is None for one in verdicts)
-        return [f"scores are those that the log reports ({names}); {counted(missing, 'sample')} without one"]
+        without = f"; {counted(missing, 'sample')} without one left out" if missing else ""
+        return [f"scores are those that the log reports ({names}){without}"]
 
 
 class ReportedTask(Task):
@@ -71,13 +71,13 @@ class ReportedTask(Task):
         self.key = key
         self.title = f"{key.partition('/')[2]}, as scored by another suite"
 
-    def find(self, root: Path) -> Path:  # noqa: ARG002
+    def find(self, root: Path) -> NoReturn:  # noqa: ARG002
         """Raise :class:`DataError`: such a task has no data."""
         raise DataError(f"{self.key}: has no data; it is known by imported runs only")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
         """Raise :class:`DataError`: such a task has no data."""
-        raise DataError(f"{self.key}: has no data; it is known by imported runs only")
+        return self.find(folder)
 
     def prompt(self, sample: Sample) -> str:
         """Return the question."""
