@@ -12,7 +12,7 @@ from unittest.mock import ANY
 import pandas as pd
 import pytest
 import task_folders
-from builders import a_failed_record, a_run, a_timed_choice, added, changed
+from builders import a_failed_record, a_run, a_timed_choice, added, changed, lines_of, write_records
 from conftest import call
 from exchange_logs import asked, inspect_content, inspect_eval, inspect_json, lmms_folder, tau_samples
 
@@ -91,11 +91,13 @@ def test_an_order_that_is_not_the_datas_is_refused(alike: Path, tmp_path: Path) 
     assert "does not match the 10 samples of tau" in said
 
 
-def test_an_order_that_cannot_be_checked_is_refused(alike: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("answers", ["A" * 10, "ABCDAABCDA"], ids=["all the same", "repeating"])
+def test_an_order_that_cannot_be_checked_is_refused(answers: str, alike: Path, tmp_path: Path) -> None:
     file = alike / "acoustic_scene_task_meta.json"
-    file.write_text(json.dumps([row | {"answer_gt": "A"} for row in json.loads(file.read_text())]))
+    rows = [row | {"answer_gt": answer} for row, answer in zip(json.loads(file.read_text()), answers, strict=True)]
+    file.write_text(json.dumps(rows))
     log = lmms_folder(tmp_path / "log", asked(tau_samples(alike), "A" * 10))
-    assert "cannot be checked" in refused("lmms-eval", log, "--task", "tau", "--data", alike)
+    assert "a shifted order fits as well" in refused("lmms-eval", log, "--task", "tau", "--data", alike)
 
 
 def test_a_part_of_the_data_is_matched_by_place(data: Path, tmp_path: Path) -> None:
@@ -151,6 +153,18 @@ def test_the_logs_own_score_is_the_verdict_and_is_named_so(data: Path, tmp_path:
     code, said = call("score", tmp_path / "out")
     assert code == 0
     assert "0.900" in said
+
+
+def test_a_reported_score_that_was_changed_is_scored_again(data: Path, tmp_path: Path) -> None:
+    run = imported("lmms-eval", lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU)), tmp_path / "out")
+    assert run.folder is not None
+    lines = lines_of(run.folder / "samples.jsonl")
+    lines[0]["extra"]["reported"] = 0.0
+    write_records(run.folder, [{n: v for n, v in line.items() if n not in ("schema", "crc")} for line in lines])
+    assert call("score", run.folder)[0] == 0
+    summary = Run.read(run.folder).summary
+    assert summary is not None
+    assert summary["score"] == 0.9
 
 
 def test_reported_scores_are_compared_by_cluster_and_at_a_margin(data: Path, tmp_path: Path) -> None:

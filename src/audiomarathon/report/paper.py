@@ -128,8 +128,9 @@ def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sample's record, its verdict and its seconds, by column; no group's name hides a field."""
     own = {**named, "id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
     own |= {field: getattr(record, field) for field in (*_FLAT, *_COUNTS)}
-    own |= {f"{stage}_s": seconds for stage, seconds in (record.time or {}).items()}
-    return {**(record.groups or {}), **_verdict(run, record.id)} | own
+    more = {**(record.groups or {}), **_verdict(run, record.id)}
+    seconds = {f"{stage}_s": seconds for stage, seconds in (record.time or {}).items()}
+    return own | {name: value for name, value in more.items() if name not in own} | seconds
 
 
 def _verdict(run: Run, id_: str) -> dict[str, Any]:

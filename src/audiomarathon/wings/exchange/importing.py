@@ -140,7 +140,8 @@ def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Sa
         The entries cannot be matched; the message says why.
     """
     asked = [(_words(one.target), _words(" ".join((one.prompt, *one.options)))) for one in log.entries]
-    facts, where, failed = [_facts(one) for one in samples], f"{counted(len(samples), 'sample')} of {task.key}", ""
+    facts, where = [_facts(one) for one in samples], f"{counted(len(samples), 'sample')} of {task.key}"
+    failed = list[str]()
 
     def odd(places: Sequence[int], shift: int = 0) -> list[int]:
         """Return which entries do not agree with the samples at these places."""
@@ -149,14 +150,15 @@ def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Sa
 
     for how, places in _ways(log, asked, samples, facts):
         if wrong := odd(places):
-            entry = log.entries[wrong[0]]
-            failed = f"by {how}, sample {wrong[0] + 1} has another target ({shown(entry.target)}) or other options"
+            target = shown(log.entries[wrong[0]].target)
+            failed.append(f"by {how}, sample {wrong[0] + 1} has another target ({target}) or other options")
         elif "order" in how and not all(odd(places, shift) for shift in range(1, min(_SHIFTS, max(2, len(facts))))):
-            failed = f"{how} cannot be checked, since neighbours have the same answers and options"
+            failed.append(f"{how} cannot be checked, since a shifted order fits as well")
         else:
             say(f"matched {counted(len(places), 'sample')} by {how} to the {where}; every answer agrees")
             return [samples[place] for place in places]
-    raise DataError(f"{file}: does not match the {where}: {failed}; --score takes the log's own scores, without --task")
+    why = "; ".join(failed)
+    raise DataError(f"{file}: does not match the {where}: {why}; --score takes the log's own scores, without --task")
 
 
 def letter_of(target: str, options: Sequence[str]) -> str:
