@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -17,6 +18,7 @@ from conftest import call
 from exchange_logs import asked, inspect_content, inspect_eval, inspect_json, lmms_folder, tau_samples
 
 from audiomarathon import compare_runs, load_runs
+from audiomarathon.judges.judgements import Judgement
 from audiomarathon.runs.read import Run
 from audiomarathon.wings.exchange.entries import score_of
 from audiomarathon.wings.exchange.importing import letter_of, options_in
@@ -425,6 +427,21 @@ def test_our_runs_come_back_from_inspects_log_with_the_same_figures(ours: Path, 
         assert Run.read(back).failed.keys() == Run.read(folder).failed.keys()
     before, after = (compare_runs(root)["difference"].tolist() for root in (ours, tmp_path / "back"))
     assert before == after  # though one setting has a sample more
+
+
+def test_judges_answers_come_back_and_later_ones_stay(ours: Path, tmp_path: Path) -> None:
+    folder = ours / "tau" / "M" / "base-0"
+    said = Judgement("a-judge", "p", "1", "clip0", "hash", text="Rating: 4 – gut", messages=[{"role": "user"}])
+    (folder / "judgements-a-judge.jsonl").write_bytes(said.to_line())
+    call("export", "inspect", folder, "-o", tmp_path / "logs")
+    (log,) = (tmp_path / "logs").iterdir()
+    run = imported("inspect", log, tmp_path / "back")
+    assert run.records["clip0"].judgements == {"a-judge": {"hash": "Rating: 4 – gut"}}
+    assert run.folder is not None
+    file = run.folder / "judgements-a-judge.jsonl"
+    file.write_bytes(file.read_bytes() + replace(said, sample="clip1").to_line())
+    imported("inspect", log, tmp_path / "back")
+    assert [line["sample"] for line in lines_of(file)] == ["clip0", "clip1"]
 
 
 def test_an_exported_log_says_what_was_kept(ours: Path, tmp_path: Path) -> None:

@@ -529,7 +529,8 @@ def as_run(
             run.write_corpus(corpus)
         for judge in {one.judge for one in judgements}:
             lines = [one.to_line() for one in judgements if one.judge == judge]
-            write_bytes(judgements_file(folder, judge), b"".join(lines))
+            if not (answers := judgements_file(folder, judge)).exists():  # a judge may have been asked more since
+                write_bytes(answers, b"".join(lines))
         for record in fresh:
             run.append(record)
     return score(folder)

@@ -10,9 +10,7 @@ from audiomarathon.cli.output import say, show
 from audiomarathon.errors import RecordError
 from audiomarathon.files import write_bytes, write_json
 
-Task = Annotated[
-    str, option("The task whose samples these are: its answers, clusters and scorer then count (needs its data).")
-]
+Task = Annotated[str, option("Task whose samples these are; its data give answers, clusters and the scorer.")]
 Choices = Annotated[bool, option("Read the options from the prompts, and score the replies as choices.", "--choices")]
 Score = Annotated[str, option("Take this score of the log as the verdict (default: its only one).")]
 OutOf = Annotated[float, option("Best score of a sample in the log; scores are divided by it.")]
@@ -53,13 +51,11 @@ def import_log(
 
 
 def export_inspect(
-    runs: Runs,
-    output: Annotated[Path, output_folder("Folder for the logs, one a run; inspect view --log-dir opens it.")],
-    data: Data = None,
+    runs: Runs, output: Annotated[Path, output_folder("Folder for the logs, one a run.")], data: Data = None
 ) -> None:
     """Write finished runs as logs of Inspect.
 
-    Example: audiomarathon export inspect results -o logs
+    Example: audiomarathon export inspect results -o logs && inspect view --log-dir logs
 
     Replies, scores and what each method kept are in the log; clips are named, not copied. Prompts and clips need the
     data: those of the run, or of --data.
