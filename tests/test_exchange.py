@@ -486,12 +486,13 @@ def test_a_changed_log_of_ours_is_one_line_and_runs_no_code(
     assert "it ran" not in refused("inspect", inspect_json(log, content))
 
 
-def test_a_damaged_record_in_a_log_of_ours_is_refused(ours: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [{"kv_bytes": -1}, {"reference": {}}, {"reply": 3}, {"id": "clip1"}], ids=str)
+def test_a_damaged_record_in_a_log_of_ours_is_refused(change: Mapping[str, Any], ours: Path, tmp_path: Path) -> None:
     call("export", "inspect", ours / "tau" / "M" / "base-0", "-o", tmp_path / "logs")
     (log,) = (tmp_path / "logs").iterdir()
     content = json.loads(log.read_text())
-    content["samples"][0]["metadata"]["audiomarathon"]["record"]["kv_bytes"] = -1
-    assert "sample 1" in refused("inspect", inspect_json(log, content))
+    content["samples"][0]["metadata"]["audiomarathon"]["record"] |= change
+    refused("inspect", inspect_json(log, content))
 
 
 def test_an_unfinished_run_is_not_exported(tmp_path: Path) -> None:

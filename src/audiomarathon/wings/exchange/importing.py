@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks.declared import CHOICE
-from audiomarathon.benchmarks.rows import RowError, for_each, one_line_each, replied, shown, words_of
+from audiomarathon.benchmarks.rows import RowError, for_each, replied, shown, words_of
 from audiomarathon.benchmarks.task import Sample, Task
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import file_name
@@ -119,7 +119,6 @@ def options_in(prompt: str) -> list[str]:
 def _choices(entry: Entry) -> dict[str, Any]:
     """Return the reference of a question with options."""
     options = list(entry.options) or options_in(entry.prompt)
-    one_line_each(options)
     if not 2 <= len(options) <= len(LETTERS):
         raise RowError(f"has {len(options)} options, expected 2 to {len(LETTERS)}")
     labels = [LETTERS[options.index(option)] for option in options]  # options of the same text are one option

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.rows import Row, RowError, for_each, shown
 from audiomarathon.benchmarks.task import Sample, Task
-from audiomarathon.errors import DataError, blaming
+from audiomarathon.errors import DataError, blaming, told
 from audiomarathon.files import file_name, read_plain
 from audiomarathon.judges.judgements import NAME, Judgement, read_judgements
 from audiomarathon.object_reference import is_reference
@@ -24,6 +24,7 @@ from audiomarathon.records import Record
 from audiomarathon.runs.folder import check_run
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.record_line import from_line
+from audiomarathon.runs.scored import judged
 from audiomarathon.text import plain
 from audiomarathon.untrusted import unzipped
 from audiomarathon.version import __version__
@@ -159,23 +160,21 @@ def log_of(run: Run, samples: Mapping[str, Sample]) -> tuple[str, dict[str, Any]
     samples
         The task's samples by id, for prompts and clips; without a sample, only its options are known.
     """
-    run.check_finished()
-    assert run.summary is not None
-    assert run.folder is not None
+    summary, folder = run.check_finished(), run.folder or Path()
     task, records = get_task(run.key), [*run.records.values(), *run.failed.values()]
     what = json.dumps([run.key, run.checkpoint, run.method, run.control, run.identity], sort_keys=True)
     hashed = hashlib.sha256(what.encode("utf-8", "backslashreplace")).hexdigest()[:22]
-    written = datetime.fromtimestamp((run.folder / "run.json").stat().st_mtime, UTC).isoformat(timespec="seconds")
+    written = datetime.fromtimestamp((folder / "run.json").stat().st_mtime, UTC).isoformat(timespec="seconds")
     corpus = next((list(one.corpus.references) for one in records if one.corpus), [])
-    figures = {name: run.summary.get(name) for name in run.summary.get("intervals") or {} if name != "score"}
+    figures = [name for name in summary.get("intervals") or {} if name != "score" and summary.get(name) is not None]
     facts = {name: run.facts[name] for name in ("task", "method", "control", "identity") if run.facts.get(name)}
     own = {"run": facts | {"settings": {"seed": run.seed}}, "checkpoint": run.checkpoint, "corpus": corpus}
     score = {
         "name": task.scorer.key, "scorer": task.scorer.key,
-        "metrics": {name: {"name": name, "value": value} for name, value in figures.items() if value is not None},
+        "metrics": {name: {"name": name, "value": summary[name]} for name in figures},
     }  # fmt: skip
-    judged = list(read_judgements(run.folder).values())
-    made = [_sample(run, task, one, samples.get(one.id), judged) for one in records]
+    answers = list(read_judgements(folder).values())
+    made = [_sample(run, task, one, samples.get(one.id), answers) for one in records]
     spec = {
         "eval_id": hashed, "run_id": hashed, "task_id": hashed, "created": written, "model": run.checkpoint,
         "task": run.key, "task_args": {"method": run.method, "control": run.control or None}, "config": {"epochs": 1},
@@ -224,8 +223,13 @@ def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, 
         records[record.id] = record
         judgements.extend(filter(None, said))
 
-    get_task(key)  # refuses an unknown task before anything is written
+    def refuse(record: Record, error: BaseException) -> None:
+        raise DataError(f"{file}: the record of {shown(record.id)} cannot be scored: {told(error)}")
+
+    scorer = get_task(key).scorer
     for_each(file, "sample", content["samples"], add)
+    if scorer.instant:  # refuse what cannot be scored before anything is written
+        judged(scorer, records.values(), failed=refuse)
     folder = results / Path(*map(file_name, (*key.split("/"), *names)))
     facts = {"method": names[1], "settings": {"seed": seed}, "identity": run.get("identity") or {}}
     facts |= {"control": control} if control else {}
@@ -235,12 +239,12 @@ def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, 
     )  # fmt: skip
 
 
-def _sample(run: Run, task: Task, record: Record, sample: Sample | None, judged: list[Any]) -> dict[str, Any]:
+def _sample(run: Run, task: Task, record: Record, sample: Sample | None, answers: list[Any]) -> dict[str, Any]:
     reference, verdict = record.reference or {}, run.verdicts.get(record.id)
     prompt = task.prompt(sample) if sample else "(the prompt needs the data)"
     parts = [*map(_part, sample.clips if sample else ()), {"type": "text", "text": prompt}]
     messages: list[Any] = [{"role": "user", "content": parts}]
-    lines = [each.to_line().decode() for said in judged for each in said.get(record.id, {}).values()]
+    lines = [each.to_line().decode() for said in answers for each in said.get(record.id, {}).values()]
     found: dict[str, Any] = {
         "id": record.id, "epoch": 1, "input": messages, "choices": reference.get("options") or None,
         "target": reference.get("references") or str(reference.get("answer", "")),
