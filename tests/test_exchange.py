@@ -449,6 +449,7 @@ def test_an_exported_log_says_what_was_kept(ours: Path, tmp_path: Path) -> None:
     (log,) = (tmp_path / "logs").glob("*_tau-dart-0.5-layer2_*.json")
     content = json.loads(log.read_text())
     sample = content["samples"][1]
+    assert list(content) == ["version", "status", "eval", "plan", "results", "stats", "samples"]  # which viewers need
     assert sample["metadata"]["audiomarathon"]["record"]["kept_audio_tokens"] == 100
     assert sample["scores"]["choice"]["value"] == 0.0
     assert sample["output"]["completion"] == sample["messages"][-1]["content"]
@@ -573,6 +574,8 @@ def test_inspect_opens_our_logs_and_its_reader_gives_back_our_figures(
     assert len(inspect_ai.list_eval_logs(str(tmp_path / "logs"))) == 2  # as `inspect view` lists them
     for log in sorted((tmp_path / "logs").iterdir()):
         read = inspect_ai.read_eval_log(str(log))
+        header = inspect_ai.read_eval_log(str(log), header_only=True)  # as `inspect view` reads it
+        assert header.results == read.results
         run = Run.read(next(ours.rglob(read.eval.task_args["method"])))
         assert run.summary is not None
         assert read.results.scores[0].metrics["macro_f1"].value == run.summary["score"]

@@ -183,8 +183,9 @@ def log_of(run: Run, samples: Mapping[str, Sample]) -> tuple[str, dict[str, Any]
     }  # fmt: skip
     results = {"total_samples": run.expected, "completed_samples": len(run.records), "scores": [score]}
     name = f"{re.sub('[:+]', '-', written)}_{file_name(re.sub('[^A-Za-z0-9.]+', '-', f'{run.key}-{run.method}'))}"
-    content = {"version": 2, "status": "success", "eval": spec, "results": results, "samples": made}
-    return f"{name}_{hashed}.json", content
+    # Inspect's viewer needs all of these, in this order.
+    head = {"version": 2, "status": "success", "eval": spec, "plan": {"name": run.method}, "results": results}
+    return f"{name}_{hashed}.json", {**head, "stats": {"started_at": written}, "samples": made}
 
 
 def is_ours(content: Mapping[str, Any]) -> bool:
