@@ -87,9 +87,7 @@ def read_log(file: Path, content: Mapping[str, Any]) -> Log:
     """
     spec, entries, listed = content["eval"], list[Entry](), content["eval"].get("dataset")
     order = listed.get("sample_ids") if isinstance(listed, dict) else None
-    places: dict[str, int] = {}
-    for id_ in order if isinstance(order, list) else ():
-        places.setdefault(str(id_), len(places))
+    places = {str(id_): place for place, id_ in enumerate(order if isinstance(order, list) else ())}
     for_each(file, "sample", content["samples"], lambda one: entries.append(_entry(one, places)))
     task, model = (each if isinstance(each := spec.get(name), str) else "unknown" for name in ("task", "model"))
     return Log(task, model, entries)
@@ -232,8 +230,8 @@ def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, 
     if scorer.instant:  # refuse what cannot be scored before anything is written
         judged(scorer, records.values(), failed=refuse)
     folder = results / Path(*map(file_name, (*key.split("/"), *names)))
-    facts = {"method": names[1], "settings": {"seed": seed}, "identity": run.get("identity") or {}}
-    facts |= {"control": control} if control else {}
+    same = run.get("identity") or {}
+    facts = {"method": names[1], "settings": {"seed": seed}, "identity": same, "control": control or None}
     return as_run(
         folder, key, file, names[0], list(records.values()), control=control.get("kind"), corpus=corpus,
         judgements=judgements, facts=facts,

@@ -34,8 +34,7 @@ def read_log(path: Path) -> tuple[Path, Log]:
     named = _NAME.fullmatch(file.name)
     results = file.with_name(f"{named['time'] if named else ''}_results.json")
     content = json_object(read_text(results).encode()) if results.is_file() else None
-    model = (content or {}).get("model_name")
-    model = model if isinstance(model, str) and model else file.absolute().parent.name
+    model = str((content or {}).get("model_name") or file.absolute().parent.name)
     return file, Log(named["task"] if named else file.stem, model, entries)
 
 
