@@ -14,7 +14,6 @@ from audiomarathon.benchmarks.rows import Row, RowError, shown, unique_fields
 from audiomarathon.errors import SettingsError, told
 from audiomarathon.text import did_you_mean
 
-_SHOWN = 20  # names in a message
 _DEEPEST = 100  # levels of lists and objects: deeper ones could not be written again
 _WORDS: Mapping[str, float | None] = {  # as Inspect reads them: correct, incorrect, partial, no answer
     "c": 1.0, "i": 0.0, "p": 0.5, "n": 0.0, "yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0, "nan": None,
@@ -129,7 +128,7 @@ def name_of_score(log: Log, name: str, most: float) -> str:
     names = dict.fromkeys(each for each, value in own if value is not None)
     odd = {each for each, value in own if not 0 <= (_share(value, most) or 0.0) <= 1}
     fitting = [each for each in names if each not in odd]
-    allowed = f"allowed: {', '.join([*(names if name else fitting)][:_SHOWN]) or 'none of this log'}"
+    allowed = f"allowed: {', '.join([*(names if name else fitting)][:20]) or 'none of this log'}"
     if name and name not in names:
         raise SettingsError(f"--score {name}: the log has no such score{did_you_mean(name, names)}; {allowed}")
     if not name and len(fitting) != 1:
