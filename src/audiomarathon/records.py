@@ -98,6 +98,8 @@ class Record:
         measured side by side.
     attempts, cost, key_masked
         Number of requests to an endpoint, their cost, and whether the key was masked in the reply.
+    extra
+        Of an imported record: what the log of the other program says besides; None otherwise.
     judgements
         Judges' replies about this sample, by judge and request hash; None for a failed request. They are stored in
         separate files (`judges/judgements.py`) and added when a run folder is read.
@@ -138,6 +140,7 @@ class Record:
     latency: Mapping[str, float] | None = None
     attempts: int | None = None
     cost: float | None = None
+    extra: Mapping[str, Any] | None = None
     judgements: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     corpus: Corpus | None = None
 
@@ -172,10 +175,10 @@ class Record:
 
 
 _NAMES = tuple(field.name for field in fields(Record) if field.name not in ("judgements", "corpus"))
-_OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session")
+_OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session", "extra")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")
-) | {"attempts", "cost", "warmed", "busy", "batch", "transcripts_read"}
+) | {"attempts", "cost", "warmed", "busy", "batch", "transcripts_read", "extra"}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -118,14 +118,37 @@ def arrays_of(file: Path, names: Sequence[str]) -> dict[str, Array]:
     ValueError
         It is no such file, or lacks an array, or its arrays are too large.
     """
-    content = read_plain(file)
+    members = unzipped(read_plain(file), {f"{name}.npy" for name in names}.__contains__)
+    if lacking := [name for name in names if f"{name}.npy" not in members]:
+        raise ValueError(f"holds no {lacking[0]}.npy")
+    return {name: array_of(members[f"{name}.npy"]) for name in names}
+
+
+def unzipped(content: bytes, chosen: Callable[[str], bool], *codecs: int) -> dict[str, bytes]:
+    """Return chosen members of a zip archive by name, in the archive's order.
+
+    Parameters
+    ----------
+    chosen
+        Function that tells whether to unpack the member of a name.
+    codecs
+        Compressions to allow besides stored and deflated; others take memory as the file says.
+
+    Raises
+    ------
+    ValueError
+        It is no such archive, or damaged, or the chosen members are too large or have one name twice.
+    """
     try:
         with ZipStream(io.BytesIO(content)) as stream, zipfile.ZipFile(stream) as opened:
-            members = [opened.getinfo(f"{name}.npy") for name in names]
+            members = [member for member in opened.infolist() if chosen(member.filename)]
+            if len({member.filename for member in members}) < len(members):
+                raise RefusedError("holds two members of one name")
             if sum(member.file_size for member in members) > MAX_METADATA_BYTES:
                 raise RefusedError(beyond(MAX_METADATA_BYTES, "bytes to unpack"))
-            if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
-                raise RefusedError("neither stored nor deflated")  # other codecs take memory as the file says
-            return {name: array_of(opened.read(member)) for name, member in zip(names, members, strict=True)}
+            allowed = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, *codecs)
+            if odd := [member for member in members if member.compress_type not in allowed]:
+                raise RefusedError(f"neither stored nor deflated (compression {odd[0].compress_type})")
+            return {member.filename: opened.read(member) for member in members}
     except (*DAMAGE, RefusedError) as error:
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error

@@ -22,12 +22,13 @@ from typing import Any
 from audiomarathon.benchmarks.task import BadRow, Sample, name_id
 from audiomarathon.errors import DataError, SettingsError, told
 from audiomarathon.files import MAX_METADATA_BYTES, write_text
-from audiomarathon.records import LETTERS
+from audiomarathon.records import LETTERS, MAX_REPLY, Record
 
 MAX_VALUES = 10_000_000  # in a parquet table: a file's size is no limit, since a million nulls take almost no space
 MAX_ID_LENGTH = 200
 MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud has about 5,000
 MAX_SHOWN = 120
+_SHOWN_FAULTS = 5
 
 #: Suffixes that libsndfile reads and data sets use; other files are refused.
 AUDIO_SUFFIXES = (
@@ -308,13 +309,20 @@ def _fields_of(line: str) -> dict[str, Any] | RowError:
     return found if isinstance(found, dict) and found else RowError("not JSON of an object with fields")
 
 
-@contextlib.contextmanager
-def _parquet(file: Path, needed: Sequence[str], *, of_any_size: bool = False) -> Iterator[Any]:
+def need_pyarrow() -> None:
+    """Raise :class:`SettingsError` if pyarrow, which reads and writes parquet, is not installed."""
     try:
-        import pyarrow
-        from pyarrow import parquet
+        import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise SettingsError("parquet files need pyarrow: pip install 'audiomarathon[lalm]'") from error
+
+
+@contextlib.contextmanager
+def _parquet(file: Path, needed: Sequence[str], *, of_any_size: bool = False) -> Iterator[Any]:
+    need_pyarrow()
+    import pyarrow
+    from pyarrow import parquet
+
     try:
         _check_plain(file, of_any_size=of_any_size)
         with parquet.ParquetFile(file) as opened:  # read_table would take columns from folders called name=value
@@ -409,7 +417,7 @@ def collect(
                 first, row, _sample = samples[sample.id]
                 where = f" of {first.name}" if first != at else ""
                 raise RowError(f"duplicate id {shown(sample.id)}, first used in row {row}{where}")
-            samples[sample.id] = at, number, sample
+            samples[sample.id] = at, number, replace(sample, row=count + 1)
         except RowError as error:
             bad.append(BadRow(at, number, str(error)))
     return sorted((sample for *_place, sample in samples.values()), key=lambda sample: natural(sample.id)), bad
@@ -515,6 +523,35 @@ def _value_of(written: str) -> Any:
     if written[-1] in "'\"":
         return ast.literal_eval(written)
     return int(written) if written.lstrip("+-").isdecimal() else float(written)
+
+
+def for_each(file: Path, noun: str, items: Iterable[Any], work: Callable[[Any], None]) -> None:
+    """Call `work` on each item of a file; raise the errors of all items together, as one line.
+
+    `noun` names an item in the message: "row" gives "row 3: …".
+
+    Raises
+    ------
+    DataError
+        An item is a :class:`RowError`, or `work` raised one.
+    """
+    faults = []
+    for number, item in enumerate(items, 1):
+        try:
+            if isinstance(item, RowError):
+                raise item
+            work(item)
+        except RowError as error:
+            faults.append(f"{noun} {number}: {error}")
+    if faults:
+        raise DataError(f"{file}: {listed_faults(faults, _SHOWN_FAULTS)}")
+
+
+def replied(record: Record, reply: str) -> Record:
+    """Return a record with a reply from elsewhere; raise :class:`RowError` if the reply is too long."""
+    if len(reply) > MAX_REPLY:
+        raise RowError(f"the reply to {shown(record.id)} has {len(reply):,} characters; allowed: up to {MAX_REPLY:,}")
+    return replace(record, reply=reply)
 
 
 def one_line_each(options: Iterable[str]) -> None:

@@ -69,6 +69,8 @@ class Sample:
         Category for balancing a limited run if options are not classes, such as the kind of question.
     meta
         Further facts of the sample, JSON-compatible, such as the onset of the event that decides the answer.
+    row
+        Place of its row among the rows of the task's files, from 1; 0 if the task has no rows.
     """
 
     id: str
@@ -81,6 +83,7 @@ class Sample:
     meta: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     bundle: str = ""
     kind: str = ""
+    row: int = field(default=0, compare=False)
 
     @property
     def stratum(self) -> str:

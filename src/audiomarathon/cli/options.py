@@ -138,13 +138,14 @@ Data = Annotated[Path | None, option("Data root [env: AUDIOMARATHON_DATA].", "--
 Results = Annotated[Path, option("Results folder.", envvar="RESULTS_DIR")]
 
 
-def _one_line(name: str) -> str:
+def one_line(name: str) -> str:
+    """Check a name for tables: one line of limited length."""
     if not name.isprintable() or len(name) > _LONGEST_NAME:
         raise typer.BadParameter(f"{name[:60]!r}; allowed: one line of up to {_LONGEST_NAME} characters")
     return name
 
 
-ModelName = Annotated[str, option("Name of the model in tables.", "--model-name", callback=_one_line)]
+ModelName = Annotated[str, option("Name of the model in tables.", "--model-name", callback=one_line)]
 DEFAULT_RESULTS = Path("results")
 PlanRuns = Annotated[bool, option("Print runs, samples, estimated hours and memory, and stop.", "--plan")]
 Seed = Annotated[int, option("Seed of intervals and significance tests.", min=0)]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, selected, task_folder
@@ -32,7 +33,8 @@ from audiomarathon.engine.setup import Setup, check_able, find_setup, language_o
 from audiomarathon.engine.stopping import Margin, Stopping, without_stopping
 from audiomarathon.engine.transcripts import readings_of
 from audiomarathon.errors import AudioMarathonError, DataError, ModelError, RecordError, SettingsError
-from audiomarathon.files import check_writable, write_json
+from audiomarathon.files import check_writable, write_bytes, write_json
+from audiomarathon.judges.judgements import Judgement, judgements_file
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Corpus, Record
 from audiomarathon.runs.attention import FOLDER, captured
@@ -470,6 +472,8 @@ def as_run(
     *,
     control: str | None = None,
     corpus: Sequence[Sequence[str]] = (),
+    judgements: Sequence[Judgement] = (),
+    facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> Result:
     """Write imported records to a run folder and score the run. If the folder exists, add only the missing records.
 
@@ -486,6 +490,11 @@ def as_run(
     corpus
         Reference texts of the whole data, if the scorer weights words by them; see
         :meth:`~audiomarathon.benchmarks.task.Task.corpus`.
+    judgements
+        Judges' answers about the records.
+    facts
+        Further content of `run.json`, such as another `method` than "imported". Its `identity` says what the records
+        depend on beyond their questions; its `data`, if there, stands for the questions.
 
     Raises
     ------
@@ -500,22 +509,28 @@ def as_run(
     digest = hashlib.sha256(questions.encode("utf-8", "surrogatepass")).hexdigest()
     controlled = {"control": {"kind": control}} if control else {}
     weighed = {"corpus": Corpus(tuple(map(tuple, corpus))).hash} if corpus else {}
-    with RunFolder(folder, {"task": task, "origin": IMPORTED, "data": digest, **controlled, **weighed}) as run:
+    identity = {"data": digest, **facts.get("identity", {}), "task": task, "origin": IMPORTED, **controlled, **weighed}
+    with RunFolder(folder, identity) as run:
         fresh = [record for record in records if record.id not in run.records]
         for record in records:
             known = run.records.get(record.id, record)
-            if (known.reply, known.answered) != (record.reply, record.answered):
-                why = f"its reply to {record.id} differs from {file}"
+            if (known.reply, known.answered, known.extra) != (record.reply, record.answered, record.extra):
+                what = "what it keeps of" if known.reply == record.reply else "its reply to"
+                why = f"{what} {record.id} differs from {file}"
                 if known.answered != record.answered:
                     counts = ["as a failed sample", "as a reply"]
                     why = f"{record.id} counts {counts[known.answered]} there, and {counts[record.answered]} in {file}"
                     why += " (one import was --faithful, or the file changed)"
                 raise DataError(f"{folder}: {why}; remove the folder first")
-        facts = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
+        named = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
         origin = {"origin": IMPORTED, "file": file.name, "settings": {"seed": 42}}
-        run.write_run({**facts, **origin, **controlled, "samples": [record.id for record in records]})
+        run.write_run({**named, **origin, **controlled, **facts, "samples": [record.id for record in records]})
         if corpus:
             run.write_corpus(corpus)
+        for judge in {one.judge for one in judgements}:
+            lines = [one.to_line() for one in judgements if one.judge == judge]
+            if not (answers := judgements_file(folder, judge)).exists():  # a judge may have been asked more since
+                write_bytes(answers, b"".join(lines))
         for record in fresh:
             run.append(record)
     return score(folder)

@@ -101,11 +101,11 @@ class Runs:
     def records(self) -> pd.DataFrame:
         """One row per sample of each run, including failed samples; shape (samples, columns).
 
-        Columns `checkpoint`, `setting`, `task` as in the summaries; `id`, the right `answer`, the `reply`, `own_score`
-        (the sample's score) and the other fields of its verdict; seconds of each stage (`llm_prefill_s`, …) and of the
-        audio (`clip_seconds`); counts of tokens, and `kv_bytes`.
+        The columns of :data:`~audiomarathon.report.paper.RECORD_COLUMNS` are always there, first and in this order,
+        with fixed types; docs/exchange.md has their units. After them come the sample's groups, the other fields of
+        its verdict, and seconds of stages that only some runs have. Missing values are NaN or NA.
         """
-        return figures(paper.records(self.data))
+        return paper.typed(figures(paper.records(self.data)), paper.RECORD_COLUMNS)
 
     @property
     def charts(self) -> dict[str, Chart]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
+
 from audiomarathon.files import file_name, write_text
+from audiomarathon.records import Record
 from audiomarathon.report import charts
 from audiomarathon.report.comparison_text import at_margins
 from audiomarathon.report.curves import Panel, panels_of
@@ -19,7 +24,15 @@ from audiomarathon.wing import asked
 
 _PANEL = (165, 120)  # points per chart: four with labels are as wide as a two-column page
 _FLAT = ("reply", "finish", "error", "clip_seconds", "truncated")
+_STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode")
 _COUNTS = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes", "new_tokens", "peak_memory_bytes")
+
+#: The columns that the frame of all records always has, in this order, with their types (see :func:`typed`).
+RECORD_COLUMNS: Mapping[str, str] = (
+    dict.fromkeys(("checkpoint", "setting", "task", "id", "cluster", "answer", "reply", "finish", "error"), "text")
+    | {"own_score": "float64", "clip_seconds": "float64", "truncated": "boolean"}
+    | dict.fromkeys((*_COUNTS, *(f"{stage}_s" for stage in _STAGES)), "float64")
+)
 
 
 def write_paper(data: PageData, folder: Path) -> list[Path]:
@@ -83,23 +96,41 @@ def records(data: PageData) -> Table:
     """Return every record of every run, including failed samples, as one flat table."""
     return Table.of(
         [
-            {
-                "checkpoint": setting.system.checkpoint,
-                "setting": setting.name,
-                "task": task,
-                "id": record.id,
-                "cluster": record.cluster,
-                "answer": record.reference.get("answer"),
-                **{field: getattr(record, field) for field in (*_FLAT, *_COUNTS)},
-                **(record.groups or {}),
-                **_verdict(run, record.id),
-                **{f"{stage}_s": seconds for stage, seconds in (record.time or {}).items()},
-            }
+            _flat(run, record, {"checkpoint": setting.system.checkpoint, "setting": setting.name, "task": task})
             for setting in data.settings
             for task, run in setting.system.runs.items()
             for record in (*run.records.values(), *run.failed.values())
         ]
     )
+
+
+def typed(frame: pd.DataFrame, columns: Mapping[str, str] = MappingProxyType({})) -> pd.DataFrame:
+    """Return a frame whose columns hold one type each, so that it can be stored as parquet.
+
+    Parameters
+    ----------
+    columns
+        Columns that come first, present or not, with their types: `text`, `float64` or `boolean`. Each other column
+        keeps its type; a column of several types becomes text.
+    """
+    frame = frame.reindex(columns=list(dict.fromkeys((*columns, *frame.columns))))
+    text = pd.Series(["a"]).dtype  # object before pandas 3, then str
+    for name in frame.columns:
+        kind = columns.get(name) or pd.api.types.infer_dtype(frame[name], skipna=True)
+        if kind in ("text", "string") or kind.startswith("mixed"):
+            frame[name] = frame[name].astype(object).map(str, na_action="ignore").astype(text)
+        elif kind in ("float64", "boolean"):
+            frame[name] = frame[name].astype(kind)  # type: ignore[call-overload]  # one of the two
+    return frame
+
+
+def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample's record, its verdict and its seconds, by column; no group's name hides a field."""
+    own = {**named, "id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
+    own |= {field: getattr(record, field) for field in (*_FLAT, *_COUNTS)}
+    more = {**(record.groups or {}), **_verdict(run, record.id)}
+    seconds = {f"{stage}_s": seconds for stage, seconds in (record.time or {}).items()}
+    return own | {name: value for name, value in more.items() if name not in own} | seconds
 
 
 def _verdict(run: Run, id_: str) -> dict[str, Any]:

@@ -408,7 +408,13 @@ def read_run(path: Path) -> dict[str, Any]:
     file = path / "run.json"
     if not file.exists():
         raise RecordError(f"{path}: not a run folder, since it holds no run.json")
-    content = read_object(file)
+    return check_run(file, read_object(file))
+
+
+def check_run(file: Path, content: object) -> dict[str, Any]:
+    """Return the content of a `run.json`; raise :class:`RecordError` if it is not valid. `file` is for the message."""
+    if not isinstance(content, dict):
+        raise RecordError(f"{file}: the facts of its run are not a JSON object")
     _check(file, content, _RUN_TYPES)
     _check(file, content.get("identity") or {}, dict.fromkeys(_PLAIN, str | _NUMBER))
     if not all(isinstance(session, dict) for session in content.get("sessions") or ()):

@@ -166,6 +166,12 @@ class Run:
             return content
         return summarise(self.task, self.facts, records, self.verdicts)
 
+    def check_finished(self) -> Mapping[str, Any]:
+        """Return the summary; raise :class:`RecordError` if the run has none of its samples."""
+        if self.summary is None:
+            raise RecordError(f"{self.folder} is not finished; run the same command again, or audiomarathon score")
+        return self.summary
+
     @cached_property
     def headline(self) -> Estimate:
         """The headline score, its interval as in `summary.json`, and its value in each bootstrap resample."""

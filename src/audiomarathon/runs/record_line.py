@@ -130,7 +130,7 @@ def _fits(kind: tuple[str, ...], name: str, value: Any) -> bool:
     """
     outer, *inner = kind
     if inner == ["Any"]:
-        return _is_reference(value)
+        return _is_reference(value) if name == "reference" else isinstance(value, dict)
     if inner:
         values = value.values() if isinstance(value, dict) else value
         types = dict if outer == "Mapping" else list

@@ -107,7 +107,7 @@ def export(
     targets: dict[Path, Run] = {}
     for run in read_runs(runs):
         if run.key in _TASKS.values():
-            _check_finished(run)  # check all runs before anything is written
+            run.check_finished()  # check all runs before anything is written
             model = file_name(run.checkpoint) + _suffix(run.control)
             place = _place_of(run, output / model / _BENCHES[run.key])
             if place in targets:
@@ -557,17 +557,12 @@ def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES
     return [target / file for file in contents]
 
 
-def _check_finished(run: Run) -> None:
-    if run.summary is None:
-        raise RecordError(f"{run.folder} is not finished; run the same command again, or audiomarathon score")
-
-
 def _summary(run: Run) -> Mapping[str, Any]:
     """Summarise a run again, since text encoders may have been installed or removed after summary.json was written."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.runs.summary import summarise
 
-    _check_finished(run)
+    run.check_finished()
     return summarise(get_task(run.key), run.facts, [*run.records.values(), *run.failed.values()], run.verdicts)
 
 

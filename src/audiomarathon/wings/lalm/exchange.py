@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,24 @@ import numpy as np
 
 from audiomarathon.benchmarks.captioning import ALL, few
 from audiomarathon.benchmarks.questions.open_ended import CRITERIA, OpenEndedAsPublished
-from audiomarathon.benchmarks.rows import RowError, clean, listed_faults, one_text, read_parquet, read_rows, shown
+from audiomarathon.benchmarks.rows import (
+    RowError,
+    clean,
+    for_each,
+    listed_faults,
+    one_text,
+    read_parquet,
+    read_rows,
+    replied,
+    shown,
+)
 from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import Sample, name_id
 from audiomarathon.errors import DataError, told
 from audiomarathon.judges.judgements import reading_of
 from audiomarathon.metrics.classification import per_class
 from audiomarathon.metrics.statistics import mean_of
-from audiomarathon.records import LETTERS, MAX_REPLY, Record, Verdict
+from audiomarathon.records import LETTERS, Record, Verdict
 from audiomarathon.wings.lalm.captions import Clotho
 from audiomarathon.wings.lalm.mmau_pro import CATEGORIES, METADATA, MmauPro, read_questions, schema
 
@@ -79,7 +89,7 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
         records[id_] = _with_reply(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
 
     check_shards([file])
-    _each(file, "entry", read_rows(file), add)
+    for_each(file, "entry", read_rows(file), add)
     return list(records.values())
 
 
@@ -113,7 +123,7 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
 
     if not questions:
         raise DataError(f"{file}: holds no rows")
-    _each(file, "row", questions, add)
+    for_each(file, "row", questions, add)
     return records
 
 
@@ -241,27 +251,11 @@ def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[
     }
 
 
-def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None]) -> None:
-    """Call `add` on each item; raise the errors of all items together, as one line.
-
-    `noun` names an item in the message: "row" gives "row 3: …".
-    """
-    faults = []
-    for number, item in enumerate(items, 1):
-        try:
-            add(item)
-        except RowError as error:
-            faults.append(f"{noun} {number}: {error}")
-    if faults:
-        raise DataError(f"{file}: {listed_faults(faults, _SHOWN_FAULTS)}")
-
-
 def _with_reply(record: Record, reply: str, *, faithful: bool) -> Record:
-    if len(reply) > MAX_REPLY:
-        raise RowError(f"the reply to {shown(record.id)} has {len(reply):,} characters; allowed: up to {MAX_REPLY:,}")
+    found = replied(record, reply)
     if reply == FAILED and not faithful:
         return replace(record, error=f"the reply in the file is {FAILED}, so the model failed on this clip")
-    return replace(record, reply=reply)
+    return found
 
 
 def _folded(name: str) -> str:

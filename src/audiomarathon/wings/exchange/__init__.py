@@ -1,0 +1,1 @@
+"""Other suites' results in, ours out."""

@@ -1,0 +1,144 @@
+"""Entries of another suite's log: what all logs have in common, and how their JSON and their scores are read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.benchmarks.rows import Row, RowError, shown, unique_fields
+from audiomarathon.errors import SettingsError, told
+from audiomarathon.text import did_you_mean
+
+_DEEPEST = 100  # levels of lists and objects: deeper ones could not be written again
+_WORDS: Mapping[str, float | None] = {  # as Inspect reads them: correct, incorrect, partial, no answer
+    "c": 1.0, "i": 0.0, "p": 0.5, "n": 0.0, "yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0, "nan": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One sample of a log.
+
+    Attributes
+    ----------
+    id, epoch
+        The sample's id in the log, and which of several replies to it this is, from 1.
+    place
+        Number of the sample among the task's data in the log's order, from 0.
+    prompt, target, options
+        The text of the question, the right answer as the log states it, and the options if the log lists them.
+    reply, finish, error
+        The reply, why it ended, and why there is none; None for no error.
+    scores
+        The log's own scores by name, as written; `outer.inner` for those in an object.
+    extra
+        The fields to keep in the record.
+    """
+
+    id: str
+    place: int
+    prompt: str
+    target: str
+    reply: str
+    scores: Mapping[str, Any]
+    extra: Mapping[str, Any]
+    options: Sequence[str] = ()
+    epoch: int = 1
+    finish: str = "stop"
+    error: str | None = None
+
+    def at(self, path: str) -> str:
+        """Return the text or number in a kept field, such as `metadata.speaker`; raise :class:`RowError` without it."""
+        value: Any = self.extra
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return Row(Path(), {path: value}).id(path)
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log: the task and the model that it names, and its entries."""
+
+    task: str
+    model: str
+    entries: Sequence[Entry]
+
+
+def parsed(text: str | bytes) -> dict[str, Any]:
+    """Parse a JSON object; NaN and infinities become texts.
+
+    Raises
+    ------
+    RowError
+        It is other text, or nested too deeply.
+    """
+    try:
+        found = json.loads(text, object_pairs_hook=unique_fields, parse_constant=str, parse_float=_number)
+    except (ValueError, RecursionError) as error:
+        raise RowError(f"not JSON ({told(error)})") from error
+    if not isinstance(found, dict):
+        raise RowError(f"expected an object, found {shown(found)}")
+    level: list[Any] = [found]
+    for _ in range(_DEEPEST):
+        level = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
+        if not (level := [one for one in level if isinstance(one, dict | list)]):
+            return found
+    raise RowError(f"nested deeper than {_DEEPEST} levels")
+
+
+def _number(text: str) -> float | str:
+    """Return the number that a text states; a number too large for a float stays a text."""
+    return number if math.isfinite(number := float(text)) else text
+
+
+def flat(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scores by name, with `outer.inner` for those in an object."""
+    objects = {name: value if isinstance(value, dict) else {"": value} for name, value in scores.items()}
+    return {f"{name}.{inner}".rstrip("."): one for name, own in objects.items() for inner, one in own.items()}
+
+
+def score_of(value: object, most: float) -> float | None:
+    """Return a log's score as a share of the best score, 0…1; None if the log says that there is none (NaN).
+
+    Raises
+    ------
+    RowError
+        The value is no score, or not from 0 to `most`.
+    """
+    score = _share(value, most)
+    if score is not None and not 0 <= score <= 1:  # NaN is not
+        raise RowError(f"{shown(value)} is not a score from 0 to {most:g}; --out-of sets the best score")
+    return score
+
+
+def name_of_score(log: Log, name: str, most: float) -> str:
+    """Return the name of the score to take: the named one, or else the log's only one.
+
+    Raises
+    ------
+    SettingsError
+        The log has no score of that name; or none is named, and the log has none or several.
+    """
+    own = [(each, value) for one in log.entries if one.error is None for each, value in one.scores.items()]
+    names = dict.fromkeys(each for each, value in own if value is not None)
+    odd = {each for each, value in own if not 0 <= (_share(value, most) or 0.0) <= 1}
+    fitting = [each for each in names if each not in odd]
+    allowed = f"allowed: {', '.join([*(names if name else fitting)][:20]) or 'none of this log'}"
+    if name and name not in names:
+        raise SettingsError(f"--score {name}: the log has no such score{did_you_mean(name, names)}; {allowed}")
+    if not name and len(fitting) != 1:
+        raise SettingsError(f"the log has {len(fitting)} scores from 0 to {most:g}; name one with --score; {allowed}")
+    return name or fitting[0]
+
+
+def _share(value: Any, most: float) -> float | None:
+    """Return a value as a share of the best score: None for no score, and NaN for what is no number."""
+    found = _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
+    with suppress(ValueError, TypeError, OverflowError):
+        return None if found is None else float(found) / most
+    return math.nan

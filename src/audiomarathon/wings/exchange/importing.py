@@ -1,0 +1,222 @@
+"""Turn the entries of a log into a run: of a task whose data are there, of choices, or of the log's own scores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.benchmarks.declared import CHOICE
+from audiomarathon.benchmarks.rows import RowError, for_each, replied, shown, words_of
+from audiomarathon.benchmarks.task import Sample, Task
+from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.files import file_name
+from audiomarathon.records import LETTERS, Record
+from audiomarathon.text import Say, counted, plain
+from audiomarathon.wings.exchange.entries import Entry, Log, name_of_score, score_of
+from audiomarathon.wings.exchange.reported import REPORTED
+
+if TYPE_CHECKING:
+    from audiomarathon.engine.run import Result
+
+#: A lettered option: at the start of a line ("A. bus", "(A) bus"), or within a line if the letter is in brackets.
+_OPTION = re.compile(r"(?:^[ \t]*\(?|[ \t]\()([A-Z])[).:][ \t]+", re.MULTILINE)
+_SHIFTS = 21  # the check of an order is tried on so many orders, of which all but one are wrong
+_Words = tuple[frozenset[str], Sequence[str]]  # possible targets, and texts in the prompt
+
+
+def as_results(
+    file: Path, log: Log, results: Path, say: Say, *, task: str = "", data: Path | None = None, choices: bool = False,
+    score: str = "", out_of: float = 1.0, cluster: str = "", model: str = "", setting: str = "",
+) -> Result:  # fmt: skip
+    """Write a log's entries to a run folder under `results`, and score the run.
+
+    Parameters
+    ----------
+    task, data
+        A task whose samples the log's entries are, and the data root; "" for none.
+    choices
+        Whether to read the options from the prompts, and to score the replies as choices.
+    score, out_of
+        The log's score to take as the verdict ("" for its only one), and the best score of a sample.
+    cluster
+        The field with the cluster; "" for a sample's own cluster or id.
+    model, setting
+        Names for tables; "" takes the model that the log names, and the setting "imported".
+
+    Raises
+    ------
+    AudioMarathonError
+        An entry is wrong, the entries match no samples, or another run is in the folder. Nothing is written.
+    """
+    from audiomarathon.cli.options import load_task
+    from audiomarathon.engine.run import IMPORTED, as_run
+
+    if choices and (task or score):
+        raise SettingsError("--choices: not with --task or --score; name one of them")
+    if not 0 < out_of < float("inf"):
+        raise SettingsError(f"--out-of {out_of:g}: not allowed; allowed: a number above 0, such as 5")
+    if not log.entries:
+        raise DataError(f"{file}: holds no samples")
+    home, loaded = load_task(task, data) if task else (None, None)
+    samples = matched(file, log, home, loaded.samples, say) if home and loaded else [None] * len(log.entries)
+    score = "" if choices or (home and not score) else name_of_score(log, score, out_of)
+    several, records = max(one.epoch for one in log.entries) > 1, dict[str, Record]()
+
+    def add(pair: tuple[Entry, Sample | None]) -> None:
+        entry, sample = pair
+        base = sample.id if sample else entry.id
+        id_ = f"{base}#{entry.epoch}" if several else base
+        if id_ in records:
+            raise RowError(f"second sample of {shown(id_)}")
+        own = entry.at(cluster) if cluster else sample.cluster if sample else base
+        groups = (home.groups(sample) if home and sample else None) or {}
+        reference = home.reference(sample) if home and sample else {"answer": entry.target}
+        extra: dict[str, Any] = {"log": dict(entry.extra)}
+        if several:
+            groups["epoch"] = str(entry.epoch)
+        if choices:
+            reference = _choices(entry)
+        if score:
+            reference["scored_by"] = score
+            extra[REPORTED] = None if entry.error else score_of(entry.scores.get(score), out_of)
+        made = Record(id_, own, reference=reference, groups=groups or None, finish=entry.finish, extra=extra)
+        records[id_] = replied(made, entry.reply) if entry.error is None else replace(made, error=entry.error)
+
+    for_each(file, "sample", zip(log.entries, samples, strict=True), add)
+    # A key names no file: without dots and colons.
+    name = re.sub(r"[^\w-]+", "-", home.key if home else log.task).strip("-") or "log"
+    key = f"{REPORTED}/{name}" if score else home.key if home else f"{CHOICE}/{name}"
+    model, setting = model or plain(log.model)[:200] or "unknown", setting or IMPORTED
+    folder = results / Path(*map(file_name, (*key.split("/"), model, setting)))
+    corpus = home.corpus(loaded) if home and loaded else ()
+    found = as_run(folder, key, file, model, list(records.values()), corpus=corpus, facts={"method": setting})
+    if score:
+        say(f"verdict of each sample: {score!r}, as the log reports it")
+    return found
+
+
+def options_in(prompt: str) -> list[str]:
+    """Return the lettered options in a prompt: of the last list that begins with A, as few-shot examples come first.
+
+    Raises
+    ------
+    RowError
+        There are no two options, or an option is empty.
+    """
+    marks = list(_OPTION.finditer(prompt))
+    start = max((place for place, mark in enumerate(marks) if mark[1] == "A"), default=len(marks))
+    own = [mark for mark, letter in zip(marks[start:], LETTERS, strict=False) if mark[1] == letter]
+    ends = [mark.start() for mark in own[1:]] + [len(prompt)]
+    texts = [prompt[mark.end() : end].partition("\n")[0].strip() for mark, end in zip(own, ends, strict=False)]
+    if len(texts) < 2 or not all(texts):
+        raise RowError(f"no lettered options (A. …, B. …) in the prompt {shown(prompt)}")
+    return texts
+
+
+def _choices(entry: Entry) -> dict[str, Any]:
+    """Return the reference of a question with options."""
+    options = list(entry.options) or options_in(entry.prompt)
+    if not 2 <= len(options) <= len(LETTERS):
+        raise RowError(f"has {len(options)} options, expected 2 to {len(LETTERS)}")
+    labels = [LETTERS[options.index(option)] for option in options]  # options of the same text are one option
+    return {"answer": letter_of(entry.target, options), "options": options, "labels": labels}
+
+
+def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Say) -> list[Sample]:
+    """Return the sample of each entry, and say how they were matched.
+
+    An entry agrees with a sample if its target is the sample's answer (its letter, text, label or number from 0) and
+    its prompt has all the options. Entries are matched by id if all their ids are samples' ids; else by text, if each
+    entry agrees with exactly one sample; else by their places among the sorted ids, or among the rows of the data.
+    Every entry must agree, and an order counts only if not every entry agrees when it is shifted.
+
+    Raises
+    ------
+    DataError
+        The entries cannot be matched; the message says why.
+    """
+    asked = [(_words(one.target), _words(" ".join((one.prompt, *one.options)))) for one in log.entries]
+    facts, where = [_facts(one) for one in samples], f"{counted(len(samples), 'sample')} of {task.key}"
+    failed = list[str]()
+
+    def odd(places: Sequence[int], shift: int = 0) -> list[int]:
+        """Return which entries do not agree with the samples at these places."""
+        own = [None if place < 0 else facts[(place + shift) % len(facts)] for place in places]
+        return [number for number, one in enumerate(own) if one is None or not _agree(one, *asked[number])]
+
+    for how, places in _ways(log, asked, samples, facts):
+        if wrong := odd(places):
+            target = shown(log.entries[wrong[0]].target)
+            failed.append(f"by {how}, sample {wrong[0] + 1} has another target ({target}) or other options")
+        elif "order" in how and not all(odd(places, shift) for shift in range(1, min(_SHIFTS, max(2, len(facts))))):
+            failed.append(f"{how} cannot be checked, since a shifted order fits as well")
+        else:
+            say(f"matched {counted(len(places), 'sample')} by {how} to the {where}; every answer agrees")
+            return [samples[place] for place in places]
+    why = "; ".join(failed)
+    raise DataError(f"{file}: does not match the {where}: {why}; --score takes the log's own scores, without --task")
+
+
+def letter_of(target: str, options: Sequence[str]) -> str:
+    """Return the letter of the right option, for a target that is a letter, an option's text, or its number from 0.
+
+    Raises
+    ------
+    RowError
+        The target is none of these, or the text of several options.
+    """
+    bare, places = target.strip(" ().").upper(), range(len(options))
+    same = [LETTERS[place] for place in places if bare == LETTERS[place]]
+    same = same or [LETTERS[place] for place in places if _words(target) in _targets(options, place)]
+    if len(same) != 1:
+        raise RowError(f"target {shown(target)} is not one of the options {shown(list(options))}")
+    return same[0]
+
+
+def _targets(options: Sequence[str], place: int) -> set[str]:
+    """Return, in words, how a log may write that an option is right: its letter, its text, both, or its number."""
+    numbers = [] if any(map(str.isdecimal, "".join(options))) else [str(place)]
+    return {_words(text) for text in (LETTERS[place], options[place], f"{LETTERS[place]} {options[place]}", *numbers)}
+
+
+def _facts(sample: Sample) -> _Words:
+    """Return what an entry of a sample must say, in words."""
+    place, answers = LETTERS.find(sample.answer or "-"), {_words(sample.answer)}
+    if sample.options and place >= 0:
+        answers |= _targets(sample.options, place) | {_words(sample.labels[place])}
+    return frozenset(answers), [*map(_words, sample.options)]
+
+
+def _agree(facts: _Words, target: str, prompt: str) -> bool:
+    return target in facts[0] and all(option in prompt for option in facts[1])
+
+
+def _words(text: str) -> str:
+    return f" {' '.join(words_of(text))} "
+
+
+def _ways(
+    log: Log, asked: Sequence[tuple[str, str]], samples: Sequence[Sample], facts: Sequence[_Words]
+) -> Iterator[tuple[str, list[int]]]:
+    """Yield ways to match, each with the place of every entry's sample; -1 for none."""
+    by_id = {one.id: place for place, one in enumerate(samples)}
+    if all(one.id in by_id for one in log.entries) and not all(one.id.isdecimal() for one in log.entries):
+        yield "id", [by_id[one.id] for one in log.entries]
+        return
+    by_answer: dict[str, list[int]] = {}
+    for place, (answers, _) in enumerate(facts):
+        for answer in answers:
+            by_answer.setdefault(answer, []).append(place)
+    found = []
+    for target, prompt in asked:
+        fitting = [place for place in by_answer.get(target, ()) if _agree(facts[place], target, prompt)]
+        fitting = [place for place in fitting if _words(samples[place].question) in prompt] or fitting
+        found += fitting if len(fitting) == 1 else []
+    if len(found) == len(asked):
+        yield "text", found
+    by_row = {one.row - 1: place for place, one in enumerate(samples) if one.row}
+    yield "the order of the data", [by_row.get(one.place, -1) for one in log.entries]
+    yield "the order of sorted ids", [one.place if one.place < len(samples) else -1 for one in log.entries]

@@ -1,0 +1,37 @@
+"""What the core sees of this wing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from audiomarathon.wing import Commands, Wing
+
+if TYPE_CHECKING:
+    from audiomarathon.benchmarks.task import Task
+
+
+class Exchange(Wing):
+    """Logs of lmms-eval and Inspect as runs, and runs as logs of Inspect or as a dataset for the hub."""
+
+    key = "exchange"
+
+    def task(self, name: str) -> Task | None:
+        """See :meth:`Wing.task`: a task of which only the scores that a log reports are known."""
+        from audiomarathon.wings.exchange.reported import on_record
+
+        return on_record(name)
+
+    def importers(self) -> Commands:
+        """See :meth:`Wing.importers`."""
+        from audiomarathon.wings.exchange.commands import import_log
+
+        return {"lmms-eval": import_log, "inspect": import_log}
+
+    def exporters(self) -> Commands:
+        """See :meth:`Wing.exporters`."""
+        from audiomarathon.wings.exchange.commands import export_hub, export_inspect
+
+        return {"inspect": export_inspect, "hub": export_hub}
+
+
+WING = Exchange()

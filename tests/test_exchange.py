@@ -1,0 +1,620 @@
+"""Other suites' logs become runs, runs become their logs, and frames are what others may rely on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import pandas as pd
+import pytest
+import task_folders
+from builders import a_failed_record, a_run, a_timed_choice, added, changed, lines_of, write_records
+from conftest import call
+from exchange_logs import asked, inspect_content, inspect_eval, inspect_json, lmms_folder, tau_samples
+
+from audiomarathon import compare_runs, load_runs
+from audiomarathon.judges.judgements import Judgement
+from audiomarathon.runs.read import Run
+from audiomarathon.wings.exchange.entries import score_of
+from audiomarathon.wings.exchange.importing import letter_of, options_in
+
+TAU = "ABCDABCDAB"  # the right letters, in the order of the rows
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return task_folders.build_tau(tmp_path / "data")
+
+
+def imported(suite: str, log: Path, results: Path, *options: object) -> Run:
+    """Import a log, and return the only run in the results."""
+    code, said = call("import", suite, log, "--results", results, *options)
+    assert code == 0, said
+    (folder,) = results.rglob("run.json")
+    return Run.read(folder.parent)
+
+
+def refused(suite: str, log: Path, *options: object) -> str:
+    """Import a log that is refused; return what is said, which is one line, and nothing is written."""
+    results = log.parent / "refused"
+    code, said = call("import", suite, log, "--results", results, *options)
+    assert code == 2
+    assert len(said.splitlines()) == 1, said
+    assert "Traceback" not in said
+    assert not results.exists()
+    return said
+
+
+# lmms-eval
+
+
+@pytest.fixture
+def alike(data: Path) -> Path:
+    """TAU's data with the same question and options in every row, in another order than that of the sorted ids."""
+    file = data / "acoustic_scene_task_meta.json"
+    same = {"choice_a": "Airport", "choice_b": "Bus", "choice_c": "Metro", "choice_d": "Park", "scene_label": ""}
+    rows = [row | same for row in json.loads(file.read_text())]
+    file.write_text(json.dumps(rows[::-1]))
+    return data
+
+
+def test_a_log_of_lmms_eval_is_matched_to_the_task(data: Path, tmp_path: Path) -> None:
+    rows = asked(tau_samples(data), "A" * 10)
+    run = imported("lmms-eval", lmms_folder(tmp_path / "log", rows), tmp_path / "out", "--task", "tau", "--data", data)
+    assert (run.key, run.checkpoint) == ("tau", "lmms-lab/a-model")
+    assert run.summary is not None
+    assert run.summary["accuracy"] == 0.3
+    by_id = {one.id: one for one in tau_samples(data)}
+    for id_, record in run.records.items():
+        assert record.reference["labels"] == list(by_id[id_].labels)
+        assert record.cluster == by_id[id_].cluster
+
+
+@pytest.mark.parametrize("by", ["the data", "sorted ids"])
+def test_alike_questions_are_matched_by_an_order_that_is_checked(by: str, alike: Path, tmp_path: Path) -> None:
+    samples = tau_samples(alike) if by == "the data" else sorted(tau_samples(alike), key=lambda one: one.id)
+    log = lmms_folder(tmp_path / "log", asked(samples, "BBBBBCCCCC"))
+    code, said = call("import", "lmms-eval", log, "--task", "tau", "--data", alike, "--results", tmp_path / "out")
+    assert code == 0
+    assert f"by the order of {by}" in said
+    run = Run.read(next((tmp_path / "out").rglob("run.json")).parent)
+    assert [run.records[one.id].reply for one in samples] == list("BBBBBCCCCC")
+
+
+def test_an_order_that_is_not_the_datas_is_refused(alike: Path, tmp_path: Path) -> None:
+    samples = tau_samples(alike)
+    log = lmms_folder(tmp_path / "log", asked([*samples[1:], samples[0]], "A" * 10))
+    said = refused("lmms-eval", log, "--task", "tau", "--data", alike)
+    assert "does not match the 10 samples of tau" in said
+
+
+@pytest.mark.parametrize("answers", ["A" * 10, "ABCDAABCDA"], ids=["all the same", "repeating"])
+def test_an_order_that_cannot_be_checked_is_refused(answers: str, alike: Path, tmp_path: Path) -> None:
+    file = alike / "acoustic_scene_task_meta.json"
+    rows = [row | {"answer_gt": answer} for row, answer in zip(json.loads(file.read_text()), answers, strict=True)]
+    file.write_text(json.dumps(rows))
+    log = lmms_folder(tmp_path / "log", asked(tau_samples(alike), "A" * 10))
+    assert "a shifted order fits as well" in refused("lmms-eval", log, "--task", "tau", "--data", alike)
+
+
+def test_a_part_of_the_data_is_matched_by_place(data: Path, tmp_path: Path) -> None:
+    rows = asked(tau_samples(data)[:4], "ABCA")
+    log = lmms_folder(tmp_path / "log", [{**row, "doc_id": place} for place, row in enumerate(rows)])
+    run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data)
+    assert sorted(run.records) == sorted(one.id for one in tau_samples(data)[:4])
+
+
+def test_choices_are_read_from_the_prompts(data: Path, tmp_path: Path) -> None:
+    log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
+    run = imported("lmms-eval", log, tmp_path / "out", "--choices")
+    assert run.key == "own-choice/audiomarathon_tau"
+    assert run.summary is not None
+    assert run.summary["accuracy"] == 1.0
+    assert run.records["0"].reference["options"] == list(tau_samples(data)[0].options)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options"),
+    [
+        ("Which?\nA. a bus\nB. a tram\nAnswer.", ["a bus", "a tram"]),
+        ("Which? (A) a bus (B) a tram", ["a bus", "a tram"]),
+        ("Which?\n(A) a bus\n(B) a tram\n", ["a bus", "a tram"]),
+        ("A) one\nB) two\nAnswer: A\n\nA) three\nB) four\nC) five", ["three", "four", "five"]),
+        ("Which?\nA: yes, (a) loud one\nB: no", ["yes, (a) loud one", "no"]),
+    ],
+)
+def test_options_of_many_forms_are_read(prompt: str, options: list[str]) -> None:
+    assert options_in(prompt) == options
+
+
+def test_a_target_is_a_letter_a_text_or_a_number() -> None:
+    options = ["a bus", "a tram"]
+    assert [letter_of(target, options) for target in ("B", "(b).", "A tram", "1")] == ["B"] * 4
+    assert letter_of("1", ["2", "1"]) == "B"  # a number among the options is their text
+    for wrong in ("C", "2", "", "a train"):
+        with pytest.raises(ValueError, match="is not one of the options"):
+            letter_of(wrong, options)
+
+
+def test_the_logs_own_score_is_the_verdict_and_is_named_so(data: Path, tmp_path: Path) -> None:
+    rows = asked(tau_samples(data), "AACDABCDAB")
+    log = lmms_folder(tmp_path / "log", [{**row, "target": "what the log says"} for row in rows])
+    run = imported("lmms-eval", log, tmp_path / "out")
+    assert run.key == "reported/audiomarathon_tau"
+    assert run.summary is not None
+    assert (run.summary["headline"], run.summary["score"]) == ("reported", 0.9)
+    assert run.records["1"].extra == {
+        "log": {"doc_id": 1, "token_counts": [{"output_tokens": 2}], "accuracy": 0.0, "doc_hash": ANY, "input": ANY},
+        "reported": 0.0,
+    }
+    code, said = call("score", tmp_path / "out")
+    assert code == 0
+    assert "0.900" in said
+
+
+def test_a_reported_score_that_was_changed_is_scored_again(data: Path, tmp_path: Path) -> None:
+    run = imported("lmms-eval", lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU)), tmp_path / "out")
+    assert run.folder is not None
+    lines = lines_of(run.folder / "samples.jsonl")
+    lines[0]["extra"]["reported"] = 0.0
+    write_records(run.folder, [{n: v for n, v in line.items() if n not in ("schema", "crc")} for line in lines])
+    assert call("score", run.folder)[0] == 0
+    summary = Run.read(run.folder).summary
+    assert summary is not None
+    assert summary["score"] == 0.9
+
+
+def test_reported_scores_are_compared_by_cluster_and_at_a_margin(data: Path, tmp_path: Path) -> None:
+    for setting, replies in (("base-0", TAU), ("half", "AAAAAAAAAA")):
+        rows = asked(tau_samples(data), replies)
+        rows = [{**row, "scores": {**row["scores"], "place": f"p{n % 5}"}} for n, row in enumerate(rows)]
+        log = lmms_folder(tmp_path / setting, rows)
+        options = ("--score", "accuracy", "--cluster", "place", "--setting", setting, "--results", tmp_path / "out")
+        assert call("import", "lmms-eval", log, *options)[0] == 0
+    code, said = call("compare", tmp_path / "out", "--margin", "0.1")
+    assert code == 0
+    assert "-0.700" in said
+    assert (
+        len({one.cluster for one in Run.read(next((tmp_path / "out").rglob("run.json")).parent).records.values()}) == 5
+    )
+
+
+def test_the_log_scores_samples_of_a_task_if_asked(data: Path, tmp_path: Path) -> None:
+    log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
+    run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data, "--score", "accuracy")
+    assert run.key == "reported/tau"
+    assert {one.cluster for one in run.records.values()} == {one.cluster for one in tau_samples(data)}
+
+
+def test_scores_inside_objects_and_with_another_best_are_taken(tmp_path: Path) -> None:
+    rows = [
+        {"input": "?", "target": "t", "reply": "r", "scores": {"gpt_eval": {"score": n, "id": "x"}}} for n in (5, 2)
+    ]
+    run = imported("lmms-eval", lmms_folder(tmp_path / "log", rows), tmp_path / "out", "--out-of", 5)
+    assert [one.extra["reported"] for one in run.records.values()] == [1.0, 0.4]  # type: ignore[index]
+
+
+def test_several_scores_need_a_name(tmp_path: Path) -> None:
+    scores = {"wer": 0.5, "accuracy": 1, "points": 7, "note": "fine", "nothing": None}
+    rows = [{"input": "?", "target": "t", "reply": "r", "scores": scores}]
+    log = lmms_folder(tmp_path / "log", rows)
+    assert refused("lmms-eval", log).endswith("allowed: wer, accuracy\n")
+    assert "did you mean 'accuracy'" in refused("lmms-eval", log, "--score", "acuracy")
+    assert "not with --task or --score" in refused("lmms-eval", log, "--choices", "--score", "wer")
+    assert "--out-of 0" in refused("lmms-eval", log, "--score", "wer", "--out-of", "0")
+
+
+@pytest.mark.parametrize(
+    ("value", "score"),
+    [("C", 1), ("I", 0), ("P", 0.5), ("N", 0), (True, 1), (0.25, 0.25), ("yes", 1), ("0.5", 0.5), (None, None),
+     ("NaN", None)],
+)  # fmt: skip
+def test_scores_are_read_as_inspect_reads_them(value: object, score: float | None) -> None:
+    assert score_of(value, 1.0) == score
+
+
+@pytest.mark.parametrize("value", ["good", -0.1, 1.5, math.nan, math.inf, "Infinity", [1], {"a": 1}, 10**400])
+def test_what_is_no_score_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="is not a score from 0 to 1"):
+        score_of(value, 1.0)
+
+
+def test_an_import_is_repeated_but_never_overwrites(data: Path, tmp_path: Path) -> None:
+    def again(replies: str, right: float) -> tuple[int, str]:
+        rows = [{**row, "scores": {"accuracy": right}} for row in asked(tau_samples(data), replies)]
+        log = lmms_folder(tmp_path / "log", rows)
+        return call("import", "lmms-eval", log, "--results", tmp_path / "out")
+
+    assert again(TAU, 1.0)[0] == again(TAU, 1.0)[0] == 0
+    for changed_log in (("A" * 10, 1.0), (TAU, 0.0)):
+        code, said = again(*changed_log)
+        assert code == 2
+        assert "remove the folder first" in said
+
+
+LINE = {"doc_id": 0, "target": "t", "filtered_resps": "r", "accuracy": 1.0, "input": "?"}
+DEEP = '{"a":' * 200 + "1" + "}" * 200
+HOSTILE_LINES = {
+    "no JSON": "{",
+    "a list": "[]",
+    "no reply": '{"doc_id": 0, "target": "t"}',
+    "id of another type": json.dumps(LINE | {"doc_id": "../../x"}),
+    "negative id": json.dumps(LINE | {"doc_id": -1}),
+    "target of another type": json.dumps(LINE | {"target": ["t"]}),
+    "deep": json.dumps(LINE)[:-1] + f', "more": {DEEP}}}',
+    "very deep": "[" * 100_000,
+    "a field twice": '{"doc_id": 0, "doc_id": 1, "target": "t", "filtered_resps": "r"}',
+    "a score that is none": json.dumps(LINE | {"accuracy": "good"}),
+    "a long reply": json.dumps(LINE | {"filtered_resps": "r" * 100_001}),
+    "an id twice": json.dumps(LINE) + "\n" + json.dumps(LINE),
+    "empty": "\n",
+}
+
+
+@pytest.mark.parametrize("line", HOSTILE_LINES.values(), ids=HOSTILE_LINES)
+def test_hostile_lines_are_one_line_and_leave_no_run(line: str, tmp_path: Path) -> None:
+    (tmp_path / "x_samples_t.jsonl").write_text(line)
+    refused("lmms-eval", tmp_path / "x_samples_t.jsonl", "--score", "accuracy")
+
+
+@pytest.mark.parametrize("name", ["../../../tmp/x", "/etc/x", "a.py", "a.toml", "a:b", "..", "\n", "\x1b[31m"])
+def test_names_in_a_log_are_no_paths(name: str, tmp_path: Path) -> None:
+    rows = [{"input": "?", "target": "t", "reply": "r", "scores": {"ok": 1}}]
+    content = inspect_content(rows, task=name)
+    content["eval"]["model"] = name
+    code, said = call(
+        "import", "inspect", inspect_json(tmp_path / "a.json", content), "--results", tmp_path / "out" / "in"
+    )
+    assert "Traceback" not in said
+    written = [file for file in tmp_path.rglob("*") if file.is_file() and file.name != "a.json"]
+    assert all((tmp_path / "out" / "in").resolve() in file.resolve().parents for file in written)
+    if code == 0:
+        (run,) = (tmp_path / "out").rglob("run.json")
+        assert not {".", ":"} & set(json.loads(run.read_text())["task"])
+        assert call("score", run.parent)[0] == 0
+
+
+def test_a_folder_of_several_logs_is_refused(data: Path, tmp_path: Path) -> None:
+    log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
+    lmms_folder(log, asked(tau_samples(data), TAU), task="other")
+    assert "holds 2 files" in refused("lmms-eval", log)
+
+
+# Inspect
+
+
+def test_a_log_of_inspect_keeps_epochs_times_and_unknown_fields(data: Path, tmp_path: Path) -> None:
+    content = inspect_content(asked(tau_samples(data), TAU), epochs=2)
+    content["samples"][0] |= {"unheard_of": {"a": [1, None, math.nan, 7777]}}
+    log = inspect_json(tmp_path / "a.json", json.dumps(content).replace("7777", "1e999"))
+    run = imported("inspect", log, tmp_path / "out", "--cluster", "metadata.speaker")
+    assert (run.key, run.checkpoint, len(run.records)) == ("reported/scenes", "mockllm/model", 20)
+    record = run.records["clip0#1"]
+    assert (record.cluster, record.groups) == ("s0", {"epoch": "1"})
+    assert record.extra is not None
+    kept = record.extra["log"]
+    assert kept["unheard_of"] == {"a": [1, None, "NaN", "1e999"]}  # JSON has no such numbers
+    assert (kept["total_time"], kept["output"]["time"]) == (1.5, 0.25)
+
+
+def test_epochs_of_a_sample_share_a_cluster(data: Path, tmp_path: Path) -> None:
+    log = inspect_json(tmp_path / "a.json", inspect_content(asked(tau_samples(data), TAU), epochs=2))
+    run = imported("inspect", log, tmp_path / "out", "--task", "tau", "--data", data)
+    assert len(run.records) == 20
+    assert run.records[f"{tau_samples(data)[0].id}#1"].cluster == run.records[f"{tau_samples(data)[0].id}#2"].cluster
+
+
+def test_failed_and_unscored_samples_stay_failed_and_unscored(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"input": "?", "target": "t", "reply": "r", "scores": {"ok": value}} for value in ("C", math.nan, "C")
+    ]
+    rows[2]["fields"] = {"error": {"message": "it broke", "traceback": "", "traceback_ansi": ""}, "scores": {}}
+    log = inspect_json(tmp_path / "a.json", inspect_content(rows))
+    code, _ = call("import", "inspect", log, "--results", tmp_path / "out")
+    assert code == 1  # as of any run with failed samples
+    run = Run.read(next((tmp_path / "out").rglob("run.json")).parent)
+    assert [one.error for one in run.failed.values()] == ["it broke"]
+    assert [one.values["reported"] for one in run.verdicts.values()] == [1.0, None]
+    assert run.summary is not None
+    assert run.summary["score"] == 1.0
+
+
+def test_choices_of_inspect_are_its_own_list(data: Path, tmp_path: Path) -> None:
+    rows = [{**row, "input": "Where?", "fields": {"choices": list(sample.options)}}
+            for row, sample in zip(asked(tau_samples(data), TAU), tau_samples(data), strict=True)]  # fmt: skip
+    run = imported("inspect", inspect_json(tmp_path / "a.json", inspect_content(rows)), tmp_path / "out", "--choices")
+    assert run.summary is not None
+    assert run.summary["accuracy"] == 1.0
+
+
+def test_ids_of_samples_are_matched_whatever_their_order(data: Path, tmp_path: Path) -> None:
+    samples = tau_samples(data)[::-1]
+    rows = [{**row, "id": one.id, "input": row["input"]} for row, one in zip(asked(samples, TAU), samples, strict=True)]
+    log = inspect_json(tmp_path / "a.json", inspect_content(rows))
+    run = imported("inspect", log, tmp_path / "out", "--task", "tau", "--data", data)
+    assert {id_: record.reply for id_, record in run.records.items()} == {
+        one.id: letter for one, letter in zip(samples, TAU, strict=True)
+    }
+    wrong = [{**row, "target": "A"} for row in rows]
+    log = inspect_json(tmp_path / "b.json", inspect_content(wrong))
+    assert "by id, sample 1 has another target" in refused("inspect", log, "--task", "tau", "--data", data)
+
+
+def test_an_eval_file_is_read_as_its_json(data: Path, tmp_path: Path) -> None:
+    content = inspect_content(asked(tau_samples(data), "AACDABCDAB"))
+    runs = [imported("inspect", write(tmp_path / name, content), tmp_path / name[:1])
+            for write, name in ((inspect_json, "a.json"), (inspect_eval, "b.eval"))]  # fmt: skip
+    assert [run.summary["score"] for run in runs if run.summary] == [0.9, 0.9]
+    assert dict(runs[0].records) == dict(runs[1].records)
+
+
+def content_with(**fields: object) -> dict[str, Any]:
+    row = {"input": "?", "target": "t", "reply": "r", "scores": {"ok": 1}, "fields": fields}
+    return inspect_content([row])
+
+
+HOSTILE_LOGS: Mapping[str, object] = {
+    "no JSON": "{",
+    "a list": "[]",
+    "no samples": {"version": 2, "eval": {}},
+    "samples of another type": content_with() | {"samples": {"a": 1}},
+    "spec of another type": content_with() | {"eval": []},
+    "a sample that is a text": content_with() | {"samples": ["a"]},
+    "no sample": content_with() | {"samples": []},
+    "id of another type": content_with(id={"a": 1}),
+    "a long id": content_with(id="x" * 300),
+    "epoch of another type": content_with(epoch=True),
+    "epoch below one": content_with(epoch=0),
+    "scores of another type": content_with(scores=[1]),
+    "a score that is a list": content_with(scores={"ok": {"value": [1]}}),
+    "output of another type": content_with(output="r"),
+    "choices of another type": content_with(output={"choices": {"a": 1}}),
+    "target of another type": content_with(target=[1]),
+    "deep": json.dumps(content_with())[:-1] + f', "more": {DEEP}}}',
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE_LOGS.values(), ids=HOSTILE_LOGS)
+def test_hostile_logs_are_one_line_and_leave_no_run(content: object, tmp_path: Path) -> None:
+    refused("inspect", inspect_json(tmp_path / "a.json", content), "--score", "ok")
+
+
+def test_hostile_archives_are_one_line_and_leave_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = inspect_eval(tmp_path / "a.eval", content_with(), **{"samples/../../b.json": b"{"})
+    assert "not JSON" in refused("inspect", file, "--score", "ok")
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        inspect_eval(file, content_with(), **{"header.json": b"{}"})
+    assert "two members of one name" in refused("inspect", file)
+    monkeypatch.setattr("audiomarathon.untrusted.MAX_METADATA_BYTES", 1000)
+    inspect_eval(file, content_with(), **{"samples/b.json": b"0" * 10_000})
+    assert "more than 1,000 bytes to unpack" in refused("inspect", file)
+    file.write_bytes(file.read_bytes()[:200])
+    refused("inspect", file)
+    refused("inspect", tmp_path / "missing.eval")
+    (tmp_path / "folder.json").mkdir()
+    refused("inspect", tmp_path / "folder.json")
+
+
+# Ours to Inspect and back
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """Two settings of TAU, one with a failed sample."""
+    for label, rights in (("base-0", [True] * 7 + [False]), ("dart-0.5-layer2", [True, False] * 4)):
+        folder = a_run(tmp_path / "ours", label, rights)
+        changed(folder, settings={"seed": 7})
+    added(folder, a_failed_record("x"))
+    changed(folder, samples=[*(f"clip{n}" for n in range(8)), "x"])
+    call("score", tmp_path / "ours")
+    return tmp_path / "ours"
+
+
+def test_our_runs_come_back_from_inspects_log_with_the_same_figures(ours: Path, tmp_path: Path) -> None:
+    assert call("export", "inspect", ours, "-o", tmp_path / "logs")[0] == 0
+    for log in sorted((tmp_path / "logs").iterdir()):
+        assert call("import", "inspect", log, "--results", tmp_path / "back")[0] in (0, 1)
+    for folder in (path.parent for path in ours.rglob("run.json")):
+        back = tmp_path / "back" / folder.relative_to(ours)
+        before, after = (json.loads((one / "summary.json").read_text()) for one in (folder, back))
+        for name in ("score", "accuracy", "macro_f1", "intervals", "per_class", "n", "errors", "timing", "kv_bytes"):
+            assert before[name] == after[name]
+        assert Run.read(back).records == Run.read(folder).records
+        assert Run.read(back).failed.keys() == Run.read(folder).failed.keys()
+    before, after = (compare_runs(root)["difference"].tolist() for root in (ours, tmp_path / "back"))
+    assert before == after  # though one setting has a sample more
+
+
+def test_judges_answers_come_back_and_later_ones_stay(ours: Path, tmp_path: Path) -> None:
+    folder = ours / "tau" / "M" / "base-0"
+    said = Judgement("a-judge", "p", "1", "clip0", "hash", text="Rating: 4 – gut", messages=[{"role": "user"}])
+    (folder / "judgements-a-judge.jsonl").write_bytes(said.to_line())
+    call("export", "inspect", folder, "-o", tmp_path / "logs")
+    (log,) = (tmp_path / "logs").iterdir()
+    run = imported("inspect", log, tmp_path / "back")
+    assert run.records["clip0"].judgements == {"a-judge": {"hash": "Rating: 4 – gut"}}
+    assert run.folder is not None
+    file = run.folder / "judgements-a-judge.jsonl"
+    file.write_bytes(file.read_bytes() + replace(said, sample="clip1").to_line())
+    imported("inspect", log, tmp_path / "back")
+    assert [line["sample"] for line in lines_of(file)] == ["clip0", "clip1"]
+
+
+def test_an_exported_log_says_what_was_kept(ours: Path, tmp_path: Path) -> None:
+    call("export", "inspect", ours, "-o", tmp_path / "logs")
+    (log,) = (tmp_path / "logs").glob("*_tau-dart-0.5-layer2_*.json")
+    content = json.loads(log.read_text())
+    sample = content["samples"][1]
+    assert list(content) == ["version", "status", "eval", "plan", "results", "stats", "samples"]  # which viewers need
+    assert sample["metadata"]["audiomarathon"]["record"]["kept_audio_tokens"] == 100
+    assert sample["scores"]["choice"]["value"] == 0.0
+    assert sample["output"]["completion"] == sample["messages"][-1]["content"]
+    assert content["results"]["scores"][0]["metrics"]["accuracy"]["value"] == 0.5
+    assert [one["error"]["message"] for one in content["samples"] if "error" in one] == ["AudioError: no sound"]
+
+
+def test_clips_and_prompts_are_in_a_log_if_the_data_are_there(data: Path, tmp_path: Path) -> None:
+    log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
+    imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data)
+    assert call("export", "inspect", tmp_path / "out", "-o", tmp_path / "logs", "--data", data)[0] == 0
+    (file,) = (tmp_path / "logs").iterdir()
+    audio, text = json.loads(file.read_text())["samples"][0]["input"][0]["content"]
+    assert Path(audio["audio"]).is_file()
+    assert "What is the acoustic scene?" in text["text"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "evil.py:X"}, {"task": "evil.toml"}, {"task": "../tau"}, {"task": "no-such-task"}, {"task": 3},
+        {"method": "a\nb"}, {"method": ["x"]}, {"identity": [1]}, {"identity": {"data": [1]}},
+        {"settings": {"seed": "7"}}, {"settings": 3}, {"control": {"kind": 3}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_changed_log_of_ours_is_one_line_and_runs_no_code(
+    change: Mapping[str, Any], ours: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
+    call("export", "inspect", ours / "tau" / "M" / "base-0", "-o", tmp_path / "logs")
+    (log,) = (tmp_path / "logs").iterdir()
+    content = json.loads(log.read_text())
+    content["eval"]["metadata"]["audiomarathon"]["run"] |= change
+    assert "it ran" not in refused("inspect", inspect_json(log, content))
+
+
+@pytest.mark.parametrize("change", [{"kv_bytes": -1}, {"reference": {}}, {"reply": 3}, {"id": "clip1"}], ids=str)
+def test_a_damaged_record_in_a_log_of_ours_is_refused(change: Mapping[str, Any], ours: Path, tmp_path: Path) -> None:
+    call("export", "inspect", ours / "tau" / "M" / "base-0", "-o", tmp_path / "logs")
+    (log,) = (tmp_path / "logs").iterdir()
+    content = json.loads(log.read_text())
+    content["samples"][0]["metadata"]["audiomarathon"]["record"] |= change
+    refused("inspect", inspect_json(log, content))
+
+
+def test_an_unfinished_run_is_not_exported(tmp_path: Path) -> None:
+    a_run(tmp_path / "ours", "base-0", [True])
+    for exporter in ("inspect", "hub"):
+        code, said = call("export", exporter, tmp_path / "ours", "-o", tmp_path / "out")
+        assert (code, (tmp_path / "out").exists()) == (2, False)
+        assert "is not finished" in said
+
+
+# Frames and the hub
+
+TEXT = pd.Series(["a"]).dtype
+COLUMNS = {
+    "checkpoint": TEXT, "setting": TEXT, "task": TEXT, "id": TEXT, "cluster": TEXT, "answer": TEXT, "reply": TEXT,
+    "finish": TEXT, "error": TEXT, "own_score": "float64", "clip_seconds": "float64", "truncated": "boolean",
+    "prompt_tokens": "float64", "audio_tokens": "float64", "kept_audio_tokens": "float64", "kv_bytes": "float64",
+    "new_tokens": "float64", "peak_memory_bytes": "float64", "load_s": "float64", "preprocess_s": "float64",
+    "encoder_s": "float64", "llm_prefill_s": "float64", "prefill_s": "float64", "decode_s": "float64",
+}  # fmt: skip
+
+
+def test_the_frame_of_records_is_what_the_docs_promise(ours: Path, tmp_path: Path) -> None:
+    for root in (ours, ours / "tau" / "M" / "base-0"):
+        frame = load_runs(root).records
+        assert list(frame)[: len(COLUMNS)] == list(COLUMNS)
+        assert {name: str(frame[name].dtype) for name in COLUMNS} == {name: str(one) for name, one in COLUMNS.items()}
+    page = (Path(__file__).parent.parent / "docs" / "exchange.md").read_text(encoding="utf-8")
+    assert [name for name in COLUMNS if f"`{name}`" not in page] == []
+
+
+def test_the_frame_of_records_goes_to_parquet_and_back(ours: Path, tmp_path: Path) -> None:
+    other = a_run(ours, "base-0", [True], task="gtzan")
+    added(other, a_timed_choice(0, right=True, groups={"parsed": "a group", "task": "another"}))
+    frame = load_runs(ours).records
+    frame.to_parquet(tmp_path / "records.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "records.parquet"), frame, check_dtype=False)
+    assert set(frame["task"]) == {"tau", "gtzan"}
+
+
+def test_a_dataset_for_the_hub_has_a_card_and_both_frames(ours: Path, tmp_path: Path) -> None:
+    import yaml
+
+    assert call("export", "hub", ours, "-o", tmp_path / "set")[0] == 0
+    _, facts, text = (tmp_path / "set" / "README.md").read_text().split("---\n", 2)
+    files = {one["config_name"]: one["data_files"] for one in yaml.safe_load(facts)["configs"]}
+    assert {name: len(pd.read_parquet(tmp_path / "set" / file)) for name, file in files.items()} == {
+        "records": 17,
+        "summaries": 2,
+    }
+    assert "dart-0.5-layer2" in text
+    assert str(tmp_path) not in b"".join(file.read_bytes() for file in (tmp_path / "set").iterdir()).decode("latin-1")
+    code, said = call("export", "hub", ours, "-o", tmp_path / "set")
+    assert code == 2
+    assert "is not empty" in said
+
+
+def test_without_pyarrow_a_dataset_is_one_line(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    code, said = call("export", "hub", ours, "-o", tmp_path / "set")
+    assert (code, (tmp_path / "set").exists()) == (2, False)
+    assert "pip install 'audiomarathon[lalm]'" in said
+
+
+# The real packages
+
+
+@pytest.fixture
+def inspect_ai() -> Any:
+    return pytest.importorskip("inspect_ai.log")
+
+
+@pytest.mark.real
+def test_inspect_opens_our_logs_and_its_reader_gives_back_our_figures(
+    ours: Path, tmp_path: Path, inspect_ai: Any
+) -> None:
+    assert call("export", "inspect", ours, "-o", tmp_path / "logs")[0] == 0
+    assert len(inspect_ai.list_eval_logs(str(tmp_path / "logs"))) == 2  # as `inspect view` lists them
+    for log in sorted((tmp_path / "logs").iterdir()):
+        read = inspect_ai.read_eval_log(str(log))
+        header = inspect_ai.read_eval_log(str(log), header_only=True)  # as `inspect view` reads it
+        assert header.results == read.results
+        run = Run.read(next(ours.rglob(read.eval.task_args["method"])))
+        assert run.summary is not None
+        assert read.results.scores[0].metrics["macro_f1"].value == run.summary["score"]
+        assert {one.id: one.output.completion for one in read.samples if not one.error} == {
+            id_: record.reply for id_, record in run.records.items()
+        }
+        packed = tmp_path / f"{log.stem}.eval"  # zstd
+        inspect_ai.write_eval_log(read, str(packed))
+        assert call("import", "inspect", packed, "--results", tmp_path / "back")[0] in (0, 1)
+        back = Run.read(tmp_path / "back" / "tau" / "M" / run.method)
+        assert back.records == run.records
+        assert back.summary is not None
+        assert [back.summary[name] for name in ("score", "intervals")] == [
+            run.summary[n] for n in ("score", "intervals")
+        ]
+
+
+@pytest.mark.real
+def test_a_log_that_inspect_wrote_is_read_by_its_reader(data: Path, tmp_path: Path, inspect_ai: Any) -> None:
+    content = inspect_content(asked(tau_samples(data), "AACDABCDAB"), epochs=2)
+    read = inspect_ai.read_eval_log(str(inspect_json(tmp_path / "a.json", content)))
+    for name in ("b.eval", "c.json"):
+        inspect_ai.write_eval_log(read, str(tmp_path / name))
+        run = imported("inspect", tmp_path / name, tmp_path / name[:1])
+        assert run.summary is not None
+        assert (run.summary["score"], len(run.records)) == (0.9, 20)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("content", [one for name, one in HOSTILE_LOGS.items() if name != "epoch of another type"])
+def test_hostile_logs_are_one_line_with_inspects_reader(content: object, tmp_path: Path, inspect_ai: Any) -> None:
+    refused("inspect", inspect_json(tmp_path / "a.json", content), "--score", "ok")
+
+
+@pytest.mark.real
+def test_the_hubs_library_loads_our_dataset(ours: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    assert call("export", "hub", ours, "-o", tmp_path / "set")[0] == 0
+    for name, rows in (("records", 17), ("summaries", 2)):
+        loaded = datasets.load_dataset(str(tmp_path / "set"), name, split="train", cache_dir=str(tmp_path / "cache"))
+        assert len(loaded) == rows
