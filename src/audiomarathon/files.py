@@ -128,15 +128,17 @@ def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
     always
         Whether a line without a checksum counts as damaged.
     """
+    text = sound_text(line, always=always)
+    return None if text is None else json_object(text, strict=True)
+
+
+def sound_text(line: bytes, *, always: bool = False) -> bytes | None:
+    """Return the text that :func:`unsealed` parses: the line without its end and checksum; None for a damaged line."""
     line = line.rstrip(b"\r\n")
     text, end = line[:-_LENGTH] + b"}", line[-_LENGTH:]
     if end.startswith(_CRC[:10]):
-        if end != _CRC % zlib.crc32(text):
-            return None
-        line = text
-    elif always:
-        return None
-    return json_object(line, strict=True)
+        return text if end == _CRC % zlib.crc32(text) else None
+    return None if always else line
 
 
 def _refuse(name: str) -> None:
@@ -310,6 +312,23 @@ def read_stream(stream: IO[bytes], most: int) -> bytes:
     if max(size, len(content)) > most:
         raise OSError(errno.EFBIG, f"{max(size, len(content)):,} bytes, too large; allowed: up to {most:,}")
     return content
+
+
+def whole_lines(stream: IO[bytes], most: int = MAX_RECORD_BYTES) -> Iterator[bytes]:
+    """Yield the lines of an open plain file with their ends, but not an incomplete last line; hold one at a time.
+
+    Raises
+    ------
+    OSError
+        The file has more than `most` bytes.
+    """
+    size, read = os.fstat(stream.fileno()).st_size, 0
+    while line := stream.readline(most - read + 1) if size <= most else b"":
+        read += len(line)
+        if read <= most and line.endswith(b"\n"):
+            yield line
+    if max(size, read) > most:
+        raise OSError(errno.EFBIG, f"{max(size, read):,} bytes, too large; allowed: up to {most:,}")
 
 
 def _kind(path: Path) -> str:
