@@ -32,6 +32,7 @@ MAX_OBJECT_BYTES = 16 << 20  # of the JSON about one clip or sample: parsed, it 
 ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
 _CRC = b', "crc": "%08x"}'  # the last key: checksum of the line without this key
 _LENGTH = len(_CRC % 0)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps would make one for each line
 _UNSAFE = re.compile(r"[^\w .+@=,()-]")
 _LONGEST_NAME, _LONGEST_BYTES = 120, 230  # characters and bytes of a name that we choose; leaves room for a suffix
 _LONGEST_PART = 255  # longest name in bytes on common file systems
@@ -116,7 +117,7 @@ def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
 
 def sealed(content: Mapping[str, Any]) -> bytes:
     """Return an object as a line of JSON that ends with a checksum; :func:`unsealed` checks it."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode(errors=ESCAPED)
+    text = _ENCODER.encode(content).encode(errors=ESCAPED)
     return text[:-1] + _CRC % zlib.crc32(text) + b"\n"
 
 
