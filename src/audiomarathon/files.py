@@ -332,6 +332,15 @@ def whole_lines(stream: IO[bytes], most: int = MAX_RECORD_BYTES) -> Iterator[byt
         raise OSError(errno.EFBIG, f"{max(size, read):,} bytes, too large; allowed: up to {most:,}")
 
 
+def state_of(path: Path) -> tuple[int, ...]:
+    """Return facts of a file that change whenever it does; () if it cannot be looked at."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
 def _kind(path: Path) -> str:
     kinds = {"a link": stat.S_ISLNK, "a FIFO": stat.S_ISFIFO, "a folder": stat.S_ISDIR, "a socket": stat.S_ISSOCK}
     mode = path.lstat().st_mode
