@@ -54,6 +54,7 @@ _INSIDE: Final = {  # required names inside fields that are objects
 }
 _SHARED: Final = ("reference", "groups", "kv_lengths", "batch")  # fields with equal values in many records
 _INTERNED: Final = ("id", "cluster", "clips", "finish", "session", "control")  # texts that many records hold
+_COUNTS: Final = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes")  # equal under many settings
 _MOST_SHARED: Final = 1 << 18
 _shared: Final[dict[tuple[str, bytes], Any]] = {}
 
@@ -121,12 +122,17 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
     needed = dict.fromkeys(_NEEDED, msgspec.NODEFAULT)
     columns = [(name, hints[name], (defaults | needed)[name]) for name in STORED]
     parse = msgspec.json.Decoder(msgspec.defstruct("Line", columns, kw_only=True)).decode
-    shared, interned = (tuple(map(STORED.index, names)) for names in (_SHARED, _INTERNED))
+    shared, interned, counts = (tuple(map(STORED.index, names)) for names in (_SHARED, _INTERNED, _COUNTS))
+    once: dict[int | None, int | None] = {}
 
     def decode(text: bytes) -> Iterable[Any]:
         values = list(msgspec.structs.astuple(parse(text)))
         for place in interned:
             values[place] = values[place] and sys.intern(values[place])
+        if len(once) >= _MOST_SHARED:
+            once.clear()
+        for place in counts:
+            values[place] = once.setdefault(values[place], values[place])
         for place in shared:
             values[place] = _share(STORED[place], values[place])
         return values
