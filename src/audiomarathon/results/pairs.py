@@ -392,7 +392,7 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
     if found is None:
         return None
     work, shares, of, ideal = list[float](), list[float](), _OF_CALL[stage], ideal_gain(members, stage)
-    for base, own in (pair for one in members for pair in one.timed):
+    for base, own in (pair for one in members for pair in one.timed if pair[0].busy and pair[1].busy):
         busy, before = (one.busy and of(one.busy, one.busy["steps"]) for one in (own, base))
         wall = own.time and of(own.time, (own.new_tokens or 0) - 1)
         if busy and before and wall:
