@@ -154,8 +154,8 @@ class Drops:
         """
         if self.layer is None:
             return [prompt] * layers
-        several = isinstance(audio, np.ndarray)
-        kept = [kept_count(one, self.ratio) for one in audio.tolist()] if several else kept_count(audio, self.ratio)
+        each = [kept_count(one, self.ratio) for one in np.atleast_1d(audio).tolist()]
+        kept = each if np.ndim(audio) else each[0]
         left = prompt - audio + kept
         return [prompt if index < self.layer else left for index in range(layers)]
 
