@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -406,3 +407,32 @@ def test_a_damaged_clip_raises_audio_errors_or_keeps_its_length(
 def test_16_bits_are_rounded_to_nearest_and_limited() -> None:
     samples = np.array([1.6, -1.6, 0.4, 32_768, -32_768, 70_000, -70_000], np.float32) / 32_768
     assert as_pcm(samples).tolist() == [2, -2, 0, 32_767, -32_768, 32_767, -32_768]
+
+
+def test_a_clip_whose_length_was_read_is_decoded_with_one_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
+    monkeypatch.setattr("audiomarathon.audio.containers._TICK_NS", 0)  # as if the file were older
+    probe(clip)
+    monkeypatch.setattr(Path, "open", lambda path, *_: pytest.fail(f"{path} is opened again beside libsndfile"))
+    assert len(decode(clip, 16_000)) == 16_000
+
+
+def test_a_clip_that_changed_after_its_length_was_read_is_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
+    monkeypatch.setattr("audiomarathon.audio.containers._TICK_NS", 0)
+    assert probe(clip).frames == 16_000
+    content = clip.read_bytes()
+    time.sleep(0.02)  # files changed in one tick of the clock have the same time
+    clip.write_bytes(content + bytes(40))
+    with pytest.raises(AudioError):
+        decode(clip, 16_000)
+
+
+def test_tags_added_after_the_length_was_read_are_taken_off(tmp_path: Path) -> None:
+    clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
+    probe(clip)
+    with clip.open("ab") as file:
+        file.write(b"TAG".ljust(128, b"\0"))
+    assert len(decode(clip, 16_000)) == 16_000

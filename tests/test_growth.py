@@ -5,12 +5,17 @@ from __future__ import annotations
 import cProfile
 import pstats
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from builders import a_run, changed
+from builders import a_record, a_run, a_verdict, changed, typed
 from typer.testing import CliRunner
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.app import app
+from audiomarathon.tracking.following import _Curve
+from audiomarathon.tracking.mlflow import MLflow
+from audiomarathon.tracking.tracker import TrackedRun
 
 COMMANDS = {
     "status": ["status"],
@@ -53,3 +58,23 @@ def test_twice_as_many_cost_at_most_twice_as_much(
     calls(COMMANDS[command], results[WARM_UP], tmp_path)  # imports, and what is remembered
     once, twice, fourfold = (calls(COMMANDS[command], results[size], tmp_path) for size in sizes)
     assert fourfold - twice <= 2.3 * (twice - once)  # 4 if quadratic; some calls are made once a process
+
+
+def exported(count: int) -> int:
+    """Count the calls by which MLflow is told of a run with this many samples on record."""
+    told, tracker = TrackedRun("tau", "M", "base", "base-0", 0.0, Path(), {}, False), cast(Any, MLflow())
+    tracker._runs = tracker._known = {str(Path().resolve()): 0}
+    tracker._log = lambda _id, steps: len(steps)
+    curve, profile = _Curve(get_task("tau"), told), cProfile.Profile()
+    verdict = a_verdict("A", ["park", "bus"], right=True)
+    curve.fresh = [typed(a_record(str(number), **verdict)) for number in range(count)]
+    profile.enable()
+    tracker.scored(told, curve.points())
+    profile.disable()
+    return sum(calls for _, calls, *_ in pstats.Stats(profile).stats.values())
+
+
+def test_twice_as_many_records_are_exported_at_twice_the_cost() -> None:
+    exported(2)
+    once, twice, fourfold = map(exported, (40, 80, 160))
+    assert fourfold - twice <= 2.3 * (twice - once)

@@ -157,6 +157,17 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1].strip() == "loaded:"
 
 
+def test_list_needs_neither_pandas_nor_scipy() -> None:
+    code = (
+        "import atexit, sys; from audiomarathon.cli.app import main\n"
+        "atexit.register(lambda: print('loaded:', *{'torch', 'pandas', 'scipy', 'httpx2'} & set(sys.modules)))\n"
+        "sys.argv = ['audiomarathon', 'list']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "gtzan" in done.stdout
+    assert done.stdout.splitlines()[-1].strip() == "loaded:"
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(built(tmp_path_factory.mktemp("project"), "build_wheel"))

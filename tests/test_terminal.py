@@ -25,8 +25,8 @@ from audiomarathon.cli.output import reporting_errors
 from audiomarathon.errors import ModelError, OutputError
 from audiomarathon.models.loading import loading
 from audiomarathon.report import tables
+from audiomarathon.report.listings import LISTINGS
 from audiomarathon.report.render import for_width
-from audiomarathon.report.tables import LISTINGS
 from audiomarathon.results.sweep_summary import read_outcome
 from audiomarathon.terminal import LINE_EVERY_S, console, fitted, progress_of, showing_records, standard_streams
 from audiomarathon.text import counted

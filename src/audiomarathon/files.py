@@ -32,6 +32,7 @@ MAX_OBJECT_BYTES = 16 << 20  # of the JSON about one clip or sample: parsed, it 
 ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
 _CRC = b', "crc": "%08x"}'  # the last key: checksum of the line without this key
 _LENGTH = len(_CRC % 0)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps would make one for each line
 _UNSAFE = re.compile(r"[^\w .+@=,()-]")
 _LONGEST_NAME, _LONGEST_BYTES = 120, 230  # characters and bytes of a name that we choose; leaves room for a suffix
 _LONGEST_PART = 255  # longest name in bytes on common file systems
@@ -116,7 +117,7 @@ def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
 
 def sealed(content: Mapping[str, Any]) -> bytes:
     """Return an object as a line of JSON that ends with a checksum; :func:`unsealed` checks it."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode(errors=ESCAPED)
+    text = _ENCODER.encode(content).encode(errors=ESCAPED)
     return text[:-1] + _CRC % zlib.crc32(text) + b"\n"
 
 
@@ -128,15 +129,17 @@ def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
     always
         Whether a line without a checksum counts as damaged.
     """
+    text = sound_text(line, always=always)
+    return None if text is None else json_object(text, strict=True)
+
+
+def sound_text(line: bytes, *, always: bool = False) -> bytes | None:
+    """Return the text that :func:`unsealed` parses: the line without its end and checksum; None for a damaged line."""
     line = line.rstrip(b"\r\n")
     text, end = line[:-_LENGTH] + b"}", line[-_LENGTH:]
     if end.startswith(_CRC[:10]):
-        if end != _CRC % zlib.crc32(text):
-            return None
-        line = text
-    elif always:
-        return None
-    return json_object(line, strict=True)
+        return text if end == _CRC % zlib.crc32(text) else None
+    return None if always else line
 
 
 def _refuse(name: str) -> None:
@@ -310,6 +313,32 @@ def read_stream(stream: IO[bytes], most: int) -> bytes:
     if max(size, len(content)) > most:
         raise OSError(errno.EFBIG, f"{max(size, len(content)):,} bytes, too large; allowed: up to {most:,}")
     return content
+
+
+def whole_lines(stream: IO[bytes], most: int = MAX_RECORD_BYTES) -> Iterator[bytes]:
+    """Yield the lines of an open plain file with their ends, but not an incomplete last line; hold one at a time.
+
+    Raises
+    ------
+    OSError
+        The file has more than `most` bytes.
+    """
+    size, read = os.fstat(stream.fileno()).st_size, 0
+    while line := stream.readline(most - read + 1) if size <= most else b"":
+        read += len(line)
+        if read <= most and line.endswith(b"\n"):
+            yield line
+    if max(size, read) > most:
+        raise OSError(errno.EFBIG, f"{max(size, read):,} bytes, too large; allowed: up to {most:,}")
+
+
+def state_of(path: Path) -> tuple[int, ...]:
+    """Return facts of a file that change whenever it does; () if it cannot be looked at."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _kind(path: Path) -> str:

@@ -161,20 +161,21 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record's line in `samples.jsonl`, without the fields that do not apply."""
-        names = _OF_FAILED if self.error is not None else _NAMES
+        names = _OF_FAILED if self.error is not None else STORED
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None or name not in _LEFT_OUT}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Record:
         """Make a record from the content of a checked line; ignore fields that only other versions know."""
-        known = {name: content[name] for name in _NAMES if name in content}
+        known = {name: content[name] for name in STORED if name in content}
         if content.get("error") is not None:  # a failed sample may lack most fields
             known = {name: value for name, value in known.items() if value is not None}
         return cls(**known)
 
 
-_NAMES = tuple(field.name for field in fields(Record) if field.name not in ("judgements", "corpus"))
+#: Names of the fields in a line of `samples.jsonl`.
+STORED = tuple(field.name for field in fields(Record) if field.name not in ("judgements", "corpus"))
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session", "extra")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")

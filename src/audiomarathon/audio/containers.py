@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import BinaryIO, Literal
 
 import soundfile
 
 from audiomarathon.audio.member import Clip, Member
 from audiomarathon.errors import AudioError
+from audiomarathon.files import state_of
 
 _SIZED = (b"RIFF", b"RIFX", b"FORM")  # first bytes of containers that state their own size
 _CHUNKED = {"WAV", "WAVEX", "RF64", "AIFF"}
@@ -28,6 +31,8 @@ _FLAC_CANDIDATES = 100
 _FLAC_HERTZ = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000) + 4 * (0,)
 _BITS_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _MOST_TAIL = 355  # the last bytes of a file tell its tag; ID3v1 in its extended form has the longest
+_checked: dict[Clip, tuple[int, ...]] = {}  # files whose chunks were sound, and their state then
+_TICK_NS = 50_000_000  # two changes of a file this close may get the same time
 _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay and padding
 
 
@@ -48,7 +53,10 @@ def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
     elif clip.format == "AU":
         _check_au(path, clip)
     elif clip.format in _CHUNKED:
-        _check_chunks(path, clip)
+        state = _settled(path)
+        if not state or _checked.get(path) != state:  # a run asks for a clip's length, then decodes it
+            _check_chunks(path, clip)
+            _checked[path] = state
     else:
         raise AudioError(
             path,
@@ -61,10 +69,25 @@ def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
 def without_tags(path: Clip) -> Clip:
     """Return a clip without the tags behind its audio, which players ignore and libsndfile takes for damage.
 
-    Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
-    any order. Bytes that are no tag stay, so that they are found as damage. A WAV or AIFF may hold a tag in a chunk of
-    its own, so nothing is taken from within the size that it states.
+     Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
+     any order. Bytes that are no tag stay, so that they are found as damage. A WAV or AIFF may hold a tag in a chunk of
+    its own, so nothing is taken from within the size that it states. A file is looked at again only if it changed.
     """
+    return _known_without_tags(path, state) if (state := _settled(path)) else _without_tags(path)
+
+
+def _settled(path: Clip) -> tuple[int, ...]:
+    """Return the state of a file; () for a part of a tar, or if a further change might leave no trace in the state."""
+    state = () if isinstance(path, Member) else state_of(path)
+    return state if state and time.time_ns() - state[-1] > _TICK_NS else ()
+
+
+@lru_cache(1 << 16)
+def _known_without_tags(path: Clip, _state: tuple[int, ...]) -> Clip:
+    return _without_tags(path)
+
+
+def _without_tags(path: Clip) -> Clip:
     if not path.is_file():
         return path
     with path.open("rb") as file:

@@ -9,10 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from audiomarathon.audio.decode import probe
-from audiomarathon.benchmarks.fingerprint import state_of
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.benchmarks.task import Loaded, Sample, Task
 from audiomarathon.errors import AudioError
+from audiomarathon.files import state_of
 from audiomarathon.models.registry import ModelSpec
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from audiomarathon.benchmarks.task import Loaded, Sample
 from audiomarathon.errors import DataError
+from audiomarathon.files import state_of
 from audiomarathon.fingerprint import BLOCK_BYTES, blocks, feed, join_rules
 
 _GAP_BYTES = 1 << 18  # between the blocks of a clip: 8 s of 16-bit audio at 16 kHz
@@ -74,15 +75,6 @@ def _read_once(clip: Path) -> tuple[str, str]:
     """
     state = state_of(clip)
     return _known(clip, state) if state else _read(clip)
-
-
-def state_of(clip: Path) -> tuple[int, ...]:
-    """Return facts of a file that change whenever it does; () if it cannot be looked at."""
-    try:
-        facts = clip.stat()
-    except OSError:
-        return ()
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 @lru_cache(1 << 16)

@@ -86,8 +86,8 @@ def list_command(
     what: Annotated[str, argument("What to list: tasks, models, methods, judges or all.")] = "all",
 ) -> None:
     """List tasks, models, methods and judges, including those of plug-ins."""
+    from audiomarathon.report.listings import LISTINGS
     from audiomarathon.report.render import show as show_tables
-    from audiomarathon.report.tables import LISTINGS
 
     if what != "all" and what not in LISTINGS:
         raise SettingsError(f"unknown list {what!r}; allowed: all, {', '.join(LISTINGS)}")

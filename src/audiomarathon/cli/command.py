@@ -192,7 +192,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
         if text.startswith("Usage: "):  # nothing was given: the help
             say(error.format_message())
             return error.exit_code
-        from audiomarathon.report.tables import LISTINGS
+        from audiomarathon.report.listings import LISTINGS
 
         path = command.command_path if command else name
         listed = [one for one in arguments if one in LISTINGS and text.startswith("No such command")]

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from audiomarathon.compression.method import kept_count
 from audiomarathon.records import Record
 
@@ -80,13 +82,13 @@ class Cost:
         """Return the cost as the field `cost` of a `run.json`."""
         return {**asdict(self), "layers": len(self.flops_per_token_per_layer)}
 
-    def llm_prefill(self, tokens: Sequence[int]) -> float:
-        """Return the FLOPs of a prefill in which layer i sees `tokens[i]` tokens."""
+    def llm_prefill(self, tokens: Sequence[Any]) -> Any:
+        """Return the FLOPs of a prefill in which layer i sees `tokens[i]` tokens: a number, or an array of samples."""
         windows = self.attention_windows or (0,) * len(tokens)
         layers = zip(self.flops_per_token_per_layer, self.attention_flops_coefficient, tokens, windows, strict=True)
         return (
             sum(
-                linear * s + square * (s * s - (max(0, s - window) ** 2 if window else 0))
+                linear * s + square * (s * s - (np.maximum(0, s - window) ** 2 if window else 0))
                 for linear, square, s, window in layers
             )
             + self.lm_head_flops
@@ -112,14 +114,14 @@ class Cost:
         audio = math.ceil(clip_seconds * tokens_per_second)
         return audio + TEXT_TOKENS, audio
 
-    def encoder(self, clip_seconds: float, drops: Drops | None = None) -> float:
-        """Return the audio tower's FLOPs for a clip, which is padded to whole windows.
+    def encoder(self, clip_seconds: Any, drops: Drops | None = None) -> Any:
+        """Return the audio tower's FLOPs for a clip, or for an array of clips, each padded to whole windows.
 
         States dropped inside the tower spare its later layers their share, and attention the square of it.
         """
         assert self.encoder_flops_per_second is not None
         if window := self.encoder_window_seconds:
-            clip_seconds = math.ceil(clip_seconds / window) * window
+            clip_seconds = np.ceil(clip_seconds / window) * window
         return (self.encoder_flops_per_second - self._spared(drops)) * clip_seconds
 
     def _spared(self, drops: Drops | None) -> float:
@@ -145,22 +147,43 @@ class Drops:
         gone = [max((part for layer, part in self.tower if layer <= index), default=0.0) for index in range(layers)]
         return [1 - self.ratio * part for part in gone]
 
-    def tokens(self, layers: int, prompt: int, audio: int) -> list[int]:
-        """Return how many tokens each layer sees in prefill, if `audio` of the `prompt` tokens are audio tokens."""
+    def tokens(self, layers: int, prompt: Any, audio: Any) -> list[Any]:
+        """Return how many tokens each layer sees in prefill, if `audio` of the `prompt` tokens are audio tokens.
+
+        Both may be arrays, with a number a sample.
+        """
         if self.layer is None:
             return [prompt] * layers
-        left = prompt - audio + kept_count(audio, self.ratio)
+        each = [kept_count(one, self.ratio) for one in np.atleast_1d(audio).tolist()]
+        kept = each if np.ndim(audio) else each[0]
+        left = prompt - audio + kept
         return [prompt if index < self.layer else left for index in range(layers)]
 
 
 def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
     """Return the FLOPs of one sample's LLM prefill; with `encoder`, of the whole prefill."""
-    layers = len(cost.flops_per_token_per_layer)
-    windows = (record.prompt_tokens or 0) // cost.window_tokens if cost.window_tokens else 0
-    droppable = windows * cost.window_states or record.audio_tokens or 0  # states of padding are thinned too
-    tokens = drops.tokens(layers, record.prompt_tokens or 0, droppable)
-    heard = windows * cost.encoder_window_seconds if windows else record.clip_seconds
-    return cost.llm_prefill(tokens) + windows * cost.window_flops + (cost.encoder(heard, drops) if encoder else 0.0)
+    of_sample = record.prompt_tokens or 0, record.audio_tokens or 0, record.clip_seconds
+    return float(_flops(cost, drops, *of_sample, encoder=encoder))
+
+
+def flops_of_each(cost: Cost, drops: Drops, records: Sequence[Record], *, encoder: bool = False) -> list[float]:
+    """Return :func:`flops_of` of each sample, computed for all at once."""
+    each = [(one.prompt_tokens or 0, one.audio_tokens or 0, one.clip_seconds) for one in records]
+    prompt, audio, seconds = (np.array([one[place] for one in each]) for place in range(3))
+    found: list[float] = _flops(cost, drops, prompt, audio, seconds, encoder=encoder).tolist()
+    return found
+
+
+def _flops(cost: Cost, drops: Drops, prompt: Any, audio: Any, seconds: Any, *, encoder: bool) -> Any:
+    windows = 0
+    if cost.window_tokens:
+        windows = prompt // cost.window_tokens
+        audio = np.where(
+            windows * cost.window_states > 0, windows * cost.window_states, audio
+        )  # padding is thinned too
+        seconds = np.where(windows > 0, windows * cost.encoder_window_seconds, seconds)
+    tokens = drops.tokens(len(cost.flops_per_token_per_layer), prompt, audio)
+    return cost.llm_prefill(tokens) + windows * cost.window_flops + (cost.encoder(seconds, drops) if encoder else 0.0)
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:

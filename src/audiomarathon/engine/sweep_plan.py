@@ -359,7 +359,7 @@ def from_flops(
             prompt, audio = facts.cost.prompt(seconds, spec.tokens_per_second)
             prefill = flops_of(facts.cost, drops, Record("", prompt_tokens=prompt, audio_tokens=audio))
             total += prefills * prefill / flops + tokens * facts.weight_bytes / bandwidth
-    return total
+    return float(total)
 
 
 def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int, chunk: int = 0) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from audiomarathon.endpoint.client import Prices
 from audiomarathon.judges.judgements import Request
+
+if TYPE_CHECKING:
+    from audiomarathon.endpoint.client import Prices
 
 
 @dataclass(frozen=True)

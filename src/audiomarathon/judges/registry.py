@@ -6,9 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from audiomarathon.endpoint.client import Endpoint
 from audiomarathon.errors import SettingsError
-from audiomarathon.judges.endpoint import EndpointJudge
 from audiomarathon.judges.judge import Judge
 from audiomarathon.judges.judgements import NAME
 from audiomarathon.judges.local import LocalJudge
@@ -70,6 +68,9 @@ def _open(text: str, batch_size: int, download: bool) -> Judge:
             raise SettingsError(f"--with {text}: no such file; allowed: a run's file judgements-NAME.jsonl")
         return ReplayJudge(file)
     if kind in ("endpoint", "openai"):
+        from audiomarathon.endpoint.client import Endpoint
+        from audiomarathon.judges.endpoint import EndpointJudge
+
         if not where:
             raise SettingsError(f"--with {text}: name the model as on the server: {kind}:MODEL")
         return EndpointJudge(_name(where), Endpoint.from_env(KNOWN.get(where, where)), at_once=batch_size)

@@ -44,17 +44,22 @@ class Pair:
 
     Attributes
     ----------
-    totals
-        Shape (clusters, 2 · columns): each cluster's sums, first the setting's columns, then the reference's.
+    held
+        The :attr:`totals`, as bytes if all are counts below 256, since a comparison holds those of all its pairs.
     sums
-        The setting's sums; their `statistic` also turns the reference's sums into figures.
+        The setting's sums without the samples' rows; their `statistic` also turns the reference's sums into figures.
     figure
         Index of the tested figure among the statistic's figures.
     """
 
-    totals: Floats
+    held: npt.NDArray[Any]
     sums: Sums
     figure: int
+
+    @property
+    def totals(self) -> Floats:
+        """Each cluster's sums, shape (clusters, 2 · columns): first the setting's columns, then the reference's."""
+        return self.held.astype(np.float64)
 
     @classmethod
     def of(cls, setting: Sums, reference: Sums, figure: str | None = None) -> Pair:
@@ -72,12 +77,15 @@ class Pair:
                 f"not the same samples or figures: shapes {setting.columns.shape}, {reference.columns.shape}"
             )
         totals = cluster_totals(np.hstack([setting.columns, reference.columns]), setting.clusters)
-        return cls(totals, setting, 0 if figure is None else setting.names.index(figure))
+        counts = np.clip(totals, 0, 255).astype(np.uint8)
+        own = replace(setting, columns=setting.columns[:0].copy(), clusters=())
+        held = counts if np.array_equal(counts, totals) else totals
+        return cls(held, own, 0 if figure is None else setting.names.index(figure))
 
     @property
     def clusters(self) -> int:
         """Number of clusters."""
-        return len(self.totals)
+        return len(self.held)
 
     @property
     def _width(self) -> int:

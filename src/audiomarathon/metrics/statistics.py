@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 Floats = npt.NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
@@ -302,6 +301,8 @@ def _estimate(value: float, drawn: Floats, clusters: int) -> Estimate:
 
 def _on_log_scale(rate: Estimate) -> tuple[float, float]:
     """Return the interval of a positive rate that varies over resamples; :class:`Resampler` explains it."""
+    from scipy import special
+
     count = rate.clusters
     error = float(np.nanstd(rate.drawn)) * math.sqrt(count / (count - 1))
     reach = float(special.stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * error / rate.value
@@ -328,6 +329,8 @@ def span_of(ends: Sequence[float]) -> float:
 
 def wilson_reach(clusters: int) -> float:
     """Return the width of Wilson's interval if none or all of C = `clusters` trials succeed: z² / (C + z²)."""
+    from scipy import special
+
     z2 = float(special.ndtri((1 + CONFIDENCE) / 2)) ** 2
     return z2 / (clusters + z2)
 
@@ -347,6 +350,8 @@ def means_of(rows: Sequence[Sequence[float] | None]) -> list[float] | None:
 
 def expanded_tail(clusters: int) -> float:
     """Return the share of resamples outside each end of the interval: 2.5 % for many clusters, less for few."""
+    from scipy import special
+
     t = special.stdtrit(clusters - 1, (1 + CONFIDENCE) / 2)
     return float(special.ndtr(-math.sqrt(clusters / (clusters - 1)) * t))
 
@@ -401,6 +406,8 @@ def interval_of_mean(drawn: Floats, clusters: Sequence[int]) -> tuple[float, flo
     clusters
         Number of each figure's clusters, at least two.
     """
+    from scipy import special
+
     valued = drawn[:, ~np.isnan(drawn).any(axis=0)]
     if not valued.size:
         return None

@@ -94,7 +94,7 @@ class Runs:
             named = {"checkpoint", "setting", "task"}  # set above, with the names of the page
             rows.append(row | {name: own[name] for name in own if name not in named} | {"folder": str(run.folder)})
         table = tables.results([_result(run) for _, run in found if run.summary is not None])
-        shown = replace(table, frame=Table.of(rows).frame, shown=[*table.shown, "error"])
+        shown = replace(table, data=Table.of(rows).data, shown=[*table.shown, "error"])
         return Shown.of(shown.without_empty("score"))
 
     @cached_property

@@ -18,14 +18,13 @@ import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
-
-import pandas as pd
 
 from audiomarathon.text import plain, spreadsheet
 
 if TYPE_CHECKING:
+    import pandas as pd
     from jinja2 import Environment
     from rich.table import Table as RichTable
 
@@ -85,16 +84,21 @@ class Kind:
         """Return a figure as text; a dash if it is missing. Text stays text, whatever the format."""
         if isinstance(value, bool):
             return "yes" if value else "no"
-        number = isinstance(value, numbers.Real)
-        if value is None or value is pd.NaT or value is pd.NA or (number and math.isnan(value)):
+        if _missing(value):
             return NONE
-        if not number:
+        if not isinstance(value, numbers.Real):
             return plain(str(value))
         scaled = value * self.scale
         if callable(self.form):
             return self.form(scaled)
         mean_of_counts = self.form.endswith("d") and not isinstance(value, numbers.Integral)
         return format(scaled, _SCORE if mean_of_counts else self.form)
+
+
+def _missing(value: object) -> bool:
+    """Tell whether a cell is empty: None, NaN, or what pandas puts in place of a missing value."""
+    nan = isinstance(value, numbers.Real) and math.isnan(value)
+    return value is None or nan or type(value).__name__ in ("NaTType", "NAType")
 
 
 def _milliseconds(heading: str) -> Kind:
@@ -143,11 +147,11 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A pandas frame, and how to show it.
+    """Rows or a pandas frame, and how to show them. A list of rows is shown without importing pandas.
 
     Attributes
     ----------
-    frame
+    data
         The data, unrounded; the docstring of this module says how columns refine others.
     shown
         Columns to show, in order; default all. CSV has all columns.
@@ -168,7 +172,7 @@ class Table:
         Whether the page folds the table, because each of its figures is of a single sample.
     """
 
-    frame: pd.DataFrame
+    data: pd.DataFrame | Sequence[Mapping[str, Any]]
     shown: Sequence[str] = ()
     title: str = ""
     group: str = ""
@@ -181,12 +185,25 @@ class Table:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], shown: Sequence[str] = (), **more: Any) -> Table:
-        """Make a table from rows; a value that a row lacks becomes None.
+        """Make a table from rows; a value that a row lacks becomes None."""
+        names = dict.fromkeys(name for row in rows for name in row)
+        each = [{name: row.get(name) for name in names} for row in rows]
+        return cls([{name: None if _missing(one) else one for name, one in row.items()} for row in each], shown, **more)
 
-        The frame has the dtype object, so that integers stay integers in columns with missing values.
-        """
-        frame = pd.DataFrame(list(rows), dtype=object)
-        return cls(frame.where(frame.notna(), None), shown, **more)
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The data as a frame; of rows with the dtype object, so that integers stay integers beside missing values."""
+        import pandas as pd
+
+        if isinstance(self.data, pd.DataFrame):
+            return self.data
+        frame = pd.DataFrame(self.data, dtype=object)
+        return frame.where(frame.notna(), None)
+
+    @cached_property
+    def rows(self) -> Sequence[Mapping[Any, Any]]:
+        """The data as rows."""
+        return self.data if isinstance(self.data, list) else self.frame.to_dict("records")
 
     @property
     def columns(self) -> list[str]:
@@ -194,7 +211,7 @@ class Table:
 
         If `shown` is empty, all columns except those that refine another, such as `score_low` beside `score`.
         """
-        there = list(self.frame.columns)
+        there = [*self.rows[0]] if self.rows else list(self.frame.columns)
         own = {f"{name}{suffix}" for name in there for suffix in _BESIDE}
         return [name for name in self.shown or [name for name in there if name not in own] if name in there]
 
@@ -204,7 +221,7 @@ class Table:
             return self.kinds[name]
         if name in KINDS and not self.foreign:
             return KINDS[name]
-        text, scores = (any(isinstance(value, kind) for value in self.frame[name]) for kind in (str, float))
+        text, scores = (any(isinstance(row[name], kind) for row in self.rows) for kind in (str, float))
         return Kind(str(name) if self.foreign else "", _SCORE if scores and not text else "", left=text)
 
     def heading(self, name: str) -> str:
@@ -213,7 +230,7 @@ class Table:
 
     def without_empty(self, *keep: str) -> Table:
         """Return the table without columns that are empty in every row; the columns in `keep` stay."""
-        empty = {name for name in self.columns if name not in keep and self.frame[name].isna().all()}
+        empty = {name for name in self.columns if name not in keep and all(_missing(row[name]) for row in self.rows)}
         return self if not empty else replace(self, shown=[name for name in self.columns if name not in empty])
 
 
@@ -235,7 +252,7 @@ class Cell:
 def cells(table: Table) -> list[list[Cell]]:
     """Return the cells of the columns to show, row by row."""
     kinds = {name: table.kind(name) for name in table.columns}
-    return [[_cell(row, name, kind) for name, kind in kinds.items()] for row in table.frame.to_dict("records")]
+    return [[_cell(row, name, kind) for name, kind in kinds.items()] for row in table.rows]
 
 
 def _cell(row: Mapping[Any, Any], name: str, kind: Kind) -> Cell:
@@ -243,7 +260,7 @@ def _cell(row: Mapping[Any, Any], name: str, kind: Kind) -> Cell:
     if f"{name}_low" in row and f"{name}_high" in row and figure != NONE and not isinstance(row[name], str):
         low, high = (row[f"{name}{end}"] for end in ("_low", "_high"))
         ends = replace(kind, form=kind.ends or kind.form)
-        beside = f" [{NONE}]" if pd.isna(low) else f" [{ends.text(low)}, {ends.text(high)}]"
+        beside = f" [{NONE}]" if _missing(low) else f" [{ends.text(low)}, {ends.text(high)}]"
     remarks = (row.get(f"{name}{suffix}") for suffix in ("_said", "_mark", "_why"))
     said, mark, why = (one if isinstance(one, str) else "" for one in remarks)
     return Cell(figure, beside + (f" ({plain(said)})" if said else ""), mark, why)
@@ -261,7 +278,7 @@ def rich_table(table: Table) -> RichTable:
     for name in shown:
         drawn.add_column(table.heading(name), justify="left" if table.kind(name).left else "right")
     rows = cells(replace(table, shown=shown))
-    groups = list(table.frame[table.group]) if table.group else [None] * len(rows)
+    groups = [row[table.group] for row in table.rows] if table.group else [None] * len(rows)
     for place, (row, group) in enumerate(zip(rows, groups, strict=True)):
         if table.headed and (place == 0 or groups[place - 1] != group):
             drawn.add_row(Text(plain(str(group)), "bold"))
@@ -357,6 +374,8 @@ def csv(table: Table) -> str:
     """Return all figures with every digit as CSV, without remarks and marks."""
     kept = _of_figures(table)
     rows = [{name: spreadsheet(value) for name, value in row.items()} for row in kept.to_dict("records")]
+    import pandas as pd
+
     return str(pd.DataFrame(rows, columns=kept.columns, dtype=object).to_csv(index=False, lineterminator="\n"))
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
-from audiomarathon.benchmarks import Task, all_tasks
-from audiomarathon.benchmarks.registry import facts_of
+from audiomarathon.benchmarks import Task
 from audiomarathon.compression.method import Base
-from audiomarathon.compression.registry import all_methods
 from audiomarathon.metrics.betting import NO_WORSE, OPEN, WORSE
-from audiomarathon.models.registry import all_models
 from audiomarathon.report.render import NONE, Kind, Table, with_interval
 from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.compare import LeftOut, is_clear, lines_by_reason
@@ -41,64 +38,6 @@ _NOT_RUN = "controls that were not run"
 _COUNTS = ("n", "errors", "unparsed", "cut_by_token_limit", "truncated")
 
 
-def tasks() -> Table:
-    """List the tasks, in the paper's order."""
-    rows = []
-    for task in all_tasks():
-        facts = facts_of(task.key)
-        seconds = facts.seconds if facts else None
-        row: dict[str, Any] = {"key": task.key, "paper": facts.acronym if facts else NONE, "what": task.title}
-        row |= {"group": facts.group if facts else NONE, "samples": facts.count if facts else None}
-        row["minutes"] = "{:.2g}–{:.2g}".format(*(one / 60 for one in seconds)) if seconds else NONE
-        rows.append(_flat(row) | {"score": task.scorer.figure.title})
-    return Table.of(rows, title="Tasks", least=("group", "paper", "minutes"), kinds={"score": Kind("score", left=True)})
-
-
-def models() -> Table:
-    """List the models, with the sizes of their checkpoints."""
-    rows = [
-        {
-            "key": model.key,
-            "also": ", ".join(model.aliases),
-            "checkpoint": model.checkpoint,
-            "download": f"{model.download_gb:g} GB" if model.download_gb else "none",
-            "audio_tokens_a_second": f"{model.tokens_per_second:g}" if model.tokens_per_second else NONE,
-            "what": model.title,
-        }
-        for model in all_models()
-    ]
-    least = ("also", "download", "audio_tokens_a_second", "checkpoint")
-    kinds = {"audio_tokens_a_second": Kind("audio tokens / s")}
-    return Table.of([_flat(row) for row in rows], title="Models", least=least, kinds=kinds)
-
-
-def methods() -> Table:
-    """List the methods, with papers and savings."""
-    rows = [
-        {
-            "key": method.key,
-            "paper": f"arXiv {method.paper}" if method.paper else NONE,
-            "saves": method.saves,
-            "needs": method.needs or NONE,
-            "what": method.title,
-        }
-        for method in all_methods()
-    ]
-    return Table.of([_flat(row) for row in rows], title="Methods", least=("saves", "paper"))
-
-
-def judges() -> Table:
-    """List the judges: short names for hub ids, forms such as `endpoint:MODEL`, and plug-ins."""
-    from audiomarathon.judges.registry import FORMS, KNOWN, plugged_in
-
-    rows = [{"judge": name, "what": source} for name, source in {**KNOWN, **FORMS}.items()]
-    rows += [{"judge": one.key, "what": type(one).__doc__ or NONE} for one in plugged_in()]
-    return Table.of([_flat(row) for row in rows], title="Judges", kinds={"judge": Kind("--with", left=True)})
-
-
-LISTINGS: Mapping[str, Callable[[], Table]] = {"tasks": tasks, "models": models, "methods": methods, "judges": judges}
-
-
 def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table]:
     """Return the tables that a task and its scorer add to the common ones; columns named `… %` show whole percent.
 
@@ -118,11 +57,6 @@ def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table
 def _whole(share: float) -> str:
     """Return whole percent, with halves rounded up."""
     return str(math.floor(share + 0.5))
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with each text joined to one line, since texts of plug-ins may have several lines."""
-    return {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def result_row(
@@ -327,7 +261,7 @@ def in_halves(table: Table) -> list[Table]:
         return [scores]
     kept = table.frame[table.frame["scope"] != _NOT_RUN]
     title = f"speed-ups {table.title}"
-    return [scores, replace(table, frame=kept, title=title, shown=["scope", "setting", *speed_ups], notes=())]
+    return [scores, replace(table, data=kept, title=title, shown=["scope", "setting", *speed_ups], notes=())]
 
 
 def comparison_row(row: Comparison) -> dict[str, Any]:

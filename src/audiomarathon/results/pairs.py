@@ -19,7 +19,7 @@ from audiomarathon.benchmarks import Task, get_task
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.press import ONE_TOKEN
-from audiomarathon.costs.cost import LAUNCH_BOUND, flops_of, ideal_speed_up
+from audiomarathon.costs.cost import LAUNCH_BOUND, flops_of_each, ideal_speed_up
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import same
 from audiomarathon.metrics.betting import Clusters, Decision, clusters_for_power, decide
@@ -169,10 +169,8 @@ class Pairs:
         Computed once, though a task's own row, its group's and the overall row need it.
         """
         if stage not in self._ideals:
-            each = [
-                [_work(run, pair[side], stage) for pair in self.timed or self.records]
-                for side, run in enumerate((self.base, self.run))
-            ]
+            rows = self.timed or self.records
+            each = [_work(run, [pair[side] for pair in rows], stage) for side, run in enumerate((self.base, self.run))]
             self._ideals[stage] = [base / own if base and own else None for base, own in zip(*each, strict=True)]
         return self._ideals[stage]
 
@@ -394,7 +392,7 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
     if found is None:
         return None
     work, shares, of, ideal = list[float](), list[float](), _OF_CALL[stage], ideal_gain(members, stage)
-    for base, own in (pair for one in members for pair in one.timed):
+    for base, own in (pair for one in members for pair in one.timed if pair[0].busy and pair[1].busy):
         busy, before = (one.busy and of(one.busy, one.busy["steps"]) for one in (own, base))
         wall = own.time and of(own.time, (own.new_tokens or 0) - 1)
         if busy and before and wall:
@@ -453,17 +451,19 @@ def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
     return float(np.median(known)) if known and len(known) == len(found) else None
 
 
-def _work(run: Run, record: Record, stage: str) -> float | None:
-    """Return the FLOPs of a sample's prefill, or the bytes that a decode step reads; None if unknown."""
-    cost, drops = run.cost, run.drops
-    if cost is None:
-        return None
-    if stage == "decode_per_token":
-        return None if None in (cost.weight_bytes, record.kv_bytes) else cost.step_bytes(record.kv_bytes or 0)
-    whole = stage == "first_token"
-    if drops is None or (whole and cost.encoder_flops_per_second is None):
-        return None
-    return flops_of(cost, drops, record, encoder=whole)
+def _work(run: Run, records: Sequence[Record], stage: str) -> Sequence[float | None]:
+    """Return the FLOPs of each sample's prefill, or the bytes that a decode step reads; None if unknown."""
+    cost, drops, whole = run.cost, run.drops, stage == "first_token"
+    if cost and cost.weight_bytes is not None and stage == "decode_per_token":
+        return [None if record.kv_bytes is None else cost.step_bytes(record.kv_bytes) for record in records]
+    if (
+        cost is None
+        or drops is None
+        or stage == "decode_per_token"
+        or (whole and cost.encoder_flops_per_second is None)
+    ):
+        return [None] * len(records)
+    return flops_of_each(cost, drops, records, encoder=whole)
 
 
 def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:

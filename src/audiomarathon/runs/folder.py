@@ -21,11 +21,10 @@ from typing import IO, Any
 from audiomarathon.compression.method import Method
 from audiomarathon.errors import RecordError
 from audiomarathon.files import (
-    MAX_RECORD_BYTES,
     Appending,
     open_plain,
     read_plain,
-    read_stream,
+    whole_lines,
     write_bytes,
     write_json,
     writing,
@@ -226,19 +225,19 @@ class RunFolder:
         if not self.samples_file.exists():
             return {}
         with open_plain(self.samples_file, "r+b") as stream:
-            content = read_stream(stream, MAX_RECORD_BYTES)
-            whole = _whole_lines(content)
-            if len(whole) < len(content):
-                stream.truncate(len(whole))
-        records, rejected, good = {}, [], []
-        for line in whole.splitlines(keepends=True):
-            if (record := from_line(line)) is None or not self._fits(record):
-                rejected.append(line)
-            else:
-                records[record.id] = record
-                good.append(line)
+            records, rejected, whole = {}, dict[int, bytes](), 0
+            for number, line in enumerate(whole_lines(stream)):
+                whole += len(line)
+                if (record := from_line(line)) is None or not self._fits(record):
+                    rejected[number] = line
+                else:
+                    records[record.id] = record
+            if stream.seek(0, os.SEEK_END) > whole:
+                stream.truncate(whole)
+            stream.seek(0)
+            good = [line for at, line in enumerate(whole_lines(stream)) if at not in rejected] if rejected else []
         if rejected:
-            self._set_aside(rejected)
+            self._set_aside([*rejected.values()])
             write_bytes(self.samples_file, b"".join(good), synced=True)
         return records
 
@@ -289,16 +288,20 @@ def read_records(path: Path) -> dict[str, Record]:
 
 def _bare_records(path: Path) -> dict[str, Record]:
     file = path / "samples.jsonl"
+    found, odd = dict[str, Record](), 0
     try:
-        content = read_plain(file, MAX_RECORD_BYTES)
+        with open_plain(file) as stream:
+            for record in map(from_line, whole_lines(stream)):
+                if record is None:
+                    odd += 1
+                else:
+                    found[record.id] = record
     except OSError as error:
         raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
-    lines = _whole_lines(content).splitlines()
-    found = [record for line in lines if (record := from_line(line)) is not None]
-    if odd := len(lines) - len(found):
+    if odd:
         unreadable = counted(odd, "unreadable line")
         warnings.warn(f"{file}: {unreadable} left out; run the same command again for these samples", stacklevel=2)
-    return {record.id: record for record in found}
+    return found
 
 
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
@@ -339,10 +342,6 @@ def what_failed(path: Path, errors: int) -> str:
     said = (f"{id_}: {record.error}" for id_, record in read_records(path).items() if not record.answered)
     first = " ".join(next(said, "").split())[:300]
     return f"{counted(errors, 'sample')} failed (see 'error' in samples.jsonl; the first: {first})"
-
-
-def _whole_lines(content: bytes) -> bytes:
-    return content[: content.rfind(b"\n") + 1]
 
 
 # Identity fields that hold a single value. A method's own parameters may be lists.

@@ -3,23 +3,31 @@
 The audio tokens that a pruner kept are stored as one bit per audio token, in base64 (1.25 kB for 7,500 tokens).
 
 All commands read records with this module, so that each skips the same damaged lines and none fails because of them.
+
+Nearly all lines of a run are sound, so a line with a checksum is decoded to the types that :class:`Record` declares,
+compiled once; only what the decoder refuses is checked field by field. Equal references, labels and cache lengths are
+held once for all records that a process reads, so that records take little more memory than their lines.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+import hashlib
+import json
+import sys
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import sealed, unsealed
-from audiomarathon.records import LETTERS, Record
+from audiomarathon.files import json_object, sealed, sound_text
+from audiomarathon.records import LETTERS, STORED, Record
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +40,6 @@ _KINDS: Final = {  # of each field: its type and the types inside, such as ("Map
     for kind, _, or_none in [str(field.type).partition(" | ")]
 }
 _UNKNOWN: Final[tuple[tuple[str, ...], bool]] = (), False
-_NONE: Final = type(None)
 _NUMBERS: Final[Mapping[str, Collection[type]]] = {"int": {int}, "float": {int, float}}
 _NEEDED: Final = (
     "id", "error", "cluster", "reply", "reference", "finish", "clip_seconds", "prompt_tokens", "audio_tokens",
@@ -45,6 +52,11 @@ _INSIDE: Final = {  # required names inside fields that are objects
     "forced_decode": ("per_token",),
     "latency": ("first_token", "total"),
 }
+_SHARED: Final = ("reference", "groups", "kv_lengths", "batch")  # fields with equal values in many records
+_INTERNED: Final = ("id", "cluster", "clips", "finish", "session", "control")  # texts that many records hold
+_COUNTS: Final = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes")  # equal under many settings
+_MOST_SHARED: Final = 1 << 18
+_shared: Final[dict[tuple[str, bytes], Any]] = {}
 
 
 def to_line(record: Record) -> bytes:
@@ -70,8 +82,84 @@ def from_line(line: bytes) -> Record | None:
     Lines written by versions up to commit 8983bac have no checksum; they are accepted if their fields are valid. Newer
     lines begin with `{"schema":`; if such a line has no checksum, its end was lost, so it is damaged.
     """
-    content = unsealed(line, always=line.startswith(_SEALED))
+    with_checksum = line.startswith(_SEALED)
+    text = sound_text(line, always=with_checksum)
+    if text and with_checksum and (record := _decoded(text)):
+        return record
+    content = None if text is None else json_object(text, strict=True)
     return None if content is None or damage_of(content) else Record.from_json(content)
+
+
+def _decoded(text: bytes) -> Record | None:
+    """Return the record of an answered sample; None for a text that :func:`damage_of` must judge."""
+    decode, errors = _decoder()
+    try:
+        record = Record(*decode(text))
+    except errors:
+        return None
+    held = [(getattr(record, name), parts) for name, parts in _INSIDE.items()]
+    whole = all(part in value for value, parts in held if value is not None for part in parts)
+    return record if whole and not _at_odds(partial(getattr, record)) else None
+
+
+@cache
+def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception], ...]]:
+    """Return a function from a line's text to the values of a record's stored fields, and the errors that it raises."""
+    import msgspec
+
+    limits = msgspec.Meta(ge=0, lt=int(_LARGEST))
+    count, amount = Annotated[int, limits], Annotated[float, limits]
+    numbers: dict[Any, Any] = {int: count, float: count | amount}
+
+    def typed(hint: Any) -> Any:
+        inside = tuple(map(typed, typing.get_args(hint)))
+        outer: Any = {Sequence: list, Mapping: dict}.get(typing.get_origin(hint), typing.Union)
+        return outer[inside] if inside else numbers.get(hint, hint)
+
+    hints = {name: typed(hint) for name, hint in typing.get_type_hints(Record).items()}
+    hints |= {"error": None, "reply": str, **dict.fromkeys(_SHARED, msgspec.Raw)}
+    defaults = {one.name: msgspec.Raw(b"null") if one.name in _SHARED else one.default for one in fields(Record)}
+    needed = dict.fromkeys(_NEEDED, msgspec.NODEFAULT)
+    columns = [(name, hints[name], (defaults | needed)[name]) for name in STORED]
+    parse = msgspec.json.Decoder(msgspec.defstruct("Line", columns, kw_only=True)).decode
+    shared, interned, counts = (tuple(map(STORED.index, names)) for names in (_SHARED, _INTERNED, _COUNTS))
+    once: dict[int | None, int | None] = {}
+
+    def decode(text: bytes) -> Iterable[Any]:
+        values = list(msgspec.structs.astuple(parse(text)))
+        for place in interned:
+            values[place] = values[place] and sys.intern(values[place])
+        if len(once) >= _MOST_SHARED:
+            once.clear()
+        for place in counts:
+            values[place] = once.setdefault(values[place], values[place])
+        for place in shared:
+            values[place] = _share(STORED[place], values[place])
+        return values
+
+    return decode, (msgspec.MsgspecError, RecursionError, ValueError)
+
+
+def _share(name: str, text: bytes) -> Any:
+    """Return the value of a field, read and checked once for all records in which it has this text.
+
+    Raises
+    ------
+    ValueError
+        The field has an invalid value.
+    """
+    key = name, hashlib.blake2b(text, digest_size=16).digest()
+    if (known := _shared.get(key, MISSING)) is not MISSING:
+        return known
+    value, (kind, or_none) = json.loads(bytes(text)), _KINDS[name]
+    if not (or_none if value is None else _fits(kind, name, value)):
+        raise ValueError(name)
+    if isinstance(value, list):  # the layers of a model have few different lengths
+        once = {one: one for one in value}
+        value = [once[one] for one in value]
+    if len(_shared) >= _MOST_SHARED:
+        _shared.clear()
+    return _shared.setdefault(key, value)
 
 
 def damage_of(record: Mapping[str, Any]) -> str:
@@ -79,48 +167,27 @@ def damage_of(record: Mapping[str, Any]) -> str:
 
     Fields must have the types that :class:`Record` declares; in the record of a failed sample, any field may be None.
     """
-    names = tuple(record)
-    numbers, others = _left_open(names, tuple(map(type, record.values())))
-    if not numbers or not all(0 <= record[name] < _LARGEST for name in numbers):
-        others = names  # rare, or wrong
-        needed = ("id", "error") if record.get("error") is not None else _NEEDED
-        if lacking := [name for name in needed if name not in record]:
-            return f"it has no field {lacking[0]!r}"
-    for name in others:
-        value, (kind, or_none) = record[name], _KINDS.get(name, _UNKNOWN)
+    needed = ("id", "error") if record.get("error") is not None else _NEEDED
+    if lacking := [name for name in needed if name not in record]:
+        return f"it has no field {lacking[0]!r}"
+    for name, value in record.items():
+        kind, or_none = _KINDS.get(name, _UNKNOWN)
         allowed = record["error"] is not None or (or_none and name != "reply")
         if name == "crc" or (kind and not (allowed if value is None else _fits(kind, name, value))):
             return f"its field {name!r} has a value of the wrong type or range"
-    if record.get("time") and None in map(record.get, ("prompt_tokens", "audio_tokens", "new_tokens")):
+    return _at_odds(record.get)
+
+
+def _at_odds(value_of: Callable[[str], Any]) -> str:
+    """Return what is wrong between the fields of a record, each valid by itself, as a text; "" if nothing is."""
+    if value_of("time") and None in map(value_of, ("prompt_tokens", "audio_tokens", "new_tokens")):
         return "it has times, but not all of prompt_tokens, audio_tokens and new_tokens"
     try:
-        if bits := record.get("kept_audio_bits"):
-            _packed(bits, record.get("audio_tokens") or 0)
+        if bits := value_of("kept_audio_bits"):
+            _packed(bits, value_of("audio_tokens") or 0)
     except RecordError as error:
         return str(error)
     return ""
-
-
-@lru_cache(256)
-def _left_open(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what may still be wrong in an answered sample's record whose fields have these types.
-
-    These are numbers, which may be out of range, and other fields. The records of a run have few combinations of types,
-    so this is found once for many. No numbers are returned if a field is missing.
-    """
-    of = dict(zip(names, types, strict=True))
-    if of.get("error") is not _NONE or any(name not in of for name in _NEEDED):
-        return (), ()
-    numbers, others = [], []
-    for name, found in of.items():
-        kind, or_none = _KINDS.get(name, _UNKNOWN)
-        if found in _NUMBERS.get("".join(kind[:1]), ()):
-            numbers.append(name)
-        elif not (found is _NONE and or_none and name != "reply") and not (
-            found in (str, bool) and kind == (found.__name__,)
-        ):
-            others.append(name)
-    return tuple(numbers), tuple(others)
 
 
 def _fits(kind: tuple[str, ...], name: str, value: Any) -> bool:

@@ -7,16 +7,20 @@ figure mixes two versions.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from audiomarathon.errors import ANY_ERROR, AudioMarathonError, DataError, PluginError, RecordError, told
-from audiomarathon.files import MAX_RECORD_BYTES, read_plain, sealed, unsealed, write_bytes
+from audiomarathon.files import MAX_RECORD_BYTES, json_object, read_plain, sealed, sound_text, write_bytes
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import Scorer
 
 _OWN = ("id", "stamp", "crc")  # fields of a stored verdict that do not come from the scorer
+_LINE = re.compile(rb'\{"id": ("(?:[^"\\]|\\.)*"), "stamp": "(\w+)"(?:, (.*))?\}')
 
 
 def verdicts_file(folder: Path, scorer: Scorer) -> Path:
@@ -104,7 +108,14 @@ def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str
         return {}
     found = {}
     for line in lines:
-        content = unsealed(line, always=True) or {}
-        if isinstance(id_ := content.get("id"), str) and isinstance(stamp := content.get("stamp"), str):
-            found[id_] = stamp, {name: value for name, value in content.items() if name not in _OWN}
+        parts = _LINE.fullmatch(sound_text(line, always=True) or b"")
+        if parts and (values := _values(parts[3] or b"")) is not None:
+            with suppress(ValueError):
+                found[json.loads(parts[1])] = parts[2].decode(), values
     return found
+
+
+@lru_cache(1 << 12)
+def _values(text: bytes) -> Mapping[str, object] | None:
+    """Parse a verdict's values once for all samples with equal verdicts, such as all right answers by one letter."""
+    return json_object(b"{%b}" % text, strict=True)

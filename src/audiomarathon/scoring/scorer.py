@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from audiomarathon.judges.protocol import Protocol
     from audiomarathon.metrics.statistics import Estimate, Sums
 
+_ENCODER = json.JSONEncoder(sort_keys=True)  # json.dumps would make one for each record
+
 
 class Scorer(ABC):
     """Turns each stored reply into a verdict, and computes figures from the verdicts. Instances hold no state.
@@ -156,11 +158,12 @@ class Scorer(ABC):
 
         A stored verdict is valid only if it has this stamp.
         """
-        own = [self.key, self.version, record.text, record.reference]
-        own += [record.raw] if record.raw != record.text else []
+        text, raw = record.text, record.raw
+        own = [self.key, self.version, text, record.reference]
+        own += [raw] if raw != text else []
         own += [record.judgements] if record.judgements else []
         own += [record.corpus.hash] if record.corpus else []
-        what = json.dumps(own, sort_keys=True)
+        what = _ENCODER.encode(own)
         return hashlib.sha256(what.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -184,7 +184,7 @@ def table(
     render.show(*shown)
     if output:
         both = shown[0].frame.merge(shown[1].frame, on="setting")
-        write_text(output, render.csv(replace(shown[0], frame=both)))
+        write_text(output, render.csv(replace(shown[0], data=both)))
         say(f"wrote {output}")
 
 
