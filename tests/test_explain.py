@@ -23,6 +23,31 @@ from audiomarathon.report import explain
 from audiomarathon.report import styles as series
 from audiomarathon.report.explain import Clip, Strip, event_share, evidence_strip, shares_kept
 
+PRESSES = """
+from contextlib import ExitStack, contextmanager
+
+class Half:
+    shift = 0
+
+    def __init__(self, compression_ratio):
+        pass
+
+    @contextmanager
+    def __call__(self, model):
+        with ExitStack() as stack:
+            for layer in model.model.language_model.layers:
+                stack.enter_context(layer.self_attn.register_forward_hook(self.cut, with_kwargs=True))
+            yield
+
+    def cut(self, module, _args, kwargs, _output):
+        if kwargs["hidden_states"].shape[1] > 1:
+            layer = kwargs["past_key_values"].layers[module.layer_idx]
+            layer.keys, layer.values = layer.keys[:, :, ::2] + self.shift, layer.values[:, :, ::2]
+
+class Shift(Half):
+    shift = 1
+"""
+
 
 def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.ndarray]:
     inputs = lm.prepare(prompts[:1])
@@ -131,6 +156,22 @@ class TestPicture:
         assert [strip.method for strip in strips] == ["evidence", "base", "fast_v", "fast_v+knorm"]
         assert [len(own) for own in strips[0].shares] == [len(own) for own in strips[1].shares]
         assert {strip.right for strip in strips} == {None}
+
+    def test_an_external_press_is_drawn_only_if_its_choice_is_known(
+        self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple], monkeypatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "theirs.py").write_text(PRESSES)
+        soundfile.write(tmp_path / "a.wav", noise(2.0), 16000)
+        no_env("MODEL_PATH", str(tiny_checkpoint))
+        asked = ["explain", "a.wav", "--prompt", "?", "--max-new-tokens", "2", "--methods"]
+        assert CliRunner().invoke(app, [*asked, "theirs.py:Half:0.5"]).exit_code == 0
+        strip = drawn[0][2][1]
+        assert strip.label == "Half-0.5"
+        assert set(strip.shares[0].tolist()) == {0.0, 1.0}
+        found = CliRunner().invoke(app, [*asked, "theirs.py:Shift:0.5"])
+        assert found.exit_code == 2
+        assert "which entries Shift-0.5 keeps cannot be told" in found.stderr
 
     def test_a_sample_of_a_task(self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]) -> None:
         root = task_folders.build_tau(tmp_path / "data" / "TAU")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import task_folders
+import torch
 from builders import records_in
 
 from audiomarathon import evaluate
 from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.embedded.without_data import toy_or_real
 from audiomarathon.errors import SettingsError, warn
+from audiomarathon.report.samples import strip
+from audiomarathon.runs.read import Run
+from audiomarathon.runs.record_line import heard_tokens
 from audiomarathon.settings import RunSettings
 
 
@@ -60,6 +64,38 @@ def test_a_press_of_ones_own_is_recorded_by_what_the_cache_holds(settings: dict)
         assert record["error"] is None
     assert own.summary["complete"] is True
     assert base.summary["kept_audio_tokens"] == 25
+
+
+class FirstAndEverySecond:
+    """A press as kvpress has them: after a layer's prefill, head 0 keeps the first half, head 1 every second entry."""
+
+    def __repr__(self) -> str:
+        return "FirstAndEverySecond"
+
+    @contextmanager
+    def __call__(self, model) -> Iterator[None]:
+        def cut(module, _args, kwargs, _output) -> None:
+            if kwargs["hidden_states"].shape[1] > 1:
+                layer = kwargs["past_key_values"].layers[module.layer_idx]
+                half = layer.keys.shape[2] // 2
+                layer.keys, layer.values = (
+                    torch.stack([t[:, 0, :half], t[:, 1, : 2 * half : 2]], 1) for t in (layer.keys, layer.values)
+                )
+
+        with ExitStack() as stack:
+            for layer in model.model.language_model.layers:
+                stack.enter_context(layer.self_attn.register_forward_hook(cut, with_kwargs=True))
+            yield
+
+
+def test_what_a_press_of_ones_own_kept_is_on_record(settings: dict) -> None:
+    (own,) = evaluate("tau", method=FirstAndEverySecond(), max_new_tokens=3, timing=False, **settings)
+    for record in Run.read(own.folder).records.values():
+        shares = heard_tokens(record)
+        assert len(shares) == record.audio_tokens == 25
+        assert {*shares.round(1)} == {0.5, 1.0}  # all audio lies in the first half of the prompt
+        assert (shares[::2] == shares[0]).all()
+        assert strip(record) is not None
 
 
 class Addressed:

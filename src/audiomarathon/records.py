@@ -69,6 +69,8 @@ class Record:
         Numbers of tokens. `audio_tokens` includes `window_padding_tokens`, and counts tokens before any is dropped.
     kept_audio_bits
         Which audio tokens were kept; see :mod:`audiomarathon.runs.record_line`.
+    kept_audio_shares
+        Of an external press, the share of (layer, head) pairs that keep each audio token, a byte a token in base64.
     kv_lengths, kv_bytes
         Number of entries in each layer's KV cache after prefill, and the bytes of all layers.
     peak_memory_bytes
@@ -124,6 +126,7 @@ class Record:
     window_padding_tokens: int = 0
     kept_audio_tokens: int | None = None
     kept_audio_bits: str | None = None
+    kept_audio_shares: str | None = None
     kv_lengths: Sequence[int] | None = None
     kv_bytes: int | None = None
     new_tokens: int | None = None
@@ -175,7 +178,7 @@ _NAMES = tuple(field.name for field in fields(Record) if field.name not in ("jud
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")
-) | {"attempts", "cost", "warmed", "busy", "batch", "transcripts_read"}
+) | {"attempts", "cost", "warmed", "busy", "batch", "transcripts_read", "kept_audio_shares"}
 
 
 @dataclass(frozen=True)

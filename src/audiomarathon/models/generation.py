@@ -63,6 +63,9 @@ class Generation:
     kept_entries
         For each layer, which cache entries a press kept: boolean, shape (Hkv, entries), or (B, Hkv, entries) in a batch
         of several samples. Empty without a press; None if `keep_entries` was not set.
+    kept_shares
+        For each sample, the share of (layer, head) pairs that keep each prompt position, shape (S,); None unless an
+        external press was applied whose kept entries are known.
     """
 
     replies: tuple[Reply, ...]
@@ -76,5 +79,6 @@ class Generation:
     merges: tuple[Merge | None, ...] | None = None
     logits: torch.Tensor | None = None
     kept_entries: tuple[torch.Tensor, ...] | None = None
+    kept_shares: tuple[torch.Tensor, ...] | None = None
     encoder_peak_memory_bytes: int | None = None
     expected_lengths: tuple[int, ...] | None = None

@@ -47,6 +47,9 @@ class Trace:
         A list that the caller sets, and to which a press adds what it keeps: for each layer a boolean tensor over the
         entries before the press, shape (Hkv, entries), or (B, Hkv, entries) in a batch of several samples. None
         collects nothing.
+    kept_shares
+        For each sample, the share of (layer, head) pairs whose cache keeps each prompt position, shape (S,), padding
+        included. None unless the method is an external press whose kept entries are known.
     entries
         Number of cache entries that a press left: for each sample, a number for each layer, without fillers. None
         without a press.
@@ -66,6 +69,7 @@ class Trace:
     prompts: tuple[int, ...] | None = None
     expected_lengths: tuple[int, ...] | None = None
     kept_entries: list[torch.Tensor] | None = None
+    kept_shares: tuple[torch.Tensor, ...] | None = None
     entries: tuple[tuple[int, ...], ...] | None = None
     decode_hooks: list[RemovableHandle] = field(default_factory=list)
     inputs: Inputs | None = None
