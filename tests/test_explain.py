@@ -66,6 +66,20 @@ class TestShares:
         budget = int(kept.sum())
         assert np.flatnonzero(kept).tolist() == [index * total // budget for index in range(budget)]
 
+    def test_pruning_in_steps_keeps_a_token_in_a_share_of_layers(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs, method = lm.prepare(prompts[:1]), get_method("frame:0.75", schedule="1:0.5,3:0.75")
+        done = method.generate(lm, inputs, max_new_tokens=2, keep_entries=True)
+        audio = inputs.audio_mask[0].nonzero().flatten()
+        half, quarter = (torch.isin(audio, kept).numpy() for _first, (kept,) in done.kept_steps)
+        expected = np.where(quarter, 1, np.where(half, 2 / 3, 0))  # of layers 1 to 3
+        np.testing.assert_allclose(shares_kept(inputs, done), expected)
+
+    def test_a_press_after_steps_keeps_what_the_cache_holds(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs, method = lm.prepare(prompts[:1]), get_method("frame:0.75+snapkv:0.5", schedule="1:0.5,3:0.75")
+        done = method.generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+        text = inputs.prompt_tokens[0] - inputs.audio_tokens[0]
+        assert shares_kept(inputs, done).sum() == pytest.approx(np.mean(done.kv_lengths) - text)
+
     @pytest.mark.parametrize("press", ["snapkv", "knorm", "pyramidkv"])
     def test_a_press_keeps_its_ratio_on_average_over_layers_and_heads(
         self, lm: AudioLM, prompts: list[Prompt], press: str

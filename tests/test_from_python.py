@@ -154,6 +154,21 @@ def test_a_name_takes_ratio_and_layer_from_the_settings(settings: dict) -> None:
     assert result.method == "frame-0.5-layer3"
 
 
+def test_a_schedule_is_resumed_and_tables_show_its_mean_over_layers(settings: dict) -> None:
+    from audiomarathon.report import tables
+
+    asked = {"schedule": "1:0.2,3:0.6", "max_new_tokens": 1, "timing": False, **settings}
+    for _call in range(2):
+        (own,) = evaluate("tau", method="frame:0.6", **asked)
+    assert own.method == "frame-0.6-layer1=0.2-3=0.6"
+    run = Run.read(own.folder)
+    assert len(run.facts["sessions"]) == 1
+    assert {one.kept_audio_tokens for one in run.records.values()} == {10}
+    assert own.summary["kept_over_layers"] == (25 + 20 + 20 + 10) / 4
+    (row,) = tables.results([own]).frame.to_dict("records")
+    assert row["_tokens"] == "10 of 25, 19 on average over layers"
+
+
 def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -> None:
     from audiomarathon.report import tables
     from audiomarathon.results.pairs import Pairs

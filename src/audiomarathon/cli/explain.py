@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from audiomarathon.report.explain import Strip
 
 _SETTINGS = (
-    "layer", "at", "tower_layer", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed",
-    "language",
+    "layer", "at", "tower_layer", "schedule", "scope", "data", "model_path", "device", "dtype", "max_new_tokens",
+    "seed", "language",
 )  # fmt: skip
 _PLACES = {"input": "\nat input", "tower": "\nin tower"}
 _SHORTEST_MOMENT = 0.01  # seconds; each moment is a prefill

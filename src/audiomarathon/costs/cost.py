@@ -133,12 +133,14 @@ class Drops:
     """Audio tokens dropped in prefill: the fraction `ratio`, before layer `layer` (None: nothing is dropped).
 
     `tower` says where inside the audio tower they are dropped: pairs of a layer and the fraction of all drops that are
-    made up to it, such as ((16, 1.0),). It is empty if they are not dropped there.
+    made up to it, such as ((16, 1.0),). It is empty if they are not dropped there. `steps` are pairs of a layer and the
+    fraction that is gone from it on, the last of which is `ratio`; empty if all are dropped at once.
     """
 
     layer: int | None = None
     ratio: float = 0.0
     tower: Sequence[Sequence[float]] = ()
+    steps: Sequence[Sequence[float]] = ()
 
     def left_in_tower(self, layers: int) -> list[float]:
         """Return the share of its states that each of the tower's layers computes."""
@@ -149,8 +151,11 @@ class Drops:
         """Return how many tokens each layer sees in prefill, if `audio` of the `prompt` tokens are audio tokens."""
         if self.layer is None:
             return [prompt] * layers
-        left = prompt - audio + kept_count(audio, self.ratio)
-        return [prompt if index < self.layer else left for index in range(layers)]
+        found = [prompt] * layers
+        for layer, ratio in self.steps or ((self.layer, self.ratio),):
+            first = min(int(layer), layers)
+            found[first:] = [prompt - audio + kept_count(audio, ratio)] * (layers - first)
+        return found
 
 
 def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:

@@ -96,7 +96,7 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     base
         Whether to add base even if no name asks for it.
     places
-        Arguments `layer`, `scope`, `at` and `tower_layer` of :func:`get_method`.
+        Arguments `layer`, `scope`, `at`, `tower_layer` and `schedule` of :func:`get_method`.
 
     Raises
     ------

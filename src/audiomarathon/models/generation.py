@@ -58,6 +58,9 @@ class Generation:
         Seconds of LLM prefill in which the method chose what to keep.
     kept_positions
         For each sample, the prompt positions that a token pruner kept; None if nothing was dropped.
+    kept_steps
+        Of a pruner that drops in several steps, each step's first layer, and the positions left from it on, for each
+        sample; None for other methods.
     merges
         How the audio tokens of each sample were merged; None without merging.
     kept_entries
@@ -79,6 +82,7 @@ class Generation:
     merges: tuple[Merge | None, ...] | None = None
     logits: torch.Tensor | None = None
     kept_entries: tuple[torch.Tensor, ...] | None = None
+    kept_steps: tuple[tuple[int, tuple[torch.Tensor, ...]], ...] | None = None
     kept_shares: tuple[torch.Tensor, ...] | None = None
     encoder_peak_memory_bytes: int | None = None
     expected_lengths: tuple[int, ...] | None = None

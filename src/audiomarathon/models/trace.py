@@ -29,6 +29,9 @@ class Trace:
     kept_positions
         For each sample, the prompt positions that were kept, audio and text, in order. Positions count the padding on
         the left. None if nothing was dropped. Set when the method's `with` block ends.
+    kept_steps
+        Of a pruner that drops in several steps, each step's first layer, and the positions that every sample has left
+        from it on, as `kept_positions`. None for other methods.
     merges
         How each sample's audio tokens were merged; an item is None for a sample without merging. None instead of the
         tuple if the method merges nothing.
@@ -62,6 +65,7 @@ class Trace:
 
     kept_audio_tokens: tuple[int | None, ...]
     kept_positions: tuple[torch.Tensor, ...] | None = None
+    kept_steps: tuple[tuple[int, tuple[torch.Tensor, ...]], ...] | None = None
     merges: tuple[Merge | None, ...] | None = None
     spans: list[tuple[Any, Any]] = field(default_factory=list)
     positions: Callable[[int, int], torch.Tensor] | None = None
