@@ -153,10 +153,11 @@ def test_hidden_states_come_where_the_keys_are() -> None:
     assert seen.hidden.device == elsewhere.device
 
 
+LOUD = KeepLoud(0.7, schedule=((1, 0.4), (2, 0.7)))
 SCHEDULES = [
     Frame(0.7, schedule=((0, 0.3), (2, 0.5), (3, 0.7))), Random(0.8, schedule=((1, 0.5), (3, 0.8))),
     FastV(0.7, schedule=((1, 0.3), (2, 0.5), (3, 0.7))), Dart(0.6, schedule=((1, 0.2), (3, 0.6))),
-    DivPrune(0.6, schedule=((0, 0.2), (2, 0.6))), KeepLoud(0.7, schedule=((1, 0.4), (2, 0.7))),
+    DivPrune(0.6, schedule=((0, 0.2), (2, 0.6))), LOUD,
 ]  # fmt: skip
 
 
@@ -209,6 +210,12 @@ class TestSchedule:
         done = generate(lm, prompts[1:2], Frame(0.75, schedule=((0, 0.5), (2, 0.75))), 1)
         assert [one for one in done.kept_positions[0].tolist() if one in audio] == audio[::4]
         assert done.kv_lengths == tuple(inputs.prompt_tokens[0] - gone for gone in (50, 50, 75, 75))
+
+    def test_the_loudest_of_the_loudest_are_the_loudest(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        once, twice = (
+            generate(lm, prompts, KeepLoud(0.7, layer=2, schedule=steps), 1) for steps in ((), LOUD.schedule)
+        )
+        assert all(map(torch.equal, once.kept_positions, twice.kept_positions))
 
     @pytest.mark.parametrize("chunk", [0, 16])
     def test_decode_as_a_graph_and_chunks_change_nothing(
