@@ -98,6 +98,19 @@ def test_what_a_press_of_ones_own_kept_is_on_record(settings: dict) -> None:
         assert strip(record) is not None
 
 
+def test_how_alike_neighbouring_tokens_are_is_on_bases_record_and_on_the_page(settings: dict) -> None:
+    from audiomarathon.report.page_data import PageData
+    from audiomarathon.report.sections import facts
+    from audiomarathon.results.systems import read_systems
+
+    base, own = evaluate("tau", method=["base", "frame:0.5"], max_new_tokens=1, timing=False, **settings)
+    values = [record["redundancy"] for record in records_in(base.folder)]
+    assert all(0 < value < 1 for value in values)
+    assert not any("redundancy" in record for record in records_in(own.folder))
+    data = PageData(read_systems([base.folder, own.folder]))
+    assert f"tau {sum(values) / len(values):.2f}" in facts(data, 2)[-1]
+
+
 class Addressed:
     """A press that prints itself by its address, as any object does that says nothing else."""
 

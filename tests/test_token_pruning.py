@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from conftest import ALL, skip_unless_carried
@@ -27,6 +28,7 @@ from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.pruners.keep_loud import KeepLoud
 from audiomarathon.compression.pruners.random import Random
 from audiomarathon.compression.pruners.segment_fast_v import SegmentFastV
+from audiomarathon.compression.redundancy import alike
 from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.token_pruner import Evidence, Scored, TokenPruner
 from audiomarathon.costs.flops import drops_of
@@ -366,3 +368,26 @@ class TestNames:
 )
 def test_ratios_are_written_with_all_their_digits_and_no_noise(ratio: float, text: str) -> None:
     assert plain(ratio) == text
+
+
+class TestRedundancy:
+    def test_only_neighbours_count_however_many_tokens_there_are(self) -> None:
+        states = torch.randn(3000, 4, generator=torch.Generator().manual_seed(0))
+        spots = torch.tensor([*range(5, 1500), *range(1600, 2990)])
+        pairs = [(one, one + 1) for one in spots.tolist() if one + 1 in {*spots.tolist()}]
+        expected = np.mean([float(states[a] @ states[b] / states[a].norm() / states[b].norm()) for a, b in pairs])
+        assert float(alike(states, spots)) == pytest.approx(expected, abs=1e-5)
+        assert alike(states, spots[:1]).isnan()
+
+    def test_equal_tokens_are_as_redundant_as_can_be(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
+        done = generate(any_lm, prompts, Base(), 1)
+        assert all(0 <= one < 1 for one in done.redundancy)
+
+        def flat(_module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple:
+            args[0][...] = args[0][..., :1, :]
+            return args, kwargs
+
+        if any_lm.title.startswith("Gemma"):
+            return
+        with any_lm.decoder_layers[0].register_forward_pre_hook(flat, with_kwargs=True):
+            assert generate(any_lm, prompts, Base(), 1).redundancy == pytest.approx([1.0] * 3)

@@ -71,6 +71,8 @@ class Record:
         Which audio tokens were kept; see :mod:`audiomarathon.runs.record_line`.
     kept_audio_shares
         Of an external press, the share of (layer, head) pairs that keep each audio token, a byte a token in base64.
+    redundancy
+        Of base, the mean cosine of neighbouring audio tokens that enter the LLM, at least 0; None for other methods.
     kv_lengths, kv_bytes
         Number of entries in each layer's KV cache after prefill, and the bytes of all layers.
     peak_memory_bytes
@@ -127,6 +129,7 @@ class Record:
     kept_audio_tokens: int | None = None
     kept_audio_bits: str | None = None
     kept_audio_shares: str | None = None
+    redundancy: float | None = None
     kv_lengths: Sequence[int] | None = None
     kv_bytes: int | None = None
     new_tokens: int | None = None
@@ -178,7 +181,7 @@ _NAMES = tuple(field.name for field in fields(Record) if field.name not in ("jud
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")
-) | {"attempts", "cost", "warmed", "busy", "batch", "transcripts_read", "kept_audio_shares"}
+) | {"attempts", "cost", "warmed", "busy", "batch", "transcripts_read", "kept_audio_shares", "redundancy"}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.compression.method import STATES_DROPPED_BY, Method, kept_count, plain
 from audiomarathon.errors import MethodError
-from audiomarathon.models.layers import cached, has_windows, source_of, window_of
+from audiomarathon.models.layers import cached, has_windows, source_of, states_of, window_of
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.trace import Trace
 from audiomarathon.settings import RISING, Schedule, as_text, schedule_of
@@ -370,7 +370,7 @@ class TokenPruner(Method):
                     Evidence(
                         *facts,
                         _scored(lm, seen[step], entering, row, drops.begin(step, row)) if self.scored else None,
-                        _states(lm, entering, row, facts[0]) if self.sees_states else None,
+                        states_of(lm.decoder.config, entering, row, facts[0]) if self.sees_states else None,
                         drops.left_of(heard[row], step, row) if self.hears else (),
                         lm.sampling_rate,
                     )
@@ -503,15 +503,6 @@ def _counts_up(positions: torch.Tensor) -> bool:
     return positions.tolist() == list(range(len(positions)))
 
 
-def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
-    """Return one sample's hidden states that enter layer K, shape (S, D); with `at`, only at these positions."""
-    assert entering is not None
-    if entering.dim() == 4:  # Gemma 3n (AltUp) has several versions of the hidden states; its layers attend with one
-        config: Any = lm.decoder.config
-        entering = entering[config.altup_active_idx]
-    return entering[row] if at is None else entering[row, at.to(entering.device)]
-
-
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int, begin: int) -> Scored:
     """Return what a method sees of one sample, whose prompt begins at position `begin`, after padding."""
     (attention,) = seen
@@ -519,5 +510,9 @@ def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, r
     last = own.of_last_queries()[0, :, 0]
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
     return Scored(
-        last.to(lm.device), own.key[0].to(lm.device), _states(lm, entering, row), norm, attention.of_sample(row, begin)
+        last.to(lm.device),
+        own.key[0].to(lm.device),
+        states_of(lm.decoder.config, entering, row),
+        norm,
+        attention.of_sample(row, begin),
     )

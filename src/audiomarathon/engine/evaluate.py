@@ -313,6 +313,7 @@ def _record(
         kept_audio_tokens=generation.kept_audio_tokens[row],
         kept_audio_bits=(pack(kept[row], inputs.audio_mask[row]) or None) if kept else None,
         kept_audio_shares=pack_shares(shares[row], inputs.audio_mask[row]) or None if shares else None,
+        redundancy=generation.redundancy[row] if generation.redundancy else None,
         kv_lengths=list(generation.kv_lengths) if alone else None,
         kv_bytes=generation.kv_bytes if alone else None,
         new_tokens=reply.new_tokens,

@@ -66,6 +66,8 @@ class Generation:
     kept_entries
         For each layer, which cache entries a press kept: boolean, shape (Hkv, entries), or (B, Hkv, entries) in a batch
         of several samples. Empty without a press; None if `keep_entries` was not set.
+    redundancy
+        Of base, the mean cosine of neighbouring audio tokens that enter the LLM, for each sample; else None.
     kept_shares
         For each sample, the share of (layer, head) pairs that keep each prompt position, shape (S,); None unless an
         external press was applied whose kept entries are known.
@@ -83,6 +85,7 @@ class Generation:
     logits: torch.Tensor | None = None
     kept_entries: tuple[torch.Tensor, ...] | None = None
     kept_steps: tuple[tuple[int, tuple[torch.Tensor, ...]], ...] | None = None
+    redundancy: tuple[float | None, ...] | None = None
     kept_shares: tuple[torch.Tensor, ...] | None = None
     encoder_peak_memory_bytes: int | None = None
     expected_lengths: tuple[int, ...] | None = None

@@ -53,6 +53,9 @@ class Trace:
     kept_shares
         For each sample, the share of (layer, head) pairs whose cache keeps each prompt position, shape (S,), padding
         included. None unless the method is an external press whose kept entries are known.
+    redundancy
+        Of base, the mean cosine of neighbouring audio tokens that enter the LLM, for each sample: at least 0, and None
+        without neighbours. None for other methods, and for encoder-decoders.
     entries
         Number of cache entries that a press left: for each sample, a number for each layer, without fillers. None
         without a press.
@@ -74,6 +77,7 @@ class Trace:
     expected_lengths: tuple[int, ...] | None = None
     kept_entries: list[torch.Tensor] | None = None
     kept_shares: tuple[torch.Tensor, ...] | None = None
+    redundancy: tuple[float | None, ...] | None = None
     entries: tuple[tuple[int, ...], ...] | None = None
     decode_hooks: list[RemovableHandle] = field(default_factory=list)
     inputs: Inputs | None = None
