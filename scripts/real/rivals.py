@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,12 +155,12 @@ def table(part: Part, systems: Mapping[str, System]) -> list[str]:
             if key not in (bar, "base") and (other := systems.get(f"{bar}-{rest}")):
                 tests[bar][label] = paired(one, other)
     head = [f"− {bar}, p (Holm) | beats {bar}" for bar in BARS]
-    lines = [f"### {part.title}", "", f"| setting | score | {' | '.join(head)} | n |", "|---" * 7 + "|"]
+    lines = [f"## {part.title}", "", f"| setting | score | {' | '.join(head)} | n |", "|---" * 7 + "|"]
     corrected = {
         bar: dict(zip(own, holm_within([("", found.p) for found, _ in own.values()]), strict=True))
         for bar, own in tests.items()
     }
-    base = systems["base-0"]
+    base, counts = systems["base-0"], {bar: Counter[str]() for bar in BARS}
     for label, one in systems.items():
         _found, pairs = paired(one, base)
         cells = []
@@ -167,12 +168,14 @@ def table(part: Part, systems: Mapping[str, System]) -> list[str]:
             if label in tests[bar]:
                 found, p = tests[bar][label][0], corrected[bar][label]
                 cells += [shown(found, p), verdict(found, p)]
+                counts[bar][cells[-1]] += 1
             else:
                 cells += ["", ""]
         score = mean_scores(pairs)[0]
         count = sum(len(each.pairs) for each in pairs)
         lines.append(f"| `{label}` | {'–' if score is None else f'{score:.3f}'} | {' | '.join(cells)} | {count} |")
-    return [*lines, ""]
+    told = (f"beats `{bar}`: {', '.join(f'{word} {own[word]}' for word in HOLDS)}" for bar, own in counts.items())
+    return [*lines, "", f"{'; '.join(told)}.", ""]
 
 
 def claims(found: Mapping[str, Mapping[str, System]]) -> list[str]:
@@ -217,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for part in PARTS:
             if part.name in found:
                 print(*table(part, found[part.name]), sep="\n")
-        print("### What papers claim\n", *claims(found), sep="\n")
+        print("## What papers claim\n", *claims(found), sep="\n")
     except (AudioMarathonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
