@@ -32,11 +32,13 @@ from audiomarathon.compression.redundancy import alike
 from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.token_pruner import Evidence, Scored, TokenPruner
 from audiomarathon.costs.flops import drops_of
+from audiomarathon.engine.sweep import grid
 from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.results.systems import control_of
+from audiomarathon.settings import flags_for
 
 STEPS = 24 if ALL else 4
 DROPPERS = [
@@ -246,9 +248,15 @@ class TestSchedule:
     def test_the_label_and_the_identity_hold_the_schedule(self) -> None:
         method = get_method("frame", 0.7, schedule="2:0.3,8:0.70")
         assert method.label == "frame-0.7-layer2=0.3-8=0.7"
-        assert method.parameters() == {"ratio": 0.7, "schedule": ((2, 0.3), (8, 0.7))}
+        assert method.parameters() == {"ratio": 0.7, "schedule": "2:0.3,8:0.7"}
+        assert flags_for(method.parameters()) == ["--ratio", "0.7", "--schedule", "2:0.3,8:0.7"]
         assert control_of(method.label) == "random-0.7-layer2=0.3-8=0.7"
         assert "schedule" not in Frame(0.7).parameters()
+
+    def test_all_methods_of_a_sweep_are_those_that_can(self) -> None:
+        found = {method.key for method in grid(["all"], [0.7], schedule="1:0.3,3:0.7")}
+        assert {"base", "random", "fast_v", "divprune"} <= found
+        assert not found & {"merge_adjacent", "fastadasp_like", "a_tome_like", "snapkv"}
 
     def test_the_ratio_is_that_of_the_last_step(self) -> None:
         assert get_method("frame", schedule="1:0.2,3:0.8").ratio == 0.8

@@ -202,13 +202,14 @@ class TokenPruner(Method):
         return f"{self.key}-{plain(self.ratio)}-{self.at}{layer}"
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field by name, for the identities of runs.
+        """Return every field by name, for the identities of runs; a schedule as text, as in the settings.
 
         Leave out the fields that do not matter where tokens are dropped; and `at` if it is a layer of the LLM.
         """
         used = {"layer": {"layer"}, "input": {"at"}, "tower": {"at", "tower_layer"}}[self.at]
         omitted = {"layer", "at", "tower_layer", "schedule"} - ({"schedule"} if self.schedule else used)
-        return {name: value for name, value in super().parameters().items() if name not in omitted}
+        found = {name: value for name, value in super().parameters().items() if name not in omitted}
+        return found | ({"schedule": as_text(self.schedule)} if self.schedule else {})
 
     def in_tower(self, depth: int) -> int:
         """Return the first layer of a tower of `depth` layers that computes only the kept states."""
