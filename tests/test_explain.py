@@ -23,6 +23,31 @@ from audiomarathon.report import explain
 from audiomarathon.report import styles as series
 from audiomarathon.report.explain import Clip, Strip, event_share, evidence_strip, shares_kept
 
+PRESSES = """
+from contextlib import ExitStack, contextmanager
+
+class Half:
+    shift = 0
+
+    def __init__(self, compression_ratio):
+        pass
+
+    @contextmanager
+    def __call__(self, model):
+        with ExitStack() as stack:
+            for layer in model.model.language_model.layers:
+                stack.enter_context(layer.self_attn.register_forward_hook(self.cut, with_kwargs=True))
+            yield
+
+    def cut(self, module, _args, kwargs, _output):
+        if kwargs["hidden_states"].shape[1] > 1:
+            layer = kwargs["past_key_values"].layers[module.layer_idx]
+            layer.keys, layer.values = layer.keys[:, :, ::2] + self.shift, layer.values[:, :, ::2]
+
+class Shift(Half):
+    shift = 1
+"""
+
 
 def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.ndarray]:
     inputs = lm.prepare(prompts[:1])
@@ -40,6 +65,20 @@ class TestShares:
         total = inputs.audio_tokens[0]
         budget = int(kept.sum())
         assert np.flatnonzero(kept).tolist() == [index * total // budget for index in range(budget)]
+
+    def test_pruning_in_steps_keeps_a_token_in_a_share_of_layers(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs, method = lm.prepare(prompts[:1]), get_method("frame:0.75", schedule="1:0.5,3:0.75")
+        done = method.generate(lm, inputs, max_new_tokens=2, keep_entries=True)
+        audio = inputs.audio_mask[0].nonzero().flatten()
+        half, quarter = (torch.isin(audio, kept).numpy() for _first, (kept,) in done.kept_steps)
+        expected = np.where(quarter, 1, np.where(half, 2 / 3, 0))  # of layers 1 to 3
+        np.testing.assert_allclose(shares_kept(inputs, done), expected)
+
+    def test_a_press_after_steps_keeps_what_the_cache_holds(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs, method = lm.prepare(prompts[:1]), get_method("frame:0.75+snapkv:0.5", schedule="1:0.5,3:0.75")
+        done = method.generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+        text = inputs.prompt_tokens[0] - inputs.audio_tokens[0]
+        assert shares_kept(inputs, done).sum() == pytest.approx(np.mean(done.kv_lengths) - text)
 
     @pytest.mark.parametrize("press", ["snapkv", "knorm", "pyramidkv"])
     def test_a_press_keeps_its_ratio_on_average_over_layers_and_heads(
@@ -131,6 +170,22 @@ class TestPicture:
         assert [strip.method for strip in strips] == ["evidence", "base", "fast_v", "fast_v+knorm"]
         assert [len(own) for own in strips[0].shares] == [len(own) for own in strips[1].shares]
         assert {strip.right for strip in strips} == {None}
+
+    def test_an_external_press_is_drawn_only_if_its_choice_is_known(
+        self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple], monkeypatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "theirs.py").write_text(PRESSES)
+        soundfile.write(tmp_path / "a.wav", noise(2.0), 16000)
+        no_env("MODEL_PATH", str(tiny_checkpoint))
+        asked = ["explain", "a.wav", "--prompt", "?", "--max-new-tokens", "2", "--methods"]
+        assert CliRunner().invoke(app, [*asked, "theirs.py:Half:0.5"]).exit_code == 0
+        strip = drawn[0][2][1]
+        assert strip.label == "Half-0.5"
+        assert set(strip.shares[0].tolist()) == {0.0, 1.0}
+        found = CliRunner().invoke(app, [*asked, "theirs.py:Shift:0.5"])
+        assert found.exit_code == 2
+        assert "which entries Shift-0.5 keeps cannot be told" in found.stderr
 
     def test_a_sample_of_a_task(self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]) -> None:
         root = task_folders.build_tau(tmp_path / "data" / "TAU")

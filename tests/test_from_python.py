@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import task_folders
+import torch
 from builders import records_in
 
 from audiomarathon import evaluate
 from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.embedded.without_data import toy_or_real
 from audiomarathon.errors import SettingsError, warn
+from audiomarathon.report.samples import strip
+from audiomarathon.runs.read import Run
+from audiomarathon.runs.record_line import heard_tokens
 from audiomarathon.settings import RunSettings
 
 
@@ -60,6 +64,51 @@ def test_a_press_of_ones_own_is_recorded_by_what_the_cache_holds(settings: dict)
         assert record["error"] is None
     assert own.summary["complete"] is True
     assert base.summary["kept_audio_tokens"] == 25
+
+
+class FirstAndEverySecond:
+    """A press as kvpress has them: after a layer's prefill, head 0 keeps the first half, head 1 every second entry."""
+
+    def __repr__(self) -> str:
+        return "FirstAndEverySecond"
+
+    @contextmanager
+    def __call__(self, model) -> Iterator[None]:
+        def cut(module, _args, kwargs, _output) -> None:
+            if kwargs["hidden_states"].shape[1] > 1:
+                layer = kwargs["past_key_values"].layers[module.layer_idx]
+                half = layer.keys.shape[2] // 2
+                layer.keys, layer.values = (
+                    torch.stack([t[:, 0, :half], t[:, 1, : 2 * half : 2]], 1) for t in (layer.keys, layer.values)
+                )
+
+        with ExitStack() as stack:
+            for layer in model.model.language_model.layers:
+                stack.enter_context(layer.self_attn.register_forward_hook(cut, with_kwargs=True))
+            yield
+
+
+def test_what_a_press_of_ones_own_kept_is_on_record(settings: dict) -> None:
+    (own,) = evaluate("tau", method=FirstAndEverySecond(), max_new_tokens=3, timing=False, **settings)
+    for record in Run.read(own.folder).records.values():
+        shares = heard_tokens(record)
+        assert len(shares) == record.audio_tokens == 25
+        assert {*shares.round(1)} == {0.5, 1.0}  # all audio lies in the first half of the prompt
+        assert (shares[::2] == shares[0]).all()
+        assert strip(record) is not None
+
+
+def test_how_alike_neighbouring_tokens_are_is_on_bases_record_and_on_the_page(settings: dict) -> None:
+    from audiomarathon.report.page_data import PageData
+    from audiomarathon.report.sections import facts
+    from audiomarathon.results.systems import read_systems
+
+    base, own = evaluate("tau", method=["base", "frame:0.5"], max_new_tokens=1, timing=False, **settings)
+    values = [record["redundancy"] for record in records_in(base.folder)]
+    assert all(0 < value < 1 for value in values)
+    assert not any("redundancy" in record for record in records_in(own.folder))
+    data = PageData(read_systems([base.folder, own.folder]))
+    assert f"tau {sum(values) / len(values):.2f}" in facts(data, 2)[-1]
 
 
 class Addressed:
@@ -118,6 +167,21 @@ def test_a_name_takes_ratio_and_layer_from_the_settings(settings: dict) -> None:
     assert result.method == "frame-0.5-layer3"
 
 
+def test_a_schedule_is_resumed_and_tables_show_its_mean_over_layers(settings: dict) -> None:
+    from audiomarathon.report import tables
+
+    asked = {"schedule": "1:0.2,3:0.6", "max_new_tokens": 1, "timing": False, **settings}
+    for _call in range(2):
+        (own,) = evaluate("tau", method="frame:0.6", **asked)
+    assert own.method == "frame-0.6-layer1=0.2-3=0.6"
+    run = Run.read(own.folder)
+    assert len(run.facts["sessions"]) == 1
+    assert {one.kept_audio_tokens for one in run.records.values()} == {10}
+    assert own.summary["kept_over_layers"] == (25 + 20 + 20 + 10) / 4
+    (row,) = tables.results([own]).frame.to_dict("records")
+    assert row["_tokens"] == "10 of 25, 19 on average over layers"
+
+
 def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -> None:
     from audiomarathon.report import tables
     from audiomarathon.results.pairs import Pairs
@@ -125,7 +189,12 @@ def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -
     from audiomarathon.runs.read import Run
 
     results = evaluate(
-        "tau", method=["base", "snapkv", KeepLast(7)], ratio=0.5, scope="all", max_new_tokens=1, **settings
+        "tau",
+        method=["base", "snapkv", FirstAndEverySecond()],
+        ratio=0.5,
+        scope="all",
+        max_new_tokens=1,
+        **settings,
     )
     assert len(tables.results(results).frame) == 3
     for result in results[1:]:

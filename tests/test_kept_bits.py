@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from audiomarathon.errors import RecordError
-from audiomarathon.runs.record_line import pack, unpack
+from audiomarathon.records import Record
+from audiomarathon.runs.record_line import heard_tokens, pack, pack_shares, unpack
 
 
 @given(st.lists(st.sampled_from(["text", "kept", "dropped"]), min_size=1, max_size=60))
@@ -23,3 +26,12 @@ def test_what_is_packed_is_what_is_unpacked(kinds: list[str]) -> None:
 def test_a_damaged_record_is_refused(text: str, tokens: int) -> None:
     with pytest.raises(RecordError, match="kept_audio_bits"):
         unpack(text, tokens)
+
+
+def test_shares_are_whole_to_a_byte_and_may_be_damaged() -> None:
+    audio = torch.tensor([False, True, True, True])
+    packed = pack_shares(torch.tensor([1.0, 0.0, 0.5, 1.0]), audio)
+    record = Record("a", kept_audio_shares=packed, audio_tokens=3, kept_audio_tokens=2)
+    assert heard_tokens(record) == pytest.approx([0, 0.5, 1], abs=0.002)
+    with pytest.raises(RecordError, match="kept_audio_shares"):
+        heard_tokens(replace(record, audio_tokens=4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from audiomarathon.certify.oracles import HiddenEntries
 from audiomarathon.compression.composed import Composed
+from audiomarathon.compression.external import Foreign
+from audiomarathon.compression.gathered import matched
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.press import Cached, KVPress
 from audiomarathon.compression.presses.knorm import Knorm
@@ -376,3 +379,89 @@ class TestJoinedEdges:
             assert sum(lengths) == layers * (length - total + kept_count(left, 0.4))
             assert list(lengths) == sorted(lengths, reverse=True)
             assert len(set(lengths)) > 1
+
+
+@dataclass
+class Theirs:
+    """A press as kvpress has them: a hook on each attention gathers what it scored highest, in the scores' order."""
+
+    keep: int = 40
+    by_head: bool = False  # hides entries of single heads by a mask, as kvpress's AdaKV does
+    turns: bool = False  # rotates the kept keys anew, as its KeyRerotationPress does
+    doubles: bool = False
+
+    @contextmanager
+    def __call__(self, model: Any) -> Iterator[None]:
+        layers = model.model.language_model.layers
+        handles = [layer.self_attn.register_forward_hook(self.hook, with_kwargs=True) for layer in layers]
+        try:
+            yield
+        finally:
+            for handle, layer in zip(handles, layers, strict=True):
+                handle.remove()
+                vars(layer.self_attn).pop("masked_key_indices", None)
+
+    def hook(self, module: Any, _args: Any, kwargs: dict[str, Any], _output: Any) -> None:
+        cache = kwargs["past_key_values"].layers[module.layer_idx]
+        if kwargs["hidden_states"].shape[1] == 1:
+            return
+        score = cache.keys.float().sin().sum(-1)
+        if self.by_head:
+            low = score.flatten(1).argsort(1)[:, : score[0].numel() // 2]
+            rows = torch.arange(len(low)).repeat_interleave(low.shape[1])
+            module.masked_key_indices = (rows, low.flatten() // score.shape[2], low.flatten() % score.shape[2])
+            return
+        index = score.topk(self.keep, -1).indices[..., None]
+        index = torch.cat([index, index[:, :, :1]], 2) if self.doubles else index
+        index = index.expand(-1, -1, -1, cache.keys.shape[-1])
+        cache.keys, cache.values = cache.keys.gather(2, index), cache.values.gather(2, index)
+        cache.keys = cache.keys.roll(1, -1) if self.turns else cache.keys
+
+
+class TestKeptEntriesOfOtherLibraries:
+    """Nobody tells which entries such a press kept: they are found in the cache."""
+
+    def test_hiding_what_was_found_gives_the_same_logits(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])
+        options = {"max_new_tokens": STEPS, "ignore_end": True, "keep_logits": True}
+        theirs = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, keep_entries=True, **options)
+        assert theirs.kv_lengths == (40,) * 4
+        assert [layer.sum(-1).tolist() for layer in theirs.kept_entries] == [[40, 40]] * 4
+        hidden = HiddenEntries(kept=theirs.kept_entries).generate(lm, inputs, **options)
+        torch.testing.assert_close(hidden.logits, theirs.logits, atol=2e-5, rtol=1e-4)
+        audio = torch.stack([layer[:, inputs.audio_mask[0]] for layer in theirs.kept_entries]).double()
+        torch.testing.assert_close(theirs.kept_shares[0][inputs.audio_mask[0]], audio.mean((0, 1)))
+
+    def test_entries_hidden_in_single_heads_are_not_kept(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])
+        done = Foreign(press=Theirs(by_head=True), name="ada").generate(
+            lm, inputs, max_new_tokens=3, keep_entries=True, ignore_end=True
+        )
+        (length,) = inputs.prompt_tokens
+        assert done.kv_lengths == (length,) * 4
+        assert {int(layer.sum()) for layer in done.kept_entries} == {length}
+        assert any(layer[0].sum() != layer[1].sum() for layer in done.kept_entries)
+        assert done.kept_audio_tokens == (None,)
+
+    @pytest.mark.parametrize(
+        ("press", "why"), [(Theirs(turns=True), "changes keys"), (Theirs(doubles=True), "adds entries")]
+    )
+    def test_a_press_that_does_more_than_gather_has_none(
+        self, lm: AudioLM, prompts: list[Prompt], press: Theirs, why: str
+    ) -> None:
+        with pytest.warns(UserWarning, match=why):
+            done = Foreign(press=press, name="odd").generate(lm, lm.prepare(prompts[:1]), max_new_tokens=3)
+        assert done.kept_shares is None
+        assert done.kept_audio_tokens == (None,)
+
+    def test_of_a_batch_each_sample_has_its_own(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare([prompts[0], Prompt("Long or short?", (noise(3.0),))])
+        done = Foreign(press=Theirs(), name="theirs").generate(lm, inputs, max_new_tokens=3, keep_entries=True)
+        assert {tuple(layer.sum(-1).flatten().tolist()) for layer in done.kept_entries} == {(40,) * 4}
+        assert not torch.equal(*(shares[-60:] for shares in done.kept_shares))
+
+    def test_of_equal_entries_each_counts_once_and_the_first_first(self) -> None:
+        before, after = torch.tensor([[[5, 3, 5, 5, 9]]]), torch.tensor([[[5, 9, 5]]])
+        live = torch.ones_like(after, dtype=torch.bool)
+        assert matched(before, after, live).tolist() == [[[True, False, True, False, True]]]
+        assert matched(before, torch.tensor([[[9, 9, 5]]]), live) is None

@@ -171,3 +171,13 @@ def test_a_name_close_to_a_settings_warns(name: str, meant: str | None) -> None:
 def test_unknown_settings_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"unknown .*'raito'"):
         RunSettings.read({}, raito=0.5)
+
+
+def test_a_schedule_is_read_the_same_from_its_own_text() -> None:
+    settings = RunSettings.read({"PRUNE_SCHEDULE": "2:0.30, 8:0.5,16:.7"})
+    assert settings.schedule == settings.places["schedule"] == "2:0.3,8:0.5,16:0.7"
+    assert RunSettings.read({}, schedule=settings.schedule) == settings
+    with pytest.raises(SettingsError, match=r"PRUNE_SCHEDULE=2:0.5,8:0.3: not allowed; .*both rising"):
+        RunSettings.read({"PRUNE_SCHEDULE": "2:0.5,8:0.3"})
+    with pytest.raises(SettingsError, match=r"PRUNE_SCHEDULE=2:0.5 with PRUNE_AT=input"):
+        RunSettings.read({"PRUNE_SCHEDULE": "2:0.5", "PRUNE_AT": "input"})

@@ -6,27 +6,39 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from conftest import ALL, skip_unless_carried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audiomarathon.certify.oracles import Hidden
+from audiomarathon.certify.oracles import Hidden, HiddenInSteps
+from audiomarathon.compression.attention import attention_watched
+from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.dropping import Drop
 from audiomarathon.compression.method import Base, Method, kept_count, plain
+from audiomarathon.compression.presses.knorm import Knorm
 from audiomarathon.compression.pruners.dart import Dart
+from audiomarathon.compression.pruners.divprune import DivPrune
 from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.pruners.keep_loud import KeepLoud
 from audiomarathon.compression.pruners.random import Random
 from audiomarathon.compression.pruners.segment_fast_v import SegmentFastV
+from audiomarathon.compression.redundancy import alike
 from audiomarathon.compression.registry import get_method
-from audiomarathon.compression.token_pruner import Evidence, Scored
+from audiomarathon.compression.token_pruner import Evidence, Scored, TokenPruner
+from audiomarathon.costs.flops import drops_of
+from audiomarathon.engine.sweep import grid
 from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.results.systems import control_of
+from audiomarathon.settings import flags_for
 
 STEPS = 24 if ALL else 4
 DROPPERS = [
@@ -145,6 +157,143 @@ def test_hidden_states_come_where_the_keys_are() -> None:
     assert seen.hidden.device == elsewhere.device
 
 
+LOUD = KeepLoud(0.7, schedule=((1, 0.4), (2, 0.7)))
+SCHEDULES = [
+    Frame(0.7, schedule=((0, 0.3), (2, 0.5), (3, 0.7))), Random(0.8, schedule=((1, 0.5), (3, 0.8))),
+    FastV(0.7, schedule=((1, 0.3), (2, 0.5), (3, 0.7))), Dart(0.6, schedule=((1, 0.2), (3, 0.6))),
+    DivPrune(0.6, schedule=((0, 0.2), (2, 0.6))), LOUD,
+]  # fmt: skip
+
+
+class TestSchedule:
+    """Dropping in steps: --schedule 2:0.3,8:0.5,16:0.7."""
+
+    @pytest.mark.parametrize("method", SCHEDULES, ids=lambda m: m.label)
+    def test_dropping_in_steps_equals_hiding_in_steps(
+        self, any_lm: AudioLM, prompts: list[Prompt], method: TokenPruner
+    ) -> None:
+        skip_unless_carried(any_lm, method)
+        done = generate(any_lm, prompts[:1], method)
+        (total,) = any_lm.prepare(prompts[:1]).audio_tokens
+        text = any_lm.prepare(prompts[:1]).prompt_tokens[0] - total
+        steps = [(first, kept) for first, (kept,) in done.kept_steps]
+        assert [(first, len(kept) - text) for first, kept in steps] == [
+            (layer, kept_count(total, ratio)) for layer, ratio in method.schedule
+        ]
+        assert all(set(later.tolist()) <= set(kept.tolist()) for (_, kept), (_, later) in pairwise(steps))
+        assert torch.equal(done.kept_positions[0], steps[-1][1])
+        hidden = generate(any_lm, prompts[:1], HiddenInSteps(steps=steps))
+        assert done.replies[0].token_ids == hidden.replies[0].token_ids
+        torch.testing.assert_close(done.logits, hidden.logits, atol=2e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("method", SCHEDULES, ids=lambda m: m.label)
+    def test_a_batch_equals_one_by_one(self, any_lm: AudioLM, prompts: list[Prompt], method: TokenPruner) -> None:
+        skip_unless_carried(any_lm, method)
+        together = generate(any_lm, prompts, method, 2)
+        for row, prompt in enumerate(prompts):
+            one = generate(any_lm, [prompt], method, 2)
+            assert together.kept_audio_tokens[row] == one.kept_audio_tokens[0]
+            torch.testing.assert_close(together.logits[:, row], one.logits[:, 0], atol=2e-5, rtol=1e-4)
+
+    def test_a_later_step_ranks_what_is_left_by_its_own_layer(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        """The attention of the masked, whole computation, by hand."""
+        method, inputs = FastV(0.6, schedule=((1, 0.2), (3, 0.6))), lm.prepare(prompts[:1])
+        (_, (first,)), (_, (last,)) = generate(lm, prompts[:1], method, 1).kept_steps
+        weights: list[torch.Tensor] = []
+        watched = {lm.decoder_layers[2].self_attn: lambda given: weights.append(given.of_last_queries()[0, :, 0])}
+        with attention_watched("sdpa", watched):
+            generate(lm, prompts[:1], HiddenInSteps(steps=[(1, first)]), 1)
+        audio = inputs.audio_mask[0].nonzero().flatten()
+        left = audio[torch.isin(audio, first)]
+        best = left[weights[0].mean(0)[left].topk(kept_count(len(audio), 0.6)).indices]
+        assert set(best.tolist()) == set(last.tolist()) & set(audio.tolist())
+
+    def test_frame_strides_over_what_is_left(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[1:2])
+        audio = inputs.audio_mask[0].nonzero().flatten().tolist()  # 100 tokens
+        done = generate(lm, prompts[1:2], Frame(0.75, schedule=((0, 0.5), (2, 0.75))), 1)
+        assert [one for one in done.kept_positions[0].tolist() if one in audio] == audio[::4]
+        assert done.kv_lengths == tuple(inputs.prompt_tokens[0] - gone for gone in (50, 50, 75, 75))
+
+    def test_the_loudest_of_the_loudest_are_the_loudest(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        once, twice = (
+            generate(lm, prompts, KeepLoud(0.7, layer=2, schedule=steps), 1) for steps in ((), LOUD.schedule)
+        )
+        assert all(map(torch.equal, once.kept_positions, twice.kept_positions))
+
+    @pytest.mark.parametrize("chunk", [0, 16])
+    def test_decode_as_a_graph_and_chunks_change_nothing(
+        self, lm: AudioLM, prompts: list[Prompt], chunk: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        method = FastV(0.7, schedule=((1, 0.3), (2, 0.5), (3, 0.7)))
+        plain = generate(lm, prompts, method, 5)
+        monkeypatch.setattr(lm, "decode", "graph")
+        monkeypatch.setattr(lm, "prefill_chunk", chunk)
+        graph = generate(lm, prompts, method, 5)
+        assert graph.stages.decode_setup is not None
+        torch.testing.assert_close(plain.logits, graph.logits, atol=2e-5, rtol=1e-4)
+
+    def test_a_press_removes_its_ratio_of_what_each_layer_has(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])
+        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+        first = Frame(0.7, schedule=((1, 0.3), (3, 0.7)))
+        done = generate(lm, prompts[:1], Composed(first=first, second=Knorm(0.5)), 2)
+        audio = [total, kept_count(total, 0.3), kept_count(total, 0.3), kept_count(total, 0.7)]
+        assert done.kv_lengths == tuple(length - total + kept_count(count, 0.5) for count in audio)
+
+    def test_flops_of_each_layer_are_of_what_it_sees(self) -> None:
+        drops = drops_of(Frame(0.7, schedule=((1, 0.3), (3, 0.7))))
+        assert drops.tokens(5, 110, 100) == [110, 80, 80, 40, 40]
+
+    def test_the_label_and_the_identity_hold_the_schedule(self) -> None:
+        method = get_method("frame", 0.7, schedule="2:0.3,8:0.70")
+        assert method.label == "frame-0.7-layer2=0.3-8=0.7"
+        assert method.parameters() == {"ratio": 0.7, "schedule": "2:0.3,8:0.7"}
+        assert flags_for(method.parameters()) == ["--ratio", "0.7", "--schedule", "2:0.3,8:0.7"]
+        assert control_of(method.label) == "random-0.7-layer2=0.3-8=0.7"
+        assert "schedule" not in Frame(0.7).parameters()
+
+    def test_all_methods_of_a_sweep_are_those_that_can(self) -> None:
+        found = {method.key for method in grid(["all"], [0.7], schedule="1:0.3,3:0.7")}
+        assert {"base", "random", "fast_v", "divprune"} <= found
+        assert not found & {"merge_adjacent", "fastadasp_like", "a_tome_like", "snapkv"}
+
+    def test_the_ratio_is_that_of_the_last_step(self) -> None:
+        assert get_method("frame", schedule="1:0.2,3:0.8").ratio == 0.8
+        assert get_method("frame:0.8+snapkv:0.5", schedule="1:0.2,3:0.8").second.ratio == 0.5
+
+    @pytest.mark.parametrize(
+        ("name", "schedule", "said"),
+        [
+            ("frame:0.5", "2:0.3,8:0.7", "ends at 0.7, but the ratio is 0.5"),
+            ("frame:0.7", "8:0.3,2:0.7", "both rising"),
+            ("frame:0.7", "2:0.3,8:0.3,9:0.7", "both rising"),
+            ("frame:0.7", "2:0.3,2:0.7", "both rising"),
+            ("frame:0.7", "2-0.7", "both rising"),
+            ("frame:0.7", "2:0,3:0.7", "both rising"),
+            ("merge_frame:0.7", "2:0.7", "merges tokens"),
+            ("fastadasp_like:0.7", "2:0.7", "merges tokens"),
+            ("snapkv:0.7", "2:0.7", "allowed: token pruners"),
+        ],
+    )
+    def test_what_does_not_rise_to_the_ratio_is_refused(self, name: str, schedule: str, said: str) -> None:
+        with pytest.raises(SettingsError, match=said):
+            get_method(name, schedule=schedule)
+
+    @pytest.mark.parametrize(
+        ("method", "said"),
+        [
+            (Frame(0.7, schedule=((2, 0.3), (9, 0.7))), "layer 9 is not one of"),
+            (FastV(0.7, schedule=((0, 0.3), (2, 0.7))), "must be at least 1"),
+            (Frame(0.7, schedule=((2, 0.3), (1, 0.7))), "both rising"),
+            (Frame(0.7, at="input", schedule=((2, 0.7),)), "at once"),
+        ],
+    )
+    def test_a_model_refuses_a_step_that_it_cannot_take(self, lm: AudioLM, method: TokenPruner, said: str) -> None:
+        with pytest.raises(MethodError, match=said):
+            method.check(lm)
+
+
 class TestSelection:
     @given(st.integers(0, 5000), st.decimals(0, "0.999", places=3))
     def test_budget(self, total: int, ratio) -> None:
@@ -227,3 +376,26 @@ class TestNames:
 )
 def test_ratios_are_written_with_all_their_digits_and_no_noise(ratio: float, text: str) -> None:
     assert plain(ratio) == text
+
+
+class TestRedundancy:
+    def test_only_neighbours_count_however_many_tokens_there_are(self) -> None:
+        states = torch.randn(3000, 4, generator=torch.Generator().manual_seed(0))
+        spots = torch.tensor([*range(5, 1500), *range(1600, 2990)])
+        pairs = [(one, one + 1) for one in spots.tolist() if one + 1 in {*spots.tolist()}]
+        expected = np.mean([float(states[a] @ states[b] / states[a].norm() / states[b].norm()) for a, b in pairs])
+        assert float(alike(states, spots)) == pytest.approx(expected, abs=1e-5)
+        assert alike(states, spots[:1]).isnan()
+
+    def test_equal_tokens_are_as_redundant_as_can_be(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
+        done = generate(any_lm, prompts, Base(), 1)
+        assert all(0 <= one < 1 for one in done.redundancy)
+
+        def flat(_module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple:
+            args[0][...] = args[0][..., :1, :]
+            return args, kwargs
+
+        if any_lm.title.startswith("Gemma"):
+            return
+        with any_lm.decoder_layers[0].register_forward_pre_hook(flat, with_kwargs=True):
+            assert generate(any_lm, prompts, Base(), 1).redundancy == pytest.approx([1.0] * 3)

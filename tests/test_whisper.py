@@ -23,6 +23,7 @@ from transformers import WhisperFeatureExtractor
 from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.certificate import certify
 from audiomarathon.certify.oracles import Hidden
+from audiomarathon.compression.external import Foreign
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.states import budgets_of
@@ -480,3 +481,9 @@ def test_a_plan_says_what_a_run_would_refuse(folder: Path, tmp_path: Path, no_en
     assert code != 0
     assert "tau: cannot be run: whisper-base can only transcribe" in said
     assert "librispeech: cannot be run: LANGUAGE=fr" in said
+
+
+def test_an_external_press_says_why_its_entries_are_not_known(lm: AudioLM) -> None:
+    with pytest.warns(UserWarning, match="cross-attention"):
+        done = reply(lm, Foreign(name="theirs"), Prompt("", (noise(3.0),)))
+    assert done.kept_shares is None

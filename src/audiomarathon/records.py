@@ -69,6 +69,10 @@ class Record:
         Numbers of tokens. `audio_tokens` includes `window_padding_tokens`, and counts tokens before any is dropped.
     kept_audio_bits
         Which audio tokens were kept; see :mod:`audiomarathon.runs.record_line`.
+    kept_audio_shares
+        Of an external press, the share of (layer, head) pairs that keep each audio token, a byte a token in base64.
+    redundancy
+        Of base, the mean cosine of neighbouring audio tokens that enter the LLM, at least 0; None for other methods.
     kv_lengths, kv_bytes
         Number of entries in each layer's KV cache after prefill, and the bytes of all layers.
     peak_memory_bytes
@@ -126,6 +130,8 @@ class Record:
     window_padding_tokens: int = 0
     kept_audio_tokens: int | None = None
     kept_audio_bits: str | None = None
+    kept_audio_shares: str | None = None
+    redundancy: float | None = None
     kv_lengths: Sequence[int] | None = None
     kv_bytes: int | None = None
     new_tokens: int | None = None
@@ -179,7 +185,10 @@ STORED = tuple(field.name for field in fields(Record) if field.name not in ("jud
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session", "extra")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")
-) | {"attempts", "cost", "warmed", "busy", "batch", "transcripts_read", "extra"}
+) | {
+    *("attempts", "cost", "warmed", "busy", "batch", "transcripts_read", "extra"),
+    *("kept_audio_shares", "redundancy"),
+}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,32 @@ def _layers(text: str) -> tuple[int, ...]:
     return () if text == "all" else tuple(sorted({_integer(0)(part.strip()) for part in text.split(",")}))
 
 
+#: Pairs of a layer and the fraction of audio tokens that is gone from it on.
+Schedule = tuple[tuple[int, float], ...]
+RISING = "LAYER:RATIO,…, both rising, up to the ratio, such as 2:0.3,8:0.7"
+
+
+def schedule_of(text: str) -> Schedule:
+    """Read text such as `2:0.3,8:0.5`; raise ValueError unless layers and ratios rise."""
+    parts = [part.partition(":") for part in text.split(",")] if text else []
+    found = tuple((_integer(0)(layer.strip()), _ratio(ratio.strip())) for layer, _colon, ratio in parts)
+    steps = [(0, 0.0), *found]
+    if any(not ratio > before for (_, before), (_, ratio) in zip(steps, found, strict=False)):
+        raise ValueError
+    if any(not layer > before for (before, _), (layer, _) in pairwise(found)):
+        raise ValueError
+    return found
+
+
+def as_text(schedule: Schedule) -> str:
+    """Return a schedule as the text that :func:`schedule_of` reads."""
+    return ",".join(f"{layer}:{ratio:.12g}" for layer, ratio in schedule)
+
+
+def _schedule(text: str) -> str:
+    return as_text(schedule_of(text))
+
+
 _natural, _device = _integer(0), _matching("auto|cpu|cuda(:[0-9]+)?")
 _ALLOWED: dict[object, str] = {_switch: "1 or 0", _natural: "a whole number from 0", _device: DEVICES}
 
@@ -157,6 +184,10 @@ class RunSettings:
     tower_layer: int | None = _setting(
         _METHOD, None, "PRUNE_TOWER_LAYER", _natural, "Layer of the tower from which --at tower drops",
         "a whole number; empty = half of its layers",
+    )  # fmt: skip
+    schedule: str = _setting(
+        _METHOD, "", "PRUNE_SCHEDULE", _schedule, "Layers at which a token pruner drops in steps, in place of --layer",
+        RISING,
     )  # fmt: skip
     scope: str = _setting(
         _METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "Cache entries that a press may remove; all includes text"
@@ -281,6 +312,9 @@ class RunSettings:
         if self.tower_layer is not None and self.at != "tower":
             both = f"PRUNE_TOWER_LAYER={self.tower_layer} with PRUNE_AT={self.at}"
             raise SettingsError(f"{both}: nothing is dropped in the tower; set PRUNE_AT=tower (--at tower)")
+        if self.schedule and self.at != "layer":
+            both = f"PRUNE_SCHEDULE={self.schedule} with PRUNE_AT={self.at}"
+            raise SettingsError(f"{both}: only layers of the LLM have a schedule; leave one of the two out")
         if self.batch_size != 1 and self.timing:
             raise SettingsError(f"BATCH_SIZE={self.batch_size}: needs --no-timing (TIMING=0); times need batch size 1")
         if self.decode_tokens and not self.timing:
@@ -306,8 +340,8 @@ class RunSettings:
 
     @property
     def places(self) -> dict[str, Any]:
-        """The settings `layer`, `scope`, `at` and `tower_layer`, as keyword arguments of `get_method`."""
-        return {"layer": self.layer, "scope": self.scope, "at": self.at, "tower_layer": self.tower_layer}
+        """The settings of the name of an argument of `get_method`, as keyword arguments."""
+        return {name: getattr(self, name) for name in ("layer", "scope", "at", "tower_layer", "schedule")}
 
     @classmethod
     def read(

@@ -111,6 +111,8 @@ def checks(users_methods: Sequence[Method] = (), *, on_gpu: bool = False) -> Ite
         elif isinstance(method, KVPress):
             meaning = "the cache entries removed are not those reported, or decode still uses them"
             yield Check(f"pressing {method.key}", meaning, functools.partial(method_checks.pressing, method=method))
+    meaning = "PRUNE_SCHEDULE drops other tokens than are reported, or some layers still see them"
+    yield Check("dropping in steps", meaning, method_checks.dropping_in_steps)
     meaning = "decode as a graph (DECODE=graph) gives other replies than the model's own loop"
     yield Check("graph equals eager", meaning, method_checks.graph_equals_eager)
     meaning = "prefill in chunks (PREFILL_CHUNK) gives other replies than whole prompts"

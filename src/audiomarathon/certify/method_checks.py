@@ -13,13 +13,14 @@ import torch
 
 from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match, placed, pruner, replies_of
 from audiomarathon.certify.check_result import Finding
-from audiomarathon.certify.oracles import Hidden, HiddenEntries, merged
+from audiomarathon.certify.oracles import Hidden, HiddenEntries, HiddenInSteps, merged
 from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.presses.ada_snapkv import AdaSnapKV
 from audiomarathon.compression.presses.snapkv import SnapKV
 from audiomarathon.compression.pruners.fast_v import FastV
+from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.layers import call_of
@@ -128,6 +129,28 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     found = compared(bench, reply, hidden)
     where = "" if method == usual else f"at layer {method.layer}, because the method refuses layer {usual.layer}: "
     return Finding(found.verdict, f"{where}{found.figure}")
+
+
+def dropping_in_steps(bench: Bench) -> Finding:
+    """Check that dropping in two steps equals hiding in two steps, for a method that chooses by attention if it can."""
+    layers, half = len(bench.lm.decoder_layers), kept_count(bench.inputs.audio_tokens[0], RATIO / 2)
+    tried = [
+        kind(RATIO, schedule=((first, RATIO / 2), (second, RATIO)))
+        for kind in (FastV, Frame)
+        for first in range(layers)
+        for second in range(first + 1, layers)
+    ]
+    method = next((one for one in tried if not applicable(bench.lm, [one])[1]), None)
+    if method is None:
+        return Finding.not_applicable("no two layers of this model can drop tokens")
+    generation = bench.generate(bench.inputs, method)
+    steps = [(first, kept) for first, (kept,) in generation.kept_steps or ()]
+    text = bench.inputs.prompt_tokens[0] - bench.inputs.audio_tokens[0]
+    if (wrong := wrong_positions(bench.inputs, steps[-1][1])) or len(steps[0][1]) != text + half:
+        return Finding.fail(wrong or f"{len(steps[0][1]) - text} audio tokens were left by step one, planned: {half}")
+    (reply,) = replies_of(generation)
+    found = compared(bench, reply, bench.reply(bench.inputs, HiddenInSteps(steps=steps)))
+    return Finding(found.verdict, f"{method.label}: {found.figure}")
 
 
 def _same_sums(found: torch.Tensor, expected: torch.Tensor, merge: Merge) -> bool:

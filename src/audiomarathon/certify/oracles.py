@@ -214,6 +214,28 @@ class Hidden(Method):
 
 
 @dataclass(frozen=True)
+class HiddenInSteps(Method):
+    """The oracle of pruning in steps, for a batch of one: hides from each layer what the steps up to it dropped.
+
+    `steps` are pairs of a first layer and the prompt positions that stay from it on.
+    """
+
+    key: ClassVar[str] = "hidden_in_steps"
+
+    steps: Sequence[tuple[int, torch.Tensor]] = ()
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """Mask the dropped tokens; see :meth:`Method.applied_to`."""
+        with ExitStack() as stack:
+            stack.enter_context(_masks_possible(lm))
+            for first, kept in self.steps:  # a later step's mask replaces the earlier ones
+                prompt = inputs.audio_mask.shape[1]
+                stack.enter_context(hidden_instead_of_dropped(lm.decoder_layers, first, kept, prompt))
+            yield Trace(tuple(inputs.audio_tokens))
+
+
+@dataclass(frozen=True)
 class HiddenEntries(Method):
     """The oracle of presses: keeps every cache entry, but hides from decode the entries that the press evicted.
 

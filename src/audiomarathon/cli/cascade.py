@@ -62,7 +62,19 @@ def transcribe(
 
 @with_config
 @with_settings(
-    but=("method", "ratio", "layer", "at", "tower_layer", "scope", "model_path", "language", "save_attn", "attn_layers")
+    but=(
+        "method",
+        "ratio",
+        "layer",
+        "at",
+        "tower_layer",
+        "schedule",
+        "scope",
+        "model_path",
+        "language",
+        "save_attn",
+        "attn_layers",
+    )
 )
 def cascade(
     settings: RunSettings,

@@ -21,7 +21,7 @@ from audiomarathon.cli.options import (
     output_file,
 )
 from audiomarathon.cli.output import say
-from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.errors import DataError, MethodError, SettingsError
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Record
 from audiomarathon.settings import RunSettings, own_settings
@@ -30,13 +30,14 @@ from audiomarathon.text import did_you_mean
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample, Task
+    from audiomarathon.compression.method import Method
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Prompt
     from audiomarathon.report.explain import Strip
 
 _SETTINGS = (
-    "layer", "at", "tower_layer", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed",
-    "language",
+    "layer", "at", "tower_layer", "schedule", "scope", "data", "model_path", "device", "dtype", "max_new_tokens",
+    "seed", "language",
 )  # fmt: skip
 _PLACES = {"input": "\nat input", "tower": "\nin tower"}
 _SHORTEST_MOMENT = 0.01  # seconds; each moment is a prefill
@@ -96,7 +97,7 @@ def explain(
     With the embedded model and no data root, samples come from the mini benchmark.
     """
     from audiomarathon.audio import decode as audio
-    from audiomarathon.compression.composed import Composed
+    from audiomarathon.compression.external import Foreign
     from audiomarathon.compression.registry import as_method
     from audiomarathon.engine.setup import check_layers
 
@@ -138,17 +139,29 @@ def explain(
     limit = settings.max_new_tokens or (question.task.max_new_tokens if question.task else _MAX_NEW_TOKENS)
     strips, tokens = list[Strip](), list[tuple[int, ...]]()
     for method, generation in generations(lm, inputs, chosen, limit, keep_entries=True):
+        if isinstance(method, Foreign) and not generation.kept_entries:
+            raise MethodError(f"--methods: which entries {method.label} keeps cannot be told (see above); leave it out")
         shares = by_clip(shares_kept(inputs, generation), inputs, [clip.seconds for clip in clips])
         reply, right = question.judge(generation.replies[0].text)
-        parts: list[Any] = [method.first, method.second] if isinstance(method, Composed) else [method]
-        label = "\n+ ".join(f"{one.key} {one.ratio:g}{_PLACES.get(getattr(one, 'at', ''), '')}" for one in parts)
-        key = "+".join(one.key for one in parts)
+        key, label = _named(method)
         tokens.append(generation.replies[0].token_ids)
-        strips.append(Strip(key, "base" if key == "base" else label, shares, reply, right))
+        strips.append(Strip(key, label, shares, reply, right))
     if occlude:
         strips = _with_evidence(lm, asked, tokens[0], occlude, strips)
     path = draw(question.title, clips, strips, get_model(model).tokens_per_second, output)
     say(f"picture: {path}")
+
+
+def _named(method: Method) -> tuple[str, str]:
+    """Return a method's key and the label of its strip."""
+    from audiomarathon.compression.composed import Composed
+    from audiomarathon.compression.external import Foreign
+
+    parts: list[Any] = [method.first, method.second] if isinstance(method, Composed) else [method]
+    where = ["\nin steps" if getattr(one, "schedule", ()) else _PLACES.get(getattr(one, "at", ""), "") for one in parts]
+    label = "\n+ ".join(f"{one.key} {one.ratio:g}{place}" for one, place in zip(parts, where, strict=True))
+    key = "+".join(one.key for one in parts)
+    return key, key if key == "base" else method.label if isinstance(method, Foreign) else label
 
 
 def _with_evidence(

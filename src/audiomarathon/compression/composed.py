@@ -36,11 +36,12 @@ class Composed(Method):
 
     def __post_init__(self) -> None:
         """Refuse methods that cannot be joined."""
-        if isinstance(self.second, PyramidKV) and isinstance(self.first, TokenPruner) and self.first.first_layer > 0:
+        deeper = isinstance(self.first, TokenPruner) and (self.first.first_layer > 0 or len(self.first.drops) > 1)
+        if isinstance(self.second, PyramidKV) and isinstance(self.first, TokenPruner) and deeper:
             raise SettingsError(
-                f"{self.first.key}+{self.second.key}: from layer {self.first.layer} on, layers hold fewer tokens, so "
-                f"{self.second.key} cannot hold its ratio on average over layers; join another press, or drop before "
-                "the first layer (PRUNE_AT=input, --at input)"
+                f"{self.first.key}+{self.second.key}: from layer {self.first.first_layer} on, layers hold fewer "
+                f"tokens, so {self.second.key} cannot hold its ratio on average over layers; join another press, or "
+                "drop before the first layer (PRUNE_AT=input, --at input)"
             )
         if not isinstance(self.first, TokenPruner) or not isinstance(self.second, KVPress):
             raise SettingsError(

@@ -5,13 +5,15 @@ K and all later layers also select from the other inputs of a layer: rotary cos 
 per-layer inputs. They find arguments by the layer's signature, since some models pass them by position. In decode, a
 layer needs a hook only if it gets a mask or has a sliding window; otherwise the hook removes itself after prefill. If
 tokens are dropped at the input, a hook on the rotary embedding renumbers the kept positions without gaps, in prefill
-and decode.
+and decode. Several drops at rising layers are a chain, in which each selects from what the one before kept.
 """
 
 from __future__ import annotations
 
 import inspect
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,30 +39,33 @@ class Drop:
         The batch, and how many audio tokens each sample keeps.
     contiguous
         Whether kept tokens get new positions without gaps. If not, they keep their positions.
+    before
+        The drop at an earlier layer, if tokens are dropped in several steps; see :meth:`follow`.
 
     Attributes
     ----------
     audio, text
-        Positions of each sample's audio and text tokens, ascending.
-    lengths
-        Number of positions that each sample keeps.
+        Places of each sample's audio and text tokens, ascending: in the prompt, or among what the drop before kept.
+    budgets, lengths
+        Number of audio tokens, and of positions, that each sample keeps.
     text_after
         Number of text tokens after each sample's last audio token.
     filler
         Shape (B, S'): True at fillers. S' is the prompt's length after tokens are dropped.
     prompt
         S, the prompt's length.
-    index
-        Shape (B, S'): the kept positions; empty until they are chosen.
+    index, places_in
+        Shape (B, S'): the kept positions of the prompt, and their places among what enters the layer; empty until they
+        are chosen. The two are the same for a first drop.
     inside
         Booleans on the device: whether the chosen indices were in range.
     merges
         How each sample's audio tokens are merged; None for a sample whose tokens are dropped.
     """
 
-    def __init__(self, inputs: Inputs, budgets: Sequence[int], *, contiguous: bool) -> None:
-        mask = inputs.audio_mask
-        self.prompt = mask.shape[1]
+    def __init__(self, inputs: Inputs, budgets: Sequence[int], *, contiguous: bool, before: Drop | None = None) -> None:
+        mask = self.is_audio = inputs.audio_mask
+        self.prompt, self.budgets, self.before = mask.shape[1], budgets, before
         self.audio = [row.nonzero().flatten() for row in mask]
         self.text = [row.nonzero().flatten() for row in inputs.attention_mask.bool() & ~mask]
         self.text_after = [self.prompt - 1 - int(spots[-1]) if len(spots) else 0 for spots in self.audio]
@@ -70,9 +75,21 @@ class Drop:
         self.filler = torch.arange(width, device=mask.device)[None] < fillers[:, None]
         self.any_filler = min(self.lengths) < width
         self.contiguous = contiguous
-        self.index = torch.empty(0, dtype=torch.long)
+        self.index = self.places_in = torch.empty(0, dtype=torch.long)
         self.inside: list[torch.Tensor] = []
         self.merges: tuple[Merge | None, ...] = ()
+
+    def follow(self) -> None:
+        """Find the audio and text tokens among what the drop before kept, without waiting for the GPU."""
+        from audiomarathon.compression.ragged import places_of
+
+        assert self.before is not None
+        before = self.before
+        real = ~before.filler
+        audio = self.is_audio.gather(1, before.index) & real
+        words = [len(own) for own in self.text]
+        self.audio = [places_of(row, count) for row, count in zip(audio, before.budgets, strict=True)]
+        self.text = [places_of(row, count) for row, count in zip(~audio & real, words, strict=True)]
 
     def keep(self, chosen: Sequence[torch.Tensor | Merge]) -> None:
         """Set which audio tokens each sample keeps: indices into its audio positions, or a merge.
@@ -91,16 +108,17 @@ class Drop:
                 self.inside.append(((choice.group >= 0) & (choice.group < len(pick))).all())
             rows.append(torch.cat([text, audio[pick.clamp(0, len(audio) - 1)]]).sort().values)
         width = self.filler.shape[1]
-        self.index = torch.stack([nn.functional.pad(row, (width - len(row), 0)) for row in rows])
+        self.places_in = torch.stack([nn.functional.pad(row, (width - len(row), 0)) for row in rows])
+        self.index = self.places_in if self.before is None else self.before.index.gather(1, self.places_in)
 
     def states(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the hidden states at the kept positions, shape (…, B, S', D); merged tokens become weighted sums."""
-        kept = self.rows(hidden)
+        kept = self.rows(hidden, self.places_in)
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:
                 spots = audio[merge.kept.clamp(0, len(audio) - 1)]
                 # Take the last match, since fillers hold 0 too.
-                places = torch.searchsorted(self.index[row], spots, right=True) - 1
+                places = torch.searchsorted(self.places_in[row], spots, right=True) - 1
                 summed = merge.of(hidden[..., row, :, :].index_select(-2, audio.to(hidden.device)))
                 kept[..., row, :, :] = kept[..., row, :, :].index_copy(-2, places.to(hidden.device), summed)
         return kept
@@ -109,9 +127,9 @@ class Drop:
         """Return each sample's kept positions, on the CPU."""
         return tuple(row[~empty].cpu() for row, empty in zip(self.index, self.filler, strict=True))
 
-    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Select the kept positions: turn a tensor of shape (…, B or 1, S, D) into (…, B, S', D)."""
-        index = self.index.to(tensor.device)
+    def rows(self, tensor: torch.Tensor, index: torch.Tensor | None = None) -> torch.Tensor:
+        """Select the kept positions, or those of `index`: turn (…, B or 1, S, D) into (…, B, S', D)."""
+        index = (self.index if index is None else index).to(tensor.device)
         batch = len(index)
         if batch == 1:
             return tensor.index_select(-2, index[0])
@@ -171,8 +189,10 @@ class Drop:
         real = torch.cat([~self.filler.to(device), torch.ones_like(fresh, dtype=torch.bool)], dim=-1)
         return like_given((real & (last - positions < window))[:, -window:], given)
 
-    def attach(self, decoder: nn.Module, first: int, decide: Callable[[torch.Tensor], None]) -> list[Any]:
-        """Put hooks that drop tokens on layer `first` and all later layers.
+    def attach(
+        self, decoder: nn.Module, first: int, decide: Callable[[torch.Tensor], None], last: int | None = None
+    ) -> list[Any]:
+        """Put hooks that drop tokens on layer `first` and all later layers before layer `last` (None: to the end).
 
         In prefill, `decide` is called with the hidden states that enter layer `first`; it must call :meth:`keep` unless
         this has been done before.
@@ -184,7 +204,7 @@ class Drop:
         """
         handles = [
             self._attach(decoder, index, decide if index == first else None)
-            for index in range(first, len(decoder.layers))  # type: ignore[arg-type]
+            for index in range(first, len(decoder.layers) if last is None else last)  # type: ignore[arg-type]
         ]
         return [*handles, self._close_up(decoder)] if self.contiguous else handles
 
@@ -245,6 +265,88 @@ class Drop:
 
         handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
         return handle
+
+
+class DropsInSteps:
+    """One drop or several, each at a layer of its own, with fewer audio tokens than the one before.
+
+    Parameters
+    ----------
+    firsts, budgets
+        Of each step, the first layer that computes only what is left, and how many audio tokens each sample has left.
+    layers
+        Number of the LLM's layers.
+
+    Attributes
+    ----------
+    row_lengths
+        For each sample, the number of positions that each layer computes, without fillers.
+    widths
+        Number of positions that each layer computes, with padding and fillers.
+    """
+
+    def __init__(
+        self, inputs: Inputs, firsts: Sequence[int], budgets: Sequence[Sequence[int]], layers: int, *, contiguous: bool
+    ) -> None:
+        self.firsts, self.layers = firsts, layers
+        self.drops: list[Drop] = []
+        for own in budgets:
+            before = self.drops[-1] if self.drops else None
+            self.drops.append(Drop(inputs, own, contiguous=contiguous, before=before))
+        self._whole, size = inputs.prompt_tokens, inputs.audio_mask.shape[1]
+        self._everything = torch.arange(size, device=inputs.audio_mask.device)
+        self._lengths = [self._whole, *(drop.lengths for drop in self.drops)]  # by the number of steps that are done
+        self._widths = [size, *(drop.filler.shape[1] for drop in self.drops)]
+        self._done = [bisect_right(firsts, layer) for layer in range(layers)]
+        self.row_lengths = tuple(
+            tuple(self._lengths[done][row] for done in self._done) for row in range(len(self._whole))
+        )
+        self.widths = [self._widths[done] for done in self._done]
+
+    def positions(self, layer: int, row: int) -> torch.Tensor:
+        """Return the prompt positions that a layer computes of a sample, without fillers."""
+        done = self._done[layer]
+        length = self._lengths[done][row]
+        return self.drops[done - 1].index[row, -length:] if done else self._everything[-length:]
+
+    def begin(self, step: int, row: int) -> int:
+        """Return the number of paddings or fillers before a sample's first position, where a step's layer begins."""
+        return self._widths[step] - self._lengths[step][row]
+
+    def begun(self, step: int) -> Drop:
+        """Return a step's drop, which knows where the tokens are that the steps before it kept."""
+        if step:
+            self.drops[step].follow()
+        return self.drops[step]
+
+    def left_of(self, heard: Sequence[Any], step: int, row: int) -> Sequence[Any]:
+        """Select the items, one an audio token of the sample, of the tokens that the steps before kept."""
+        before = self.drops[step].before
+        if before is None:
+            return heard
+        left = before.index[row][self.drops[step].audio[row]]
+        return [heard[one] for one in torch.searchsorted(self.drops[0].audio[row], left).tolist()]
+
+    def attach(self, decoder: nn.Module, decide: Callable[[int, torch.Tensor], None]) -> list[Any]:
+        """Hook all layers from the first step on; `decide` gets the step and what enters. See :meth:`Drop.attach`."""
+        ends = zip(self.drops, self.firsts, [*self.firsts[1:], self.layers], strict=True)
+        return [
+            handle
+            for step, (drop, first, last) in enumerate(ends)
+            for handle in drop.attach(decoder, first, partial(decide, step), last)
+        ]
+
+    def inside(self) -> bool:
+        """Tell, after the call, whether all chosen indices were in range."""
+        return all(all(drop.inside) for drop in self.drops)
+
+    def unchanged(self, shown: Sequence[Sequence[torch.Tensor]]) -> bool:
+        """Tell, after the call, whether the places that a method was shown are as they were."""
+        return all(all(map(torch.equal, own, drop.audio)) for own, drop in zip(shown, self.drops, strict=True))
+
+    def kept_steps(self) -> tuple[tuple[int, tuple[torch.Tensor, ...]], ...]:
+        """Return each step's first layer, and the positions that are left from it on."""
+        return tuple((first, drop.kept_positions()) for first, drop in zip(self.firsts, self.drops, strict=True))
 
 
 def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.compression.method import Method
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import SettingsError, warn
 from audiomarathon.models.trace import Trace
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ _NAME = re.compile(r"\w[\w.=-]{0,100}")
 class Foreign(Method):
     """A press from another library: `press(model)` returns a context manager around the transformers model.
 
-    Records have the measured effect on the cache (`kv_lengths`, `kv_bytes`). Only the press knows how many of the kept
-    entries are audio, so `kept_audio_tokens` is null.
+    Which entries it kept is read off the cache (:mod:`.gathered`), if it only gathers keys and values, or hides those
+    of single heads as kvpress does. Else a warning says why not. `kept_audio_tokens` is null too where layers or heads
+    keep different numbers.
     """
 
     key: ClassVar[str] = "foreign"
@@ -61,5 +62,25 @@ class Foreign(Method):
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Enter the press around the transformers model; see :meth:`Method.applied_to`."""
-        with self.press(lm.model):
-            yield Trace((None,) * len(inputs.seeds))
+        import torch
+
+        from audiomarathon.compression.gathered import Gathered
+
+        rows, audio = range(len(inputs.seeds)), inputs.audio_mask
+        trace, gathered = Trace((None,) * len(inputs.seeds)), Gathered(lm)
+        with self.press(lm.model), gathered.watching():
+            yield trace
+            found = gathered.kept()
+        if found is None:
+            warn(f"{self.label}: which cache entries it keeps is not on record, since {gathered.why}")
+            return
+        if trace.kept_entries is not None:
+            trace.kept_entries += [layer[0] if len(layer) == 1 else layer for layer in found]
+        trace.kept_shares = tuple(
+            torch.stack([layer[row].double().mean(0).cpu() for layer in found]).mean(0) for row in rows
+        )
+        counts = [
+            {count for layer in found for count in layer[row][:, audio[row].to(layer.device)].sum(-1).tolist()}
+            for row in rows
+        ]
+        trace.kept_audio_tokens = tuple(own.pop() if len(own) == 1 else None for own in counts)

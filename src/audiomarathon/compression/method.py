@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from decimal import ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -194,6 +194,10 @@ class Base(Method):
     chunked_prefill: ClassVar[bool] = True
 
     @contextmanager
-    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:  # noqa: ARG002
-        """Change nothing; see :meth:`Method.applied_to`."""
-        yield Trace(tuple(inputs.audio_tokens))
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """Change nothing, and measure how alike neighbouring audio tokens are; see :meth:`Method.applied_to`."""
+        from audiomarathon.compression.redundancy import redundancy_measured
+
+        trace = Trace(tuple(inputs.audio_tokens))
+        with nullcontext() if lm.cross else redundancy_measured(lm, inputs, trace):
+            yield trace

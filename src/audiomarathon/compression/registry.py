@@ -38,10 +38,11 @@ from audiomarathon.compression.pruners.merge_frame import MergeFrame
 from audiomarathon.compression.pruners.random import Random
 from audiomarathon.compression.pruners.segment_fast_v import SegmentFastV
 from audiomarathon.compression.pruners.speechprune_like import SpeechPruneLike
-from audiomarathon.errors import SettingsError
+from audiomarathon.compression.token_pruner import TokenPruner
+from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.object_reference import is_reference
 from audiomarathon.plugins import look_up, plugins
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RISING, RunSettings, Schedule, schedule_of
 
 _PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(), MergeFrame())
 _RIVALS = (FastAdaSPLike(), SpeechPruneLike(), DivPrune(), KeepLoud(), KeepSpeech())
@@ -63,8 +64,9 @@ def get_method(
     scope: str = "audio",
     at: str = "layer",
     tower_layer: int | None = None,
+    schedule: str = "",
 ) -> Method:
-    """Return the method `name` with its ratio. Its fields `layer`, `scope`, `at`, `tower_layer` are set if it has them.
+    """Return the method `name` with its ratio. Its fields with the names of other arguments are set.
 
     Parameters
     ----------
@@ -73,11 +75,15 @@ def get_method(
         ratio, and `pruner:ratio+press:ratio` joins two methods.
     ratio
         The ratio if `name` does not include it; None if there is none. Every method but `base` needs a ratio.
+    schedule
+        Text such as `2:0.3,8:0.5`: where a token pruner drops in steps, and what is gone then; "" for one step. The
+        last fraction is the ratio, which may then be None.
 
     Raises
     ------
     SettingsError
-        For an unknown name, a ratio that is missing or outside [0, 1), or `base` with a ratio above 0.
+        For an unknown name, a ratio that is missing or outside [0, 1), `base` with a ratio above 0, or a schedule that
+        does not rise to the ratio, or of a method that drops at once.
     """
     if "," in name:
         raise SettingsError(
@@ -85,7 +91,7 @@ def get_method(
         )
     first, *after = name.split("+")
     parts = [
-        _get_one(first, ratio, layer, scope, at, tower_layer),
+        _get_one(first, ratio, layer, scope, at, tower_layer, schedule),
         *(_get_one(part, ratio, layer, scope, "layer", None) for part in after),
     ]
     if len(parts) == 1:
@@ -123,7 +129,9 @@ def _names(methods: tuple[Method, ...]) -> set[str]:
     return {word.lower() for method in methods for word in (method.key, *method.aliases)}
 
 
-def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str, tower_layer: int | None) -> Method:
+def _get_one(
+    name: str, ratio: float | None, layer: int, scope: str, at: str, tower_layer: int | None, schedule: str = ""
+) -> Method:
     name, written = split_ratio(name)
     if written is not None:
         try:
@@ -133,6 +141,8 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str, to
                 f"method {name}:{written}: ratio must be a number from 0 to below 1, got {written!r}"
             ) from None
     found = find_method(name, ratio)
+    steps = _steps(found, schedule)
+    ratio = steps[-1][1] if steps and ratio is None else ratio
     if not 0 <= (ratio or 0) < 1:
         raise SettingsError(
             f"ratio must be from 0 to below 1, got {ratio:g}; it is the fraction of audio tokens to remove"
@@ -159,7 +169,29 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str, to
         raise SettingsError(f"PRUNE_SCOPE={scope}: {found.key} drops audio tokens only; allowed: audio")
     if at != "layer" and "at" not in names:
         raise SettingsError(f"PRUNE_AT={at} (--at): {found.key} works on the layers' caches; allowed: layer")
-    return dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})
+    found = dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})
+    if steps and ratio:
+        found = dataclasses.replace(found, schedule=steps)  # type: ignore[call-arg]
+        try:
+            found.check_schedule()  # type: ignore[attr-defined]
+        except MethodError as error:
+            raise SettingsError(str(error)) from None
+    return found
+
+
+def _steps(method: Method, schedule: str) -> Schedule:
+    """Read a schedule for a method; () without one, and for base, which drops nothing."""
+    if not schedule or isinstance(method, Base):
+        return ()
+    try:
+        steps = schedule_of(schedule)
+    except ValueError:
+        raise SettingsError(f"schedule {schedule[:60]!r}: not allowed; allowed: {RISING}") from None
+    if not isinstance(method, TokenPruner):
+        raise SettingsError(
+            f"PRUNE_SCHEDULE={schedule} (--schedule): {method.key} drops no tokens at layers; allowed: token pruners"
+        )
+    return steps
 
 
 def as_method(method: object, settings: RunSettings) -> Method:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.compression.method import STATES_DROPPED_BY, Method, kept_count, plain
 from audiomarathon.errors import MethodError
-from audiomarathon.models.layers import cached, has_windows, source_of, window_of
+from audiomarathon.models.layers import cached, has_windows, source_of, states_of, window_of
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.trace import Trace
+from audiomarathon.settings import RISING, Schedule, as_text, schedule_of
 
 if TYPE_CHECKING:
     import torch
@@ -156,11 +157,15 @@ class TokenPruner(Method):
     """Values of `at` that the method allows."""
     static_decode: ClassVar[bool] = True
     chunked_prefill: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = True
+    """Whether the method may drop in several steps; one that merges tokens may not."""
 
     layer: int = 2
     at: str = "layer"
     tower_layer: int | None = None
     """The first layer of the tower that computes only the kept states, if `at = "tower"`; None for half its depth."""
+    schedule: Schedule = ()
+    """Pairs of a layer and the fraction of audio tokens gone from it on; the last is `ratio`. () is one step."""
 
     @abstractmethod
     def select(self, evidence: Evidence) -> torch.Tensor | Merge:
@@ -175,28 +180,36 @@ class TokenPruner(Method):
 
     @property
     def first_layer(self) -> int:
-        """The first layer that computes only the kept tokens."""
-        return self.layer if self.at == "layer" else 0
+        """The first layer that computes only the kept tokens; of a schedule, those of its first step."""
+        return self.drops[0][0]
+
+    @property
+    def drops(self) -> Schedule:
+        """Where tokens are dropped, and which fraction is gone from there on: `schedule`, or one step."""
+        return self.schedule or ((self.layer if self.at == "layer" else 0, self.ratio),)
 
     @property
     def label(self) -> str:
         """Name for folders and tables, such as `frame-0.5-layer2`, `frame-0.5-input` or `frame-0.5-tower16`.
 
-        `frame-0.5-tower` drops at half the tower's depth.
+        `frame-0.5-tower` drops at half the tower's depth; `frame-0.7-layer2=0.3-8=0.7` in two steps.
         """
+        if self.schedule and self.ratio:
+            return f"{self.key}-{plain(self.ratio)}-layer" + "-".join(f"{k}={plain(r)}" for k, r in self.schedule)
         if self.at == "layer" or not self.ratio:
             return super().label
         layer = self.tower_layer if self.at == "tower" and self.tower_layer is not None else ""
         return f"{self.key}-{plain(self.ratio)}-{self.at}{layer}"
 
     def parameters(self) -> dict[str, Any]:
-        """Return every field by name, for the identities of runs.
+        """Return every field by name, for the identities of runs; a schedule as text, as in the settings.
 
         Leave out the fields that do not matter where tokens are dropped; and `at` if it is a layer of the LLM.
         """
         used = {"layer": {"layer"}, "input": {"at"}, "tower": {"at", "tower_layer"}}[self.at]
-        omitted = {"layer", "at", "tower_layer"} - used
-        return {name: value for name, value in super().parameters().items() if name not in omitted}
+        omitted = {"layer", "at", "tower_layer", "schedule"} - ({"schedule"} if self.schedule else used)
+        found = {name: value for name, value in super().parameters().items() if name not in omitted}
+        return found | ({"schedule": as_text(self.schedule)} if self.schedule else {})
 
     def in_tower(self, depth: int) -> int:
         """Return the first layer of a tower of `depth` layers that computes only the kept states."""
@@ -211,6 +224,8 @@ class TokenPruner(Method):
         if self.at not in self.places:
             allowed = ", ".join(f"PRUNE_AT={place} (--at {place})" for place in self.places)
             raise MethodError(f"{self.key}: does not work at {self.at!r}; allowed: {allowed}")
+        if self.schedule:
+            self.check_schedule()
         if self.at == "tower":
             self._check_score_free("inside the audio tower")
             return
@@ -223,24 +238,45 @@ class TokenPruner(Method):
             self._check_input(config)
             return
         layers, first = config.num_hidden_layers, int(self.scored)
-        if not 0 <= self.layer < layers:
-            raise MethodError(f"{self.key}: layer {self.layer} is not one of this model's layers {first}–{layers - 1}")
-        if self.layer < first:
-            raise MethodError(f"{self.key}: scores come from the layer before, so the layer must be at least {first}")
         last = min(
             (source for index in range(layers) if (source := source_of(config, index)) < index), default=layers - 1
         )
-        if self.layer > last:
+        for layer, _ratio in self.drops:
+            self._check_layer(layer, config, first, last)
+
+    def _check_layer(self, layer: int, config: Any, first: int, last: int) -> None:
+        """Refuse to drop at a layer that the model lacks, or at which the method cannot choose."""
+        layers = config.num_hidden_layers
+        if not 0 <= layer < layers:
+            raise MethodError(f"{self.key}: layer {layer} is not one of this model's layers {first}–{layers - 1}")
+        if layer < first:
+            raise MethodError(f"{self.key}: scores come from the layer before, so the layer must be at least {first}")
+        if layer > last:
             raise MethodError(
                 f"{self.key}: later layers of this model use the keys and values of layer {last}, so the layer must be "
-                f"{first}–{last}, got {self.layer}"
+                f"{first}–{last}, got {layer}"
             )
-        if self.ranks_by_attention and (window := window_of(config, self.layer - 1)):
-            able = ", ".join(str(layer) for layer in range(1, last + 1) if not window_of(config, layer - 1))
+        if self.ranks_by_attention and (window := window_of(config, layer - 1)):
+            able = ", ".join(str(one) for one in range(1, last + 1) if not window_of(config, one - 1))
             raise MethodError(
-                f"{self.key}: ranks by the attention of the layer before, but layer {self.layer - 1} of this model "
-                f"sees only {window} tokens; allowed layers: {able or 'none'}, got {self.layer}"
+                f"{self.key}: ranks by the attention of the layer before, but layer {layer - 1} of this model "
+                f"sees only {window} tokens; allowed layers: {able or 'none'}, got {layer}"
             )
+
+    def check_schedule(self) -> None:
+        """Refuse a schedule that does not rise to the ratio, and a method or place that drops at once."""
+        told = f"{self.key}: PRUNE_SCHEDULE (--schedule) {as_text(self.schedule)}"
+        if not self.in_steps or self.at != "layer":
+            why = "merges tokens, which is done at once" if not self.in_steps else f"drops at {self.at!r}, at once"
+            raise MethodError(f"{told}: the method {why}; allowed: no schedule")
+        try:
+            rises = schedule_of(as_text(self.schedule)) == self.schedule
+        except ValueError:
+            rises = False
+        if not rises:
+            raise MethodError(f"{told}: not allowed; allowed: {RISING}")
+        if (last := self.schedule[-1][1]) != self.ratio:
+            raise MethodError(f"{told}: it ends at {last:g}, but the ratio is {self.ratio:g}; allowed: ratio {last:g}")
 
     def check_family(self, family: type[AudioLM], depth: int) -> None:
         """Refuse a family whose tower cannot drop states, and a layer that the tower lacks."""
@@ -293,10 +329,9 @@ class TokenPruner(Method):
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """Drop or merge audio tokens in prefill; see :meth:`Method.applied_to`."""
-        import torch
 
         from audiomarathon.compression.attention import attention_watched
-        from audiomarathon.compression.dropping import Drop
+        from audiomarathon.compression.dropping import DropsInSteps
         from audiomarathon.compression.heard import heard_by_token
         from audiomarathon.models.loading import patched_attribute
 
@@ -308,69 +343,62 @@ class TokenPruner(Method):
             ):
                 yield trace
             return
-        totals = inputs.audio_tokens
-        budgets = tuple(kept_count(total, self.ratio) for total in totals)
-        trace = Trace(budgets)
-        if list(budgets) == totals:
+        steps = [tuple(kept_count(total, ratio) for total in inputs.audio_tokens) for _layer, ratio in self.drops]
+        trace = Trace(steps[-1])
+        if list(steps[-1]) == inputs.audio_tokens:
             yield trace  # nothing to drop: no hook, so that ratio 0 is bit-identical to base
             return
         if inputs.states:
             with self._states_dropped(lm, inputs) as trace:
                 yield trace
             return
-        drop = Drop(inputs, budgets, contiguous=self.at == "input")
-        everything = torch.arange(inputs.audio_mask.shape[1], device=inputs.audio_mask.device)
-        layers, width, whole = len(lm.decoder_layers), drop.filler.shape[1], inputs.prompt_tokens
-        trace.positions = lambda layer, row: (
-            everything[-whole[row] :] if layer < self.first_layer else drop.index[row, -drop.lengths[row] :]
-        )
-        trace.row_lengths = tuple(
-            (before,) * self.first_layer + (after,) * (layers - self.first_layer)
-            for before, after in zip(whole, drop.lengths, strict=True)
-        )
-        lengths = (inputs.audio_mask.shape[1],) * self.first_layer + (width,) * (layers - self.first_layer)
-        trace.expected_lengths = cached(lm.decoder.config, lengths)
-        trace.prompts = tuple(drop.lengths) if drop.contiguous else None
-        seen: list[Attention] = []
-        shown = [positions.clone() for positions in drop.audio]
+        firsts = [layer for layer, _ratio in self.drops]
+        drops = DropsInSteps(inputs, firsts, steps, len(lm.decoder_layers), contiguous=self.at == "input")
+        trace.positions, trace.row_lengths = drops.positions, drops.row_lengths
+        trace.expected_lengths = cached(lm.decoder.config, drops.widths)
+        trace.prompts = tuple(drops.drops[0].lengths) if self.at == "input" else None
+        seen: list[list[Attention]] = [[] for _ in steps]
+        shown: list[list[torch.Tensor]] = []
         looks = self.scored or self.sees_states
-        heard = heard_by_token(lm, inputs) if self.hears else [()] * len(budgets)
+        heard = heard_by_token(lm, inputs) if self.hears else [()] * len(inputs.seeds)
 
-        def choose(entering: torch.Tensor | None) -> list[torch.Tensor | Merge]:
-            rows = zip(shown, budgets, inputs.seeds, drop.text_after, strict=True)
-            return [
+        def choose(step: int, entering: torch.Tensor | None) -> None:
+            drop = drops.begun(step)
+            shown.append([places.clone() for places in drop.audio])
+            rows = zip(shown[-1], drop.budgets, inputs.seeds, drop.text_after, strict=True)
+            drop.keep([
                 self._chosen(
                     Evidence(
                         *facts,
-                        _scored(lm, seen, entering, row, everything.shape[0] - whole[row]) if self.scored else None,
-                        _states(lm, entering, row, facts[0]) if self.sees_states else None,
-                        heard[row],
+                        _scored(lm, seen[step], entering, row, drops.begin(step, row)) if self.scored else None,
+                        states_of(lm.decoder.config, entering, row, facts[0]) if self.sees_states else None,
+                        drops.left_of(heard[row], step, row) if self.hears else (),
                         lm.sampling_rate,
                     )
                 )
                 for row, facts in enumerate(rows)
-            ]
+            ])  # fmt: skip
+
+        def decide(step: int, entering: torch.Tensor) -> None:
+            if looks:
+                with trace.scoring(lm.clock):
+                    choose(step, entering)
+                seen[step].clear()
 
         with ExitStack() as stack:
             if self.scored:
-                watching = {lm.decoder_layers[self.layer - 1].self_attn: seen.append}
+                watching = {lm.decoder_layers[k - 1].self_attn: own.append for k, own in zip(firsts, seen, strict=True)}
                 stack.enter_context(attention_watched(lm.attn_implementation, watching))  # type: ignore[arg-type]
-            if not looks:
-                drop.keep(choose(None))  # the choice does not depend on the model's state, so make it before prefill
-
-            def decide(entering: torch.Tensor) -> None:
-                if looks:
-                    with trace.scoring(lm.clock):
-                        drop.keep(choose(entering))
-                    seen.clear()
-
-            trace.decode_hooks += drop.attach(lm.decoder, self.first_layer, decide)
+            for step in range(0 if looks else len(steps)):
+                choose(step, None)  # the choice does not depend on the model's state, so make it before prefill
+            trace.decode_hooks += drops.attach(lm.decoder, decide)
             for handle in trace.decode_hooks:
                 stack.enter_context(handle)
             yield trace
-            self._check_choices(inside=all(drop.inside), unchanged=all(map(torch.equal, shown, drop.audio)))
-            trace.kept_positions = drop.kept_positions()
-            trace.merges = drop.merges if any(drop.merges) else None
+            self._check_choices(inside=drops.inside(), unchanged=drops.unchanged(shown))
+            last = drops.drops[-1]
+            trace.kept_positions, trace.merges = last.kept_positions(), last.merges if any(last.merges) else None
+            trace.kept_steps = drops.kept_steps() if self.schedule else None
 
     @contextmanager
     def _states_dropped(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
@@ -457,6 +485,8 @@ class TokenPruner(Method):
             return torch.arange(evidence.n_keep, device=evidence.positions.device)
         chosen, total = self.select(evidence), len(evidence.positions)
         if isinstance(chosen, Merge):
+            if self.schedule:
+                raise MethodError(f"{self.label}: select returned a merge, which is done at once; allowed: no schedule")
             parts = [("merge.kept", chosen.kept, evidence.n_keep), ("merge.group", chosen.group, total)]
             if chosen.weight.shape != (total,) or not chosen.weight.is_floating_point():
                 raise MethodError(f"{self.label}: the weights of a merge must be {total} floats, one per audio token")
@@ -474,15 +504,6 @@ def _counts_up(positions: torch.Tensor) -> bool:
     return positions.tolist() == list(range(len(positions)))
 
 
-def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
-    """Return one sample's hidden states that enter layer K, shape (S, D); with `at`, only at these positions."""
-    assert entering is not None
-    if entering.dim() == 4:  # Gemma 3n (AltUp) has several versions of the hidden states; its layers attend with one
-        config: Any = lm.decoder.config
-        entering = entering[config.altup_active_idx]
-    return entering[row] if at is None else entering[row, at.to(entering.device)]
-
-
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int, begin: int) -> Scored:
     """Return what a method sees of one sample, whose prompt begins at position `begin`, after padding."""
     (attention,) = seen
@@ -490,5 +511,9 @@ def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, r
     last = own.of_last_queries()[0, :, 0]
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
     return Scored(
-        last.to(lm.device), own.key[0].to(lm.device), _states(lm, entering, row), norm, attention.of_sample(row, begin)
+        last.to(lm.device),
+        own.key[0].to(lm.device),
+        states_of(lm.decoder.config, entering, row),
+        norm,
+        attention.of_sample(row, begin),
     )

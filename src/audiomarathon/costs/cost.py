@@ -135,12 +135,14 @@ class Drops:
     """Audio tokens dropped in prefill: the fraction `ratio`, before layer `layer` (None: nothing is dropped).
 
     `tower` says where inside the audio tower they are dropped: pairs of a layer and the fraction of all drops that are
-    made up to it, such as ((16, 1.0),). It is empty if they are not dropped there.
+    made up to it, such as ((16, 1.0),). It is empty if they are not dropped there. `steps` are pairs of a layer and the
+    fraction that is gone from it on, the last of which is `ratio`; empty if all are dropped at once.
     """
 
     layer: int | None = None
     ratio: float = 0.0
     tower: Sequence[Sequence[float]] = ()
+    steps: Sequence[Sequence[float]] = ()
 
     def left_in_tower(self, layers: int) -> list[float]:
         """Return the share of its states that each of the tower's layers computes."""
@@ -154,10 +156,12 @@ class Drops:
         """
         if self.layer is None:
             return [prompt] * layers
-        each = [kept_count(one, self.ratio) for one in np.atleast_1d(audio).tolist()]
-        kept = each if np.ndim(audio) else each[0]
-        left = prompt - audio + kept
-        return [prompt if index < self.layer else left for index in range(layers)]
+        found = [prompt] * layers
+        for layer, ratio in self.steps or ((self.layer, self.ratio),):
+            first = min(int(layer), layers)
+            each = [kept_count(one, ratio) for one in np.atleast_1d(audio).tolist()]
+            found[first:] = [prompt - audio + (each if np.ndim(audio) else each[0])] * (layers - first)
+        return found
 
 
 def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:

@@ -94,7 +94,7 @@ def drops_of(method: Method, tower_layers: int = 0) -> Drops | None:
         return drops_of(method.first, tower_layers)
     if isinstance(method, TokenPruner):
         tower = method.steps(tower_layers) if method.changes_tower and tower_layers else ()
-        return Drops(method.first_layer, method.ratio, tuple(map(tuple, tower)))
+        return Drops(method.first_layer, method.ratio, tuple(map(tuple, tower)), method.schedule)
     return Drops() if isinstance(method, (Base, KVPress)) else None
 
 

@@ -31,7 +31,7 @@ _REMOTE = ("openai", "endpoint")  # prefixes of the name of an LLM behind an end
 #: Settings that choose samples and places, which are the cascade's; of a method, which are its identity's; and others
 #: that a command for transcripts does without.
 _OF_SAMPLES = ("data", "limit", "results", "skip_persons", "skip_emotion", "balance", "split", "allow_bad_rows")
-_PLACES = ("layer", "at", "scope", "tower_layer")
+_PLACES = ("layer", "at", "scope", "tower_layer", "schedule")
 _NOT_ITS = ("method", "ratio", "save_attn", "attn_layers")
 
 

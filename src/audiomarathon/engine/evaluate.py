@@ -26,7 +26,7 @@ from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs
 from audiomarathon.models.timing import Stages
 from audiomarathon.records import Record
-from audiomarathon.runs.record_line import pack
+from audiomarathon.runs.record_line import pack, pack_shares
 from audiomarathon.text import Say
 
 _WARM_UP_TOKENS = 4
@@ -299,7 +299,7 @@ def _record(
     inputs = batch.inputs
     assert inputs is not None
     sample, reply, timed = batch.samples[row], generation.replies[row], plan.batch_size is None
-    alone, kept = len(batch.samples) == 1, generation.kept_positions
+    alone, kept, shares = len(batch.samples) == 1, generation.kept_positions, generation.kept_shares
     return replace(
         asked(plan, sample),
         reply=reply.text,
@@ -312,6 +312,8 @@ def _record(
         window_padding_tokens=inputs.window_padding[row] if inputs.window_padding else 0,
         kept_audio_tokens=generation.kept_audio_tokens[row],
         kept_audio_bits=(pack(kept[row], inputs.audio_mask[row]) or None) if kept else None,
+        kept_audio_shares=pack_shares(shares[row], inputs.audio_mask[row]) or None if shares else None,
+        redundancy=generation.redundancy[row] if generation.redundancy else None,
         kv_lengths=list(generation.kv_lengths) if alone else None,
         kv_bytes=generation.kv_bytes if alone else None,
         new_tokens=reply.new_tokens,

@@ -24,7 +24,19 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
 
 #: Settings that decide nothing stored here: paths, the choice of samples, and the method (which has an identity).
-_ELSEWHERE = ("limit", "results", "data", "data_paths", "samples", "method", "ratio", "layer", "at", "scope")
+_ELSEWHERE = (
+    "limit",
+    "results",
+    "data",
+    "data_paths",
+    "samples",
+    "method",
+    "ratio",
+    "layer",
+    "at",
+    "scope",
+    "schedule",
+)
 _OF_GPUS = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_")  # env vars that hide or order GPUs begin with these
 
 
@@ -142,7 +154,8 @@ def check_layers(source: str, methods: Sequence[Method]) -> None:
     if (count := stated_layers(source)) is None:
         return
     for method in (getattr(method, "first", method) for method in methods):
-        if getattr(method, "at", "") == "layer" and getattr(method, "layer", 0) >= count:
+        last = max([layer for layer, _ratio in getattr(method, "schedule", ())] or [getattr(method, "layer", 0)])
+        if getattr(method, "at", "") == "layer" and last >= count:
             method.check_config(SimpleNamespace(num_hidden_layers=count))
 
 

@@ -90,13 +90,14 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     Parameters
     ----------
     names
-        `all` means every method but base, without pruners that never work at the place `at`. `fast_v` gets every ratio
+        `all` means every method but base, without pruners that never work at the place `at`, and with a schedule only
+        those that can drop in steps. `fast_v` gets every ratio
         of `ratios`; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` include their ratio. A method with ratio 0 is replaced by
         base; base comes first, once.
     base
         Whether to add base even if no name asks for it.
     places
-        Arguments `layer`, `scope`, `at` and `tower_layer` of :func:`get_method`.
+        Arguments `layer`, `scope`, `at`, `tower_layer` and `schedule` of :func:`get_method`.
 
     Raises
     ------
@@ -106,6 +107,8 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     found: list[Method] = [get_method("base")] if base else []
     at = places.get("at", "layer")
     able = [method for method in all_methods() if at in getattr(method, "places", (at,))]
+    if places.get("schedule"):
+        able = [method for method in able if getattr(method, "in_steps", False)]
     every = [method.key for method in able if not isinstance(method, Base)]
     for name in dict.fromkeys(one for given in names for one in (every if given == "all" else [given])):
         parts = name.split("+")

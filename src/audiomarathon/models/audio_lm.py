@@ -510,6 +510,9 @@ class AudioLM:
             merges=trace.merges,
             logits=self.by_sample(inputs, torch.stack(logits).cpu()) if keep_logits else None,
             kept_entries=None if trace.kept_entries is None else tuple(kept.cpu() for kept in trace.kept_entries),
+            kept_steps=trace.kept_steps,
+            redundancy=trace.redundancy,
+            kept_shares=trace.kept_shares,
         )
 
     def call(

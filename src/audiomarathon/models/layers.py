@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 def window_of(config: Any, layer: int) -> int | None:
@@ -60,3 +63,11 @@ def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[st
     call = dict(signature.bind(*args, **kwargs).arguments)
     call.update(call.pop("kwargs", {}))
     return call
+
+
+def states_of(config: Any, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
+    """Return one sample's hidden states that enter a layer, shape (S, D); with `at`, only at these positions."""
+    assert entering is not None
+    if entering.dim() == 4:  # Gemma 3n (AltUp) has several versions of the hidden states; its layers attend with one
+        entering = entering[config.altup_active_idx]
+    return entering[row] if at is None else entering[row, at.to(entering.device)]

@@ -29,6 +29,9 @@ class Trace:
     kept_positions
         For each sample, the prompt positions that were kept, audio and text, in order. Positions count the padding on
         the left. None if nothing was dropped. Set when the method's `with` block ends.
+    kept_steps
+        Of a pruner that drops in several steps, each step's first layer, and the positions that every sample has left
+        from it on, as `kept_positions`. None for other methods.
     merges
         How each sample's audio tokens were merged; an item is None for a sample without merging. None instead of the
         tuple if the method merges nothing.
@@ -47,6 +50,12 @@ class Trace:
         A list that the caller sets, and to which a press adds what it keeps: for each layer a boolean tensor over the
         entries before the press, shape (Hkv, entries), or (B, Hkv, entries) in a batch of several samples. None
         collects nothing.
+    kept_shares
+        For each sample, the share of (layer, head) pairs whose cache keeps each prompt position, shape (S,), padding
+        included. None unless the method is an external press whose kept entries are known.
+    redundancy
+        Of base, the mean cosine of neighbouring audio tokens that enter the LLM, for each sample: at least 0, and None
+        without neighbours. None for other methods, and for encoder-decoders.
     entries
         Number of cache entries that a press left: for each sample, a number for each layer, without fillers. None
         without a press.
@@ -59,6 +68,7 @@ class Trace:
 
     kept_audio_tokens: tuple[int | None, ...]
     kept_positions: tuple[torch.Tensor, ...] | None = None
+    kept_steps: tuple[tuple[int, tuple[torch.Tensor, ...]], ...] | None = None
     merges: tuple[Merge | None, ...] | None = None
     spans: list[tuple[Any, Any]] = field(default_factory=list)
     positions: Callable[[int, int], torch.Tensor] | None = None
@@ -66,6 +76,8 @@ class Trace:
     prompts: tuple[int, ...] | None = None
     expected_lengths: tuple[int, ...] | None = None
     kept_entries: list[torch.Tensor] | None = None
+    kept_shares: tuple[torch.Tensor, ...] | None = None
+    redundancy: tuple[float | None, ...] | None = None
     entries: tuple[tuple[int, ...], ...] | None = None
     decode_hooks: list[RemovableHandle] = field(default_factory=list)
     inputs: Inputs | None = None

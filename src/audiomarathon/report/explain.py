@@ -16,6 +16,8 @@ from audiomarathon.report.charts import library, literal
 from audiomarathon.report.styles import colour
 
 if TYPE_CHECKING:
+    import torch
+
     from audiomarathon.models.generation import Generation
     from audiomarathon.models.prompt import Inputs, Waveform
 
@@ -105,7 +107,8 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
     """Return for each audio token the share of (layer, head) pairs whose KV cache keeps it, shape (N,).
 
     With a pruner, the share of a token is 1 (kept) or 0 (dropped), or its weight in the token that it was merged into;
-    layers before the drop do not count. With a pruner and a press, the share is averaged over all layers.
+    layers before the drop do not count. If tokens are dropped in steps, it is the share of the layers from the first
+    step on that hold the token. With a pruner and a press, the share is averaged over all layers.
 
     Parameters
     ----------
@@ -116,13 +119,17 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
     """
     audio = inputs.audio_mask[0].cpu().numpy()
     (left,) = generation.kept_positions or (None,)
+    steps = [(layer, row[0]) for layer, row in generation.kept_steps or ()]
     entries = [layer.double().mean(0).numpy() for layer in generation.kept_entries or ()]
-    if not entries:
+    if not entries and steps:
+        entries = [np.ones(len(_left(steps, layer))) for layer in range(steps[0][0], len(generation.kv_lengths))]
+    elif not entries:
         entries = [np.ones(len(audio) if left is None else len(left))]
     total = np.zeros(len(audio))
-    for share in entries:
-        if left is not None and len(share) == len(left):
-            total[left.numpy()] += share
+    for layer, share in enumerate(entries, len(generation.kv_lengths) - len(entries)):
+        own = left if not steps or layer < steps[0][0] else _left(steps, layer)
+        if own is not None and len(share) == len(own):
+            total[own.numpy()] += share
         else:
             total += share
     kept: Floats = (total / len(entries))[audio]
@@ -133,6 +140,11 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
     whole = np.maximum(np.bincount(group, weight), 1e-12)[group]
     spread: Floats = kept[merge.kept.cpu().numpy()][group] * weight / whole
     return spread
+
+
+def _left(steps: Sequence[tuple[int, torch.Tensor]], layer: int) -> torch.Tensor:
+    """Return the positions that a layer holds, of steps of a layer and the positions left from it on."""
+    return next(kept for first, kept in reversed(steps) if first <= layer)
 
 
 def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -> float | None:

@@ -25,7 +25,7 @@ from audiomarathon.errors import AudioMarathonError
 from audiomarathon.records import Record
 from audiomarathon.results.systems import System
 from audiomarathon.runs.read import Run
-from audiomarathon.runs.record_line import unpack
+from audiomarathon.runs.record_line import kept_tokens
 
 STRIP = 160  # columns of a strip, and of a spectrogram
 BANDS = 32
@@ -195,10 +195,10 @@ def strip(record: Record) -> str | None:
 
     None if the record does not say which tokens were kept.
     """
-    if not record.kept_audio_bits:
+    kept = kept_tokens(record)
+    if kept is None:
         return None
-    kept = unpack(record.kept_audio_bits, record.audio_tokens or 0).astype(float)
-    heard = kept[: len(kept) - record.window_padding_tokens]
+    heard = kept.astype(float)[: len(kept) - record.window_padding_tokens]
     return _packed(columns(heard[None], STRIP)[0]) if len(heard) else None
 
 

@@ -10,6 +10,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from audiomarathon.judges.anchors import MARKS
 from audiomarathon.report import charts, tables
 from audiomarathon.report import styles as series
@@ -93,7 +95,19 @@ def facts(data: PageData, samples: int) -> list[str]:
     return [
         f"{', '.join(models)} on {'; '.join(machines)}",
         f"{when} · {counted(samples, 'sample')} of {', '.join(tasks)} · {count}",
+        *_redundancy(runs),
     ]
+
+
+def _redundancy(runs: Sequence[Run]) -> list[str]:
+    """Return a line on how alike neighbouring audio tokens are, by task and checkpoint; [] if not measured."""
+    several, told = len({run.checkpoint for run in runs}) > 1, []
+    for run in runs:
+        values = [one.redundancy for one in run.records.values() if one.redundancy is not None]
+        if values and not run.control:
+            told.append(f"{run.checkpoint + ' ' if several else ''}{run.key} {np.mean(values):.2f}")
+    shown = ", ".join(dict.fromkeys(told))
+    return [f"redundancy, the mean cosine of neighbouring audio tokens that enter the LLM: {shown}"] if told else []
 
 
 def _machine_of(run: Run) -> str:

@@ -49,10 +49,11 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
 def lines_of(identities: Sequence[Identity]) -> list[str]:
     """Return the name of each setting's line: its method, and the parameters that distinguish its line from others.
 
-    These are layer, place (`at`), the tower's layer and scope, each only if settings of the same method differ in it.
+    These are layer, place (`at`), the tower's layer, scope and schedule, each only if settings of the same method
+    differ in it.
     """
     methods = [method_and_ratio(identity)[0] for identity in identities]
-    names = ("layer", "at", "tower_layer", "scope")
+    names = ("layer", "at", "tower_layer", "scope", "schedule")
     known = [{name: _parameter(identity, name) for name in names} for identity in identities]
     seen: dict[tuple[str, str], set[str]] = {}
     for method, parameters in zip(methods, known, strict=True):

@@ -90,6 +90,8 @@ def result_row(
     audio, kept = summary["audio_tokens"], summary["kept_audio_tokens"]
     row |= {"audio_tokens": audio, "kept_audio_tokens": kept}
     row["_tokens"] = f"{NONE if kept is None else f'{kept:.0f}'} of {audio:.0f}" if audio else None
+    if audio and (mean := summary.get("kept_over_layers")) is not None:
+        row |= {"kept_over_layers": mean, "_tokens": f"{row['_tokens']}, {mean:.0f} on average over layers"}
     row |= {name: summary.get(name) for name in ("kv_bytes", "peak_memory_bytes", "cost")}
     if saved is not None:
         row |= _saved(saved, summary["n"])

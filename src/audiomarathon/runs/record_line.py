@@ -45,6 +45,7 @@ _NEEDED: Final = (
     "id", "error", "cluster", "reply", "reference", "finish", "clip_seconds", "prompt_tokens", "audio_tokens",
     "kept_audio_tokens", "new_tokens", "kv_lengths", "kv_bytes", "peak_memory_bytes", "time",
 )  # fmt: skip
+_TO_A_BYTE: Final = {"kept_audio_bits": 8, "kept_audio_shares": 1}  # audio tokens in a byte of a packed field
 _INSIDE: Final = {  # required names inside fields that are objects
     "time": ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode"),
     "busy": ("encoder", "llm_prefill", "decode", "steps"),
@@ -183,8 +184,9 @@ def _at_odds(value_of: Callable[[str], Any]) -> str:
     if value_of("time") and None in map(value_of, ("prompt_tokens", "audio_tokens", "new_tokens")):
         return "it has times, but not all of prompt_tokens, audio_tokens and new_tokens"
     try:
-        if bits := value_of("kept_audio_bits"):
-            _packed(bits, value_of("audio_tokens") or 0)
+        for name, count in _TO_A_BYTE.items():
+            if packed := value_of(name):
+                _packed(name, packed, value_of("audio_tokens") or 0, count)
     except RecordError as error:
         return str(error)
     return ""
@@ -242,6 +244,15 @@ def pack(kept_positions: torch.Tensor, audio_mask: torch.Tensor) -> str:
     return base64.b64encode(np.packbits(kept).tobytes()).decode()
 
 
+def pack_shares(shares: torch.Tensor, audio_mask: torch.Tensor) -> str:
+    """Return the share, 0–1, in which each audio token of a sample was kept, as one byte per audio token in base64.
+
+    Both have the shape (S,).
+    """
+    kept = (shares.cpu()[audio_mask.cpu()] * 255).round().numpy().astype(np.uint8)
+    return base64.b64encode(kept.tobytes()).decode()
+
+
 def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
     """Read the text that :func:`pack` returned: a boolean per audio token, True if it was kept.
 
@@ -250,32 +261,44 @@ def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
     RecordError
         The text does not hold one bit per audio token.
     """
-    return np.unpackbits(np.frombuffer(_packed(text, audio_tokens), np.uint8), count=audio_tokens).astype(bool)
+    packed = _packed("kept_audio_bits", text, audio_tokens)
+    return np.unpackbits(np.frombuffer(packed, np.uint8), count=audio_tokens).astype(bool)
 
 
-def _packed(text: str, audio_tokens: int) -> bytes:
-    """Return the bits that :func:`pack` wrote, eight in a byte; raise an error if they are not one per audio token."""
+def _packed(name: str, text: str, audio_tokens: int, to_a_byte: int = 8) -> bytes:
+    """Return the bytes of a record's field; raise an error if they do not hold one item per audio token."""
     try:
         packed = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RecordError(f"kept_audio_bits of a record cannot be read: {error}") from None
-    if len(packed) != -(-audio_tokens // 8):
-        raise RecordError(f"kept_audio_bits of a record holds {8 * len(packed)} bits, expected {audio_tokens}")
+        raise RecordError(f"{name} of a record cannot be read: {error}") from None
+    if len(packed) != -(-audio_tokens // to_a_byte):
+        raise RecordError(f"{name} of a record holds {to_a_byte * len(packed)} tokens, expected {audio_tokens}")
     return packed
 
 
-def heard_tokens(record: Record) -> npt.NDArray[np.bool_] | None:
+def heard_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float64] | None:
     """Return for each audio token of a sample, without window padding, whether the pruner kept it.
 
-    None if the record does not say: no pruner, or a pruner joined with a press, whose record holds only the pruner's
-    choice.
+    For an external press, return in what share of layers and heads it kept the token, 0–1. None if the record does not
+    say: no pruner, a press of the suite, or a pruner joined with one, whose record holds only the pruner's choice.
     """
-    if not record.kept_audio_bits or not record.audio_tokens:
+    kept = kept_tokens(record)
+    if kept is None or (record.kept_audio_bits and kept.sum() != record.kept_audio_tokens):
         return None
-    bits = unpack(record.kept_audio_bits, record.audio_tokens)
-    return (
-        bits[: record.audio_tokens - record.window_padding_tokens] if bits.sum() == record.kept_audio_tokens else None
-    )
+    return kept[: len(kept) - record.window_padding_tokens]
+
+
+def kept_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float64] | None:
+    """Return what a record says of each audio token, window padding included; None if it says nothing.
+
+    Of a pruner, whether it kept the token; of an external press, in what share of layers and heads.
+    """
+    tokens = record.audio_tokens or 0
+    if record.kept_audio_bits:
+        return unpack(record.kept_audio_bits, tokens)
+    if record.kept_audio_shares:
+        return np.frombuffer(_packed("kept_audio_shares", record.kept_audio_shares, tokens, 1), np.uint8) / 255
+    return None
 
 
 def tokens_within(tokens: int, seconds: float, spans: Iterable[Sequence[float]]) -> npt.NDArray[np.bool_]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from audiomarathon.benchmarks.task import KNOWN_GAPS, Task
 from audiomarathon.compression.registry import all_methods
+from audiomarathon.costs.cost import Drops
 from audiomarathon.metrics.betting import NO_WORSE, WORSE
 from audiomarathon.metrics.statistics import mean_of, means_of
 from audiomarathon.records import Record, Verdict
@@ -59,6 +60,7 @@ def summarise(
         "audio_seconds": round(sum(record.clip_seconds for record in answered), 3),
         "audio_tokens": mean_of([r.audio_tokens for r in answered]),
         "kept_audio_tokens": mean_of([r.kept_audio_tokens for r in answered]),
+        **_kept_over_layers(facts, answered),
         "kv_lengths": means_of([record.kv_lengths for record in answered]),
         "kv_bytes": mean_of([r.kv_bytes for r in answered]),
         "peak_memory_bytes": max((r.peak_memory_bytes or 0 for r in answered), default=0) or None,
@@ -80,6 +82,15 @@ def _oddities(answered: Sequence[Record]) -> dict[str, int]:
         "filtered": sum(record.finish == "content_filter" for record in answered),
         "key_masked": sum(bool(record.key_masked) for record in answered),
     }
+
+
+def _kept_over_layers(facts: Mapping[str, Any], answered: Sequence[Record]) -> dict[str, float | None]:
+    """Return the mean number of audio tokens over samples and layers, of a setting that drops in steps."""
+    drops, layers = facts.get("drops") or {}, (facts.get("cost") or {}).get("layers")
+    if not drops.get("steps") or not layers:
+        return {}
+    seen = [Drops(**drops).tokens(layers, r.audio_tokens or 0, r.audio_tokens or 0) for r in answered]
+    return {"kept_over_layers": mean_of([sum(own) / layers for own in seen])}
 
 
 def note_of(facts: Mapping[str, Any]) -> str:

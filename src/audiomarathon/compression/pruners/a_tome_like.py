@@ -34,6 +34,7 @@ class ATomeLike(MergeAdjacent):
     saves: ClassVar[str] = "later layers of the audio tower, LLM prefill, KV cache, decode"
     sees_keys: ClassVar[bool] = True
     places: ClassVar[tuple[str, ...]] = ("tower",)
+    in_steps: ClassVar[bool] = False
 
     at: str = "tower"
     modules: int = 4

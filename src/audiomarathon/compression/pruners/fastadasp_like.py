@@ -29,6 +29,7 @@ class FastAdaSPLike(TokenPruner):
     needs: ClassVar[str] = "K ≥ 1, full attention in layer K − 1"
     scored: ClassVar[bool] = True
     ranks_by_attention: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = False
 
     def select(self, evidence: Evidence) -> Merge:
         """Merge neighbours with similar keys into k groups; see :meth:`TokenPruner.select`."""

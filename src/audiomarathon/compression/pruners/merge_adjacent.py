@@ -26,6 +26,7 @@ class MergeAdjacent(TokenPruner):
     title: ClassVar[str] = "most similar neighbours averaged"
     paper: ClassVar[str] = "2306.16009"
     sees_states: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = False
 
     def select(self, evidence: Evidence) -> Merge:
         """Merge the most similar neighbours into k groups; see :meth:`TokenPruner.select`."""

@@ -19,6 +19,7 @@ class MergeFrame(TokenPruner):
 
     key: ClassVar[str] = "merge_frame"
     title: ClassVar[str] = "averages of equal spans of audio tokens"
+    in_steps: ClassVar[bool] = False
 
     def select(self, evidence: Evidence) -> Merge:
         """Average the tokens of k equal spans; see :meth:`TokenPruner.select`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -170,19 +171,19 @@ def sentence(setting: str, found: Mapping[str, Estimate]) -> str:
     return f"{setting} keeps {' and '.join(parts)}"
 
 
-def preference(kept: Iterable[tuple[str, npt.NDArray[np.bool_], float, Spans]]) -> Estimate | None:
+def preference(kept: Iterable[tuple[str, npt.NDArray[Any], float, Spans]]) -> Estimate | None:
     """Return the share of speech tokens kept ÷ the share of all tokens kept; above 1, the method prefers speech.
 
     Parameters
     ----------
     kept
-        For each reply: its clip, whether each audio token was kept (without tokens of a window's padding), the clip's
-        length in seconds, and its speech times.
+        For each reply: its clip, whether or in what share each audio token was kept (without tokens of a window's
+        padding), the clip's length in seconds, and its speech times.
     """
     rows, clips = [], []
     for clip, bits, seconds, spans in kept:
         speech = tokens_within(len(bits), seconds, spans)
-        rows.append([(bits & speech).sum(), speech.sum(), bits.sum(), len(bits)])
+        rows.append([(bits * speech).sum(), speech.sum(), bits.sum(), len(bits)])
         clips.append(clip)
     if not rows:
         return None

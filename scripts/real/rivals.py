@@ -1,0 +1,231 @@
+"""Do the methods beat random and frame? One page: `python scripts/real/rivals.py OUT`.
+
+Three sweeps: Whisper base on real speech (see speech.py), every method that works without the LLM's attention, dropped
+at the decoder's input; the embedded model's needle tasks, and its ruler, every token pruner at layer 1, the first at
+which all of them can choose. Then Markdown: each setting beside `random` and beside `frame` of the same ratio, paired
+on the same samples, with p after Holm's correction over all settings of the sweep; and what papers claim.
+`--read` only prints the tables of sweeps in OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import speech
+import whisper_base
+from demo import command
+
+from audiomarathon.audio.voice_activity import check_detector
+from audiomarathon.compression.registry import BUILT_IN
+from audiomarathon.compression.token_pruner import TokenPruner
+from audiomarathon.embedded.mini_benchmark import mini_benchmark
+from audiomarathon.embedded.world import NEEDLES
+from audiomarathon.errors import AudioMarathonError
+from audiomarathon.metrics.paired import PairedResult
+from audiomarathon.results.compare import holm_within, weighed
+from audiomarathon.results.pairs import Pairs, mean_scores
+from audiomarathon.results.systems import System, read_systems
+
+RATIOS = "0.3,0.5,0.7,0.9"
+BARS = ("random", "frame")
+MARGIN, SEED = 0.02, 42
+HOLDS = {"yes": "holds here", "no": "does not", "not shown": "not shown"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sweep: its folder, its title, and where it drops."""
+
+    name: str
+    title: str
+    where: str
+
+
+PARTS = (
+    Part("whisper", "Whisper base, real speech: 1 − WER", "input"),
+    Part("needles", f"The embedded model's needle tasks ({', '.join(NEEDLES)}): mean score", "layer1"),
+    Part("ruler", "The embedded model's ruler (`ruler/word`): accuracy", "layer1"),
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper claims of a method.
+
+    `bar` is what it is said to beat; "base" if it is said to lose nothing, which holds here if the interval excludes a
+    loss of `MARGIN`; "" if this cannot be tested here, for the reason in `why`.
+    """
+
+    method: str
+    paper: str
+    claim: str
+    ratio: str = ""
+    bar: str = ""
+    parts: tuple[str, ...] = ("needles", "ruler")
+    why: str = ""
+
+
+LONG = "the toy's replies are one token, which prefill makes before a press acts"
+CLAIMS = (
+    Claim("fast_v", "2403.06764", "half of the tokens can go after an early layer without loss", "0.5", "base"),
+    Claim("dart", "2502.11494", "duplicates tell better than attention what to drop", "0.9", "fast_v"),
+    Claim("segment_fast_v", "2511.14293", "choosing within segments beats attention alone", "0.7", "fast_v"),
+    Claim("divprune", "2503.02175", "diverse tokens beat those with most attention", "0.9", "fast_v"),
+    Claim("speechprune_like", "2412.12009", "at high ratios far better than random", "0.7", "random"),
+    Claim("fastadasp_like", "2410.03007", "half of the tokens merged without loss", "0.5", "base"),
+    Claim("merge_adjacent", "2306.16009", "half merged without loss, once trained", "0.5", "base", ("whisper",)),
+    Claim("fast_v, dart, …", "", "speed-ups on a GPU", why="no GPU"),
+    Claim("snapkv, tova and all presses", "", "little loss at high ratios in long replies", why=LONG),
+)  # fmt: skip
+
+
+def methods(*, at_input: bool) -> list[str]:
+    """Return the keys of the token pruners that can choose there, the bars first."""
+    can = [one.key for one in BUILT_IN if isinstance(one, TokenPruner) and "layer" in one.places]
+    blind = [one.key for one in BUILT_IN if isinstance(one, TokenPruner) and not one.scored and "input" in one.places]
+    found = [key for key in can if not at_input or key in blind]
+    try:
+        check_detector()
+    except AudioMarathonError as error:
+        found.remove("keep_speech")
+        print(f"without keep_speech: {error}")
+    return [*BARS, *(key for key in found if key not in BARS)]
+
+
+def run(out: Path, limit: int, ratios: str) -> int:
+    """Run the sweeps; return the exit code of the first that failed."""
+    data, toy = out / "speech", out / "toy"
+    if whisper_base.main() or speech.main([str(data)]):
+        return 1
+    planted = ("--minutes", "1", "--places", "0,0.5,1", "--needles", "1", "--snr", "20", "--questions", "word",
+               "--items", 16, "--backgrounds", 16)  # fmt: skip  # with 8, no p can survive the correction
+    if code := command("ruler", toy, *planted):
+        return code
+    whisper = ("--model", "whisper-base", "--model-path", whisper_base.whisper_base(), "--at", "input")
+    embedded = ("--model", "embedded", "--layer", 1)
+    for part, args in {
+        "whisper": ((data / "prompts.toml"), *whisper, "--data", data, "--limit", limit),
+        "needles": (*NEEDLES, *embedded, "--data", mini_benchmark()),
+        "ruler": ("ruler/word", *embedded, "--data", toy),
+    }.items():
+        grid = ("--methods", ",".join(methods(at_input=part == "whisper")), "--ratios", ratios, "--no-timing")
+        if code := command("sweep", *args, *grid, "--results", out / "runs" / part):
+            return code
+    return 0
+
+
+def paired(one: System, other: System) -> tuple[PairedResult, list[Pairs]]:
+    """Test one setting beside another on the tasks of both, weighted as their benchmark does."""
+    pairs = {key: Pairs.of(own, other.runs[key]) for key, own in one.runs.items() if key in other.runs}
+    return weighed({key: each.drawn(SEED) for key, each in pairs.items()}, SEED), list(pairs.values())
+
+
+def verdict(found: PairedResult, p: float | None, margin: float = 0.0) -> str:
+    """Say whether a setting is better than the bar: yes, no (worse), or not shown.
+
+    With a margin: whether it is no worse by more than the margin, by its interval.
+    """
+    if found.interval is None or found.difference is None:
+        return "not shown"
+    if margin:
+        low, high = found.interval
+        return "yes" if low > -margin else "no" if high < -margin else "not shown"
+    if p is None or p >= 0.05 or not found.difference:
+        return "not shown"
+    return "yes" if found.difference > 0 else "no"
+
+
+def shown(found: PairedResult, p: float | None = None) -> str:
+    """Write a difference with its interval, and p if there is one."""
+    low, high = found.interval or (float("nan"),) * 2
+    return f"{found.difference or 0:+.3f} [{low:+.3f}, {high:+.3f}]" + ("" if p is None else f", p {p:.2g}")
+
+
+def table(part: Part, systems: Mapping[str, System]) -> list[str]:
+    """Return the lines of a sweep's table: each setting beside the bars of its ratio."""
+    tests: dict[str, dict[str, tuple[PairedResult, list[Pairs]]]] = {bar: {} for bar in BARS}
+    for label, one in systems.items():
+        key, _, rest = label.partition("-")
+        for bar in BARS:
+            if key not in (bar, "base") and (other := systems.get(f"{bar}-{rest}")):
+                tests[bar][label] = paired(one, other)
+    head = [f"− {bar}, p (Holm) | beats {bar}" for bar in BARS]
+    lines = [f"## {part.title}", "", f"| setting | score | {' | '.join(head)} | n |", "|---" * 7 + "|"]
+    corrected = {
+        bar: dict(zip(own, holm_within([("", found.p) for found, _ in own.values()]), strict=True))
+        for bar, own in tests.items()
+    }
+    base, counts = systems["base-0"], {bar: Counter[str]() for bar in BARS}
+    for label, one in systems.items():
+        _found, pairs = paired(one, base)
+        cells = []
+        for bar in BARS:
+            if label in tests[bar]:
+                found, p = tests[bar][label][0], corrected[bar][label]
+                cells += [shown(found, p), verdict(found, p)]
+                counts[bar][cells[-1]] += 1
+            else:
+                cells += ["", ""]
+        score = mean_scores(pairs)[0]
+        count = sum(len(each.pairs) for each in pairs)
+        lines.append(f"| `{label}` | {'–' if score is None else f'{score:.3f}'} | {' | '.join(cells)} | {count} |")
+    told = (f"beats `{bar}`: {', '.join(f'{word} {own[word]}' for word in HOLDS)}" for bar, own in counts.items())
+    return [*lines, "", f"{'; '.join(told)}.", ""]
+
+
+def claims(found: Mapping[str, Mapping[str, System]]) -> list[str]:
+    """Return the lines of the table of claims; p of "beats" is after Holm's correction over all rows that have one."""
+    rows: list[tuple[Claim, Part, PairedResult | None]] = []
+    for claim in CLAIMS:
+        for part in PARTS if claim.bar else PARTS[:1]:
+            own, rest = found.get(part.name, {}), f"-{claim.ratio}-{part.where}"
+            one, bar = own.get(claim.method + rest), own.get("base-0" if claim.bar == "base" else claim.bar + rest)
+            if not claim.bar or (part.name in claim.parts and one and bar):
+                rows.append((claim, part, paired(one, bar)[0] if claim.bar and one and bar else None))
+    beats = [None if test is None or claim.bar == "base" else test.p for claim, _part, test in rows]
+    corrected = holm_within([("", p) for p in beats])
+    lines = ["| method | claim | here | difference | verdict |", "|---|---|---|---|---|"]
+    for (claim, part, test), p in zip(rows, corrected, strict=True):
+        name = f"`{claim.method}`" + (f" ({claim.paper})" if claim.paper else "")
+        if test is None:
+            lines.append(f"| {name} | {claim.claim} | {claim.why} | | cannot be tested here |")
+            continue
+        margin = MARGIN if claim.bar == "base" else 0.0
+        where = f"{part.name}, ratio {claim.ratio}, − `{claim.bar}`"
+        lines.append(f"| {name} | {claim.claim} | {where} | {shown(test, p)} | {HOLDS[verdict(test, p, margin)]} |")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the sweeps, and print the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path, help="folder for data and results")
+    parser.add_argument("--limit", type=int, default=0, help="clips of speech for Whisper; 0 = all (0)")
+    parser.add_argument("--ratios", default=RATIOS, help=f"fractions removed ({RATIOS})")
+    parser.add_argument("--read", action="store_true", help="only print the tables")
+    given = parser.parse_args(arguments)
+    try:
+        if not given.read and (code := run(given.out, given.limit, given.ratios)):
+            return code
+        found = {
+            part.name: {one.method: one for one in read_systems([given.out / "runs" / part.name])}
+            for part in PARTS
+            if (given.out / "runs" / part.name).is_dir()
+        }
+        for part in PARTS:
+            if part.name in found:
+                print(*table(part, found[part.name]), sep="\n")
+        print("## What papers claim\n", *claims(found), sep="\n")
+    except (AudioMarathonError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Find which cache entries a press of another library kept, without asking it: entries are known by their bits.
+
+Most presses only gather: the keys and values that they leave are some of those that prefill made, bit for bit. So a
+fingerprint of each entry is taken when a layer attends in prefill, and compared with the cache's entries after the
+call. This holds no key or value in memory, and waits for no GPU until the reply is there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from audiomarathon.compression.attention import Attention, attention_watched
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.layers import has_windows, source_of
+
+
+class Gathered:
+    """Watches one prefill, and tells afterwards which of its entries are left in the cache."""
+
+    def __init__(self, lm: AudioLM) -> None:
+        config: Any = lm.decoder.config
+        self.lm, self.lengths = lm, list[int]()
+        self.cache: Any = None
+        self.before: dict[int, torch.Tensor] = {}
+        self.layers: list[int] = []
+        self.why = ""
+        if lm.cross:
+            self.why = "an encoder-decoder keeps its audio in the cross-attention's cache"
+        elif has_windows(config):
+            self.why = "this model's sliding windows remove entries too"
+        else:
+            self.layers = [index for index in range(len(lm.decoder_layers)) if source_of(config, index) == index]
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside the block, take the fingerprints of one prefill, and note how long the press leaves its caches."""
+        if self.why:
+            yield
+            return
+
+        def see(index: int, given: Attention) -> None:
+            self.before[index] = fingerprints(given.key, given.value)
+
+        def note(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+            if self.cache is not None:  # the first step of decode
+                self.lengths = self._widths()
+                handle.remove()
+            self.cache = kwargs.get("past_key_values")
+
+        modules = {self.lm.decoder_layers[index].self_attn: functools.partial(see, index) for index in self.layers}
+        with ExitStack() as stack:
+            handle = stack.enter_context(self.lm.decoder.register_forward_pre_hook(note, with_kwargs=True))
+            stack.enter_context(attention_watched(self.lm.attn_implementation, modules))  # type: ignore[arg-type]
+            yield
+
+    def kept(self) -> list[torch.Tensor] | None:
+        """Return for each layer which of its entries are left, boolean, shape (B, Hkv, S); None and `why` if unknown.
+
+        Call it after the `generate` call, while the press is still applied.
+        """
+        if not self.why and len(self.before) < len(self.layers):
+            self.why = "it attends in its own way"
+        found = []
+        widths = [] if self.why else self.lengths or self._widths()
+        for index, width in zip(self.layers if widths else [], widths, strict=True):
+            stored, before = self.cache.layers[index], self.before[index]
+            if width < 0 or stored.keys.shape[2] < width:
+                self.why = "its cache holds no plain keys and values, or loses entries in decode"
+                break
+            live = torch.ones(*before.shape[:2], width, dtype=torch.bool, device=before.device)
+            masked = getattr(self.lm.decoder_layers[index].self_attn, "masked_key_indices", None)
+            if masked is not None:  # so kvpress hides entries of single heads, and leaves them in the cache
+                live[tuple(places.to(live.device) for places in masked)] = False
+            after = fingerprints(stored.keys[:, :, :width], stored.values[:, :, :width]).to(before.device)
+            kept = matched(before, after, live)
+            if kept is None:
+                self.why = "it changes keys or values, adds entries, or removes some in decode"
+                break
+            found.append(kept)
+        return None if self.why else found
+
+    def _widths(self) -> list[int]:
+        """Return the length of each layer's cache now; −1 where it is not a tensor like the keys of prefill."""
+        widths = []
+        for index in self.layers:
+            layers = getattr(self.cache, "layers", ())
+            keys: Any = getattr(layers[index], "keys", None) if index < len(layers) else None
+            plain = torch.is_tensor(keys) and keys.dim() == 4 and keys.shape[:2] == self.before[index].shape[:2]
+            widths.append(int(keys.shape[2]) if plain else -1)
+        return widths
+
+
+def fingerprints(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return a number of 64 bits for each entry, shape (B, Hkv, S): entries with other bits have another number.
+
+    It is a sum of the bits of key and value, each word times a fixed odd number, modulo 2⁶⁴.
+    """
+    total = torch.zeros(keys.shape[:3], dtype=torch.int64, device=keys.device)
+    for seed, part in enumerate((keys, values)):
+        words = part.contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32}[part.element_size()])
+        random = torch.Generator().manual_seed(seed)
+        factors = torch.randint(-(2**62), 2**62, (words.shape[-1],), generator=random) * 2 + 1
+        total += (words * factors.to(words.device)).sum(-1)
+    return total
+
+
+def matched(before: torch.Tensor, after: torch.Tensor, live: torch.Tensor) -> torch.Tensor | None:
+    """Return which entries of `before` the live ones of `after` are, boolean, shape (B, Hkv, S); None if one is not.
+
+    Fingerprints may come in any order. Of equal entries the first are taken, in order, each once.
+    """
+    if before.shape == after.shape and ((before == after) | ~live).all():
+        return live  # nothing moved, so equal entries are told apart
+    order, places = before.sort(dim=-1, stable=True)
+    kept = torch.zeros_like(before, dtype=torch.bool)
+    for row, head in torch.cartesian_prod(*(torch.arange(size) for size in before.shape[:2])).tolist():
+        own = after[row, head][live[row, head]].sort().values
+        turn = torch.arange(len(own), device=own.device) - torch.searchsorted(own, own)  # among equal entries
+        spots = torch.searchsorted(order[row, head], own) + turn
+        found = spots.clamp(max=before.shape[-1] - 1)
+        if not ((spots == found) & (order[row, head][found] == own)).all():
+            return None
+        kept[row, head, places[row, head][found]] = True
+    return kept

@@ -1,0 +1,48 @@
+"""Measure how alike neighbouring audio tokens are: the more, the less a method can lose by dropping at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.functional import cosine_similarity
+
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.layers import states_of
+from audiomarathon.models.prompt import Inputs
+from audiomarathon.models.trace import Trace
+
+_BLOCK = 1024  # tokens that are in memory twice at a time
+
+
+@contextmanager
+def redundancy_measured(lm: AudioLM, inputs: Inputs, trace: Trace) -> Iterator[None]:
+    """Inside the block, measure the tokens that enter the LLM in prefill, and set `trace.redundancy` at its end."""
+    audio = [row.nonzero().flatten() for row in inputs.audio_mask]
+    found: list[torch.Tensor] = []
+
+    def measure(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        handle.remove()
+        entering = args[0] if args else kwargs["hidden_states"]
+        found.extend(alike(states_of(lm.decoder.config, entering, row), spots) for row, spots in enumerate(audio))
+
+    with lm.decoder_layers[0].register_forward_pre_hook(measure, with_kwargs=True) as handle:
+        yield
+    values = torch.stack([one.to(lm.device) for one in found]).tolist() if found else []
+    trace.redundancy = tuple(None if math.isnan(value) else max(0.0, value) for value in values) or None
+
+
+def alike(states: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
+    """Return the mean cosine of states (S, D) at those of the ascending positions that are next to each other.
+
+    NaN if none are. The tokens are taken in blocks, so that long audio needs no more memory.
+    """
+    beside = spots.diff() == 1
+    total = states.new_zeros((), dtype=torch.float32)
+    for start in range(0, len(beside), _BLOCK):
+        own = states[spots[start : start + _BLOCK + 1].to(states.device)].float()
+        total += (cosine_similarity(own[:-1], own[1:], dim=-1) * beside[start : start + _BLOCK].to(own.device)).sum()
+    return total / beside.sum().to(total.device)
