@@ -139,6 +139,27 @@ def test_kept_rows_are_those_at_the_kept_positions(tower: Tower, family: Family)
         assert len(reading.rows["tower"]) in range(4 * len(stays) - 3, 4 * len(stays) + 1)
 
 
+@pytest.mark.parametrize("method", [Random(0.5, at="tower"), MergeFrame(0.5, at="tower")])
+@pytest.mark.parametrize("seconds", [2.1, 33.0])
+def test_states_left_in_a_tower_become_what_the_llm_hears(tower: Tower, method: Any, seconds: float) -> None:
+    """The projector, called alone on the rows at the tower, gives the rows at the projector."""
+    if why := tower.lm.no_tower_drop:
+        pytest.skip(why)
+    rows = tower.read(noise(seconds).numpy(), method.applied_to, seed=3).rows
+    heard = rows["projector"]
+    assert len(rows["llm.2"]) == len(heard)
+    assert len(heard) == pytest.approx(0.5 * 1000 * seconds / tower.hops["projector"], rel=0.15)
+    named = (
+        one
+        for name, one in tower.lm.model.named_modules()
+        if name.endswith(("multi_modal_projector", "audio_modal_projector"))
+    )
+    with torch.inference_mode():
+        states = rows["tower"].view(len(heard), -1)
+        projected = next(named, torch.nn.Identity())(states)
+    torch.testing.assert_close(projected, heard, atol=1e-5, rtol=1e-5)
+
+
 def test_merged_tokens_have_rows_of_their_own(embedded: Encoder) -> None:
     read = embedded.module.tower.read
     reading = read(noise(2.0).numpy(), MergeFrame(0.5, layer=2).applied_to)
@@ -327,7 +348,10 @@ def test_what_cannot_be_probed_is_refused_in_one_line(
     for arguments, said in (
         (("prune", "embedded", *given, "--methods", "snapkv"), "KV cache"),
         (("prune", "embedded", *given, "--points", "llm.77"), "llm.77"),
-        (("prune", "embedded", *given, "--at", "end"), "layer, input"),
+        (("prune", "embedded", *given, "--at", "end"), "layer, input, tower"),
+        (("prune", "embedded", *given, "--tower-layer", "1"), "--at tower"),
+        (("prune", "embedded", *given, "--at", "tower", "--tower-layer", "99"), "99"),
+        (("prune", "embedded", *given, "--at", "tower", "--methods", "divprune"), "tower"),
         (("prune", "embedded", *given, "--ratios", "0"), "nothing is dropped"),
         (("prune", "embedded", *given, "--layer", "77"), "layer"),
         (("run", "control:logmel", "--tasks", "long/vox", "--data", tmp_path), str(tmp_path)),

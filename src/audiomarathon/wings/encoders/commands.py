@@ -21,7 +21,7 @@ from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import AudioMarathonError, EncoderError, MissingDataError, SettingsError
 from audiomarathon.files import file_name, named_folder
 from audiomarathon.models.registry import EMBEDDED, all_models, get_model
-from audiomarathon.settings import SEED, cache_folder
+from audiomarathon.settings import PLACES, SEED, cache_folder
 from audiomarathon.text import counted
 from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.registry import all_encoders, load_encoder
@@ -408,13 +408,19 @@ def prune(
         str, option("Points (docs/towers.md): tower.I, tower, projector, llm.K, llm.last; text is always added.")
     ] = _POINTS,
     layer: Annotated[int, option("Layer at which tokens are dropped.", min=0)] = 2,
-    at: Annotated[str, option("Where tokens are dropped: layer (inside the LLM) or input (before it).")] = "layer",
+    at: Annotated[
+        str, option("Where tokens are dropped: layer (inside the LLM), input (before it) or tower (inside the tower).")
+    ] = "layer",
+    tower_layer: Annotated[
+        int | None, option("With --at tower: layer of the tower before which states go [half of its layers].", min=0)
+    ] = None,
 ) -> int:  # fmt: skip
     """Probe what audio LLMs still know of a sound after dropping audio tokens; compare with base on the same clips.
 
     Examples:
     audiomarathon encoder prune qwen2-audio --tasks esc50 --methods fast_v,dart --ratios 0.5:0.9:0.2
     audiomarathon encoder prune qwen2-audio --tasks long/desed --data DATA --points tower,llm.last
+    audiomarathon encoder prune qwen2-audio --tasks esc50 --methods frame,merge_frame --at tower
 
     A point's embedding is the mean over the audio tokens that are kept. Differences to base are paired, with 95 %
     intervals. Controls: random drops the same number of tokens, at random; shuffled_METHOD keeps the positions that
@@ -424,10 +430,13 @@ def prune(
     """
     from audiomarathon.engine.sweep import grid, parse_ratios
 
-    if at not in ("layer", "input"):
-        raise SettingsError(f"--at {at}: allowed: layer, input")
+    if at not in PLACES:
+        raise SettingsError(f"--at {at}: allowed: {', '.join(PLACES)}")
+    if tower_layer is not None and at != "tower":
+        raise SettingsError(f"--tower-layer {tower_layer}: allowed: only with --at tower")
     probing.check(tasks, model)
-    chosen = grid([*dict.fromkeys(["random", *listed(methods)])], parse_ratios(ratios), layer=layer, at=at)
+    names = [*dict.fromkeys(["random", *listed(methods)])]
+    chosen = grid(names, parse_ratios(ratios), layer=layer, at=at, tower_layer=tower_layer)
     from audiomarathon.report import render, tables
     from audiomarathon.report.comparison_text import notes
     from audiomarathon.results.compare import compare_with

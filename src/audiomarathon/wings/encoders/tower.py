@@ -119,7 +119,8 @@ class Tower:
             Mono samples at the model's rate.
         applied
             Method to apply during the prefill; None for no method. With a method, rows hold only the kept tokens. If it
-            merges tokens, points before the merge are missing.
+            merges tokens, points before the merge are missing. If it drops or merges inside the tower, only points
+            after its last layer that does so are there.
         text
             The prompt; "" for the tower's prompt.
         seed
@@ -137,8 +138,14 @@ class Tower:
         is_heard = torch.isin(kept, heard)
         rows: dict[str, torch.Tensor] = {}
         samples = round(inputs.heard_seconds[0] * lm.sampling_rate) if inputs.heard_seconds else len(wave)
+        left = self._left_in_tower(seen, inputs) if done.kept_positions is not None else None
         for point, state in seen.items():
-            if inputs.states:  # the virtual prompt begins with the states of all windows
+            if left is not None and point.startswith("tower"):
+                if state.shape[:-1].numel() > left.shape[:-1].numel():
+                    continue  # before the last states were dropped
+                places, full = self._left_places(state, left, inputs, kept, spots, is_heard), False
+                found = state.flatten(0, -2)
+            elif inputs.states:  # the virtual prompt begins with the states of all windows
                 places, found, full = kept[is_heard], state.flatten(0, -2), True
             elif point.startswith("tower"):
                 per, limit = self._heard_frames(state, seen["tower"], inputs, len(heard), samples)
@@ -157,6 +164,37 @@ class Tower:
         if not lm.cross:
             rows["text"] = found[-1:].float().cpu()
         return Reading(rows, torch.isin(spots, kept), bool(done.merges))
+
+    def _left_in_tower(self, seen: Mapping[str, torch.Tensor], inputs: Inputs) -> torch.Tensor | None:
+        """Return what the tower's last layer gave if states were dropped inside the tower, else None."""
+        last = seen[f"tower.{len(self.lm.tower_layers) - 1}"]
+        if self.lm.no_tower_drop:
+            return None
+        states = self.lm.tower_states(inputs)
+        before = sum(states.width or count for count, _tokens in states.windows)
+        return last if last.shape[:-1].numel() < before else None
+
+    def _left_places(
+        self, state: torch.Tensor, left: torch.Tensor, inputs: Inputs, kept: torch.Tensor, spots: torch.Tensor,
+        is_heard: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return which of the states that are left at a point belong to kept audio tokens, without padding.
+
+        `left` is what the tower's last layer gave. Each window has its tokens' states first, then its padding.
+        """
+        if inputs.states:
+            return is_heard.nonzero().flatten()
+        shape = self.lm.tower_states(inputs)
+        audio = torch.isin(kept, spots)
+        heard, tokens = is_heard[audio], torch.searchsorted(spots, kept[audio])
+        ends = torch.tensor([tokens_ for _count, tokens_ in shape.windows]).cumsum(0)
+        owner = torch.searchsorted(ends, tokens, right=True)
+        in_window = left.shape[-2] // shape.pooling if shape.width else 0
+        rows = state.shape[:-1].numel() // (len(ends) * in_window if in_window else len(tokens))  # of each token
+        first = torch.arange(len(tokens))
+        if in_window:  # of each token: its window's begin, and its place in the window
+            first = owner * in_window + first - torch.searchsorted(owner, owner)
+        return (first[heard][:, None] * rows + torch.arange(rows)).flatten()
 
     def _heard_frames(
         self, state: torch.Tensor, output: torch.Tensor, inputs: Inputs, tokens: int, samples: int

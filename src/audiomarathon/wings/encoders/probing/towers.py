@@ -329,11 +329,6 @@ def check_methods(methods: Iterable[Method], tower: Tower | None = None) -> None
                 f"--methods {method.key} changes only the KV cache after prefill, which no probe reads; allowed: "
                 "methods that drop or merge audio tokens (audiomarathon list methods)"
             )
-        if method.changes_tower:
-            raise SettingsError(
-                f"--methods {method.key} drops inside the tower, whose points are read; allowed: "
-                "random, frame, … with --at layer or --at input"
-            )
         if tower:
             method.check(tower.lm)
 
@@ -345,8 +340,9 @@ def probe_pruned(
     """Fit the same linear probe at each point on the tokens that each method keeps, and yield the result of each probe.
 
     For each method that drops tokens, except `random`, a control `shuffled_METHOD` is also probed: it keeps the
-    positions that the method kept in another clip, of the same length if there is one. The point `text`, the
-    prompt's last token, is always included.
+    positions that the method kept in another clip, of the same length if there is one. Inside the tower each window
+    keeps its own states, so there the control is `random` alone. The point `text`, the prompt's last token, is always
+    included.
     """
     assert isinstance(encoder.module, TowerEncoder)
     check_methods(methods, tower := encoder.module.tower)
@@ -366,10 +362,11 @@ def probe_pruned(
         tried = tower.read(noise, method.applied_to)
         there = [point for point in points if point in tried.rows]
         if lacking := [point for point in points if point not in there]:
-            say(f"{method.label}: left out {', '.join(lacking)}, since tokens are merged only after these points")
+            done = "dropped or merged" if method.changes_tower else "merged"
+            say(f"{method.label}: left out {', '.join(lacking)}, since tokens are {done} only after these points")
         read = read_points(encoder, task, data, method, there)
         yield from fitted(read, method.key, method.label, method)
-        if not tried.merged and method.key != "random":
+        if not tried.merged and not method.changes_tower and method.key != "random":
             heard = [one.audio for one in hear(data.clips, encoder.sampling_rate)]
             read = read_points(encoder, task, data, method, there, _others(read.kept, heard))
             yield from fitted(read, SHUFFLED + method.key, SHUFFLED + method.label, method)
