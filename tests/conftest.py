@@ -14,13 +14,13 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from families import FAMILIES, Family
+from remembered import spare_transformers
 from tqdm import tqdm
 from tqdm.auto import tqdm as tqdm_auto
 from typer.main import get_command
@@ -42,10 +42,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each othe
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe.
 
-    And leave out work that takes minutes of all tests: the command line is built once, not by each call; a config is
-    not written as text, which transformers does whenever it reads one; nothing waits until a file is on the disk; the
-    same checkpoint is loaded once, and the same spectrogram computed once (remembered.py); a run looks for other
-    programs once, and not five times with a wait.
+    And leave out work that takes minutes of all tests, whether pytest has workers or not: the command line is built
+    once, not by each call; nothing waits until a file is on the disk; transformers repeats no work (remembered.py); a
+    run looks for other programs once, and not five times with a wait.
     """
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
@@ -55,12 +54,9 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
         patch.setattr("soundfile.SoundFile.flush", lambda file: None)  # closing a file writes it without
         patch.setattr("os.fsync", lambda number: None)
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            # Not in a plain `pytest`, where importing transformers may take longer than the tests.
-            patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)
-            import_module("remembered").remember(patch)
-            patch.setattr("audiomarathon.engine.environment._LOOKS", 1)
-            patch.setattr("audiomarathon.engine.environment._LOOK_EVERY_S", 0)
+        patch.setattr("audiomarathon.engine.environment._LOOKS", 1)
+        patch.setattr("audiomarathon.engine.environment._LOOK_EVERY_S", 0)
+        spare_transformers(patch)
         yield
 
 
