@@ -396,6 +396,9 @@ class TestLimits:
                 SettingsError, match=r"tau: .*base-0 \(not for frame-0.9-input\).*260 pos.*--no-base.*BEYOND_LIMITS=1"
             ):
                 list(run(["tau"], "qwen2.5-omni-7b", RunSettings.read({}, **flags), methods, progress=False))
+            forced = RunSettings.read({}, **flags | {"timing": True, "decode_tokens": 10})
+            with pytest.raises(SettingsError, match=r"the reply up to 10;"):
+                list(run(["tau"], "qwen2.5-omni-7b", forced, methods[1:], progress=False))
         beyond = RunSettings.read({}, **flags, beyond_limits=True)
         with pytest.warns(UserWarning, match="260 positions"):
             done = list(run(["tau"], "qwen2.5-omni-7b", beyond, methods, progress=False))

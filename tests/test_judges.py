@@ -24,7 +24,7 @@ from builders import added, lines_of
 from conftest import call
 from endpoint_server import KEY
 from jasco_folders import a_reply as a_jasco_reply
-from tiny_tokenizer import byte_tokenizer, spread
+from tiny_base import byte_tokenizer, spread
 from toy_judged import Asking, Grade, Grades, Scripted, perfect, replies_to
 from transformers import LlamaConfig, LlamaForCausalLM
 

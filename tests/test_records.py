@@ -14,7 +14,7 @@ import pytest
 from builders import a_failed_record, a_record, records_in, typed
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import append_line, write_json
+from audiomarathon.files import Appending, append_line, write_json
 from audiomarathon.runs.folder import RunFolder, checkpoint_of, identity_hash, read_records, read_run, read_summary
 
 IDENTITY = {"method": "frame", "ratio": 0.5, "checkpoint": "abc"}
@@ -204,6 +204,23 @@ class TestPowerCut:
         refused = pytest.raises(RecordError, match=r"samples\.jsonl: cannot be written: Input/output error")
         with refused, RunFolder(tmp_path, IDENTITY) as folder:
             folder.append(typed(a_record("a")))
+
+    def test_an_error_of_a_sync_is_told_before_the_next_sync(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)
+        growing = Appending(tmp_path / "lines")
+        told = iter([OSError(errno.EIO, "Input/output error")])
+
+        def fails_once(number: int) -> None:
+            for error in told:
+                raise error
+
+        monkeypatch.setattr("os.fsync", fails_once)
+        growing.add(b"a\n")
+        growing._threads.submit(int).result()  # the sync has ended
+        with pytest.raises(OSError, match="Input/output error"):
+            growing.add(b"b\n")
 
     def test_a_file_system_without_syncs_is_used_as_it_is(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -159,6 +159,11 @@ class TestClips:
                 found = 20 * np.log10(sounds.level(needle) / sounds.level(alone))
                 assert found == pytest.approx(row["snr_db"], abs=0.1)
 
+    @pytest.mark.parametrize(("question", "deciding"), [("word", 1), ("after", 2)])
+    def test_a_row_has_only_the_needles_that_decide(self, root: Path, question: str, deciding: int) -> None:
+        """Each clip has two words and a bell."""
+        assert {len(row["needles"]) for row in rows_of(root, question)} == {deciding}
+
     def test_a_loud_needle_is_not_clipped(self, tmp_path: Path) -> None:
         loud = replace(SMALL, snr=(40,), minutes=(0.2,), questions=("count",))
         build.write(build.Ruler(loud, sounds.voice(), sounds.synthetic_backgrounds(2, 1)), tmp_path)
@@ -191,6 +196,14 @@ class TestClips:
         assert len(own) == len([*ruler.clips(0)])
         for other in others:
             assert not own & {other.name(other.backgrounds[0], one) for one in other.clips(0) if one.item}
+
+    def test_the_gain_of_the_loudest_needle_names_a_clip(self) -> None:
+        """Other needles may be louder, and all clips of a background have one gain."""
+        one, louder = (build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(1, 1)) for _ in range(2))
+        vars(louder)["peak"] = one.peak + 1
+        assert not {one.name(one.backgrounds[0], clip) for clip in one.clips(0)} & {
+            louder.name(one.backgrounds[0], clip) for clip in one.clips(0)
+        }
 
     def test_needles_longer_than_the_clip_are_refused(self) -> None:
         bells = replace(SMALL, gap=3600, needles=(99,), questions=("count",))  # more than memory holds
