@@ -123,18 +123,18 @@ def is_paired(item: pytest.Item) -> bool:
     values = getattr(getattr(item, "callspec", None), "params", {})
     if (values.get("either_lm"), values.get("case")) == ("eager", "long question"):
         return False  # test_method_references.py: each kind of attention, and each prompt
-    family, attention = values.get("any_lm", (HOME, values.get("either_lm", "sdpa")))
+    family, attention = values.get("any_lm", (HOME, values.get("either_lm", values.get("either", "sdpa"))))
     if (family, attention) == (HOME, "sdpa"):
         return True
     if family != HOME and attention == "eager":
         return False
     kinds = KINDS if family == HOME else getattr(item.module, "ELSEWHERE", KINDS)
     methods = [value for value in values.values() if isinstance(value, Method)]
-    keys = {one.key for one in methods}
-    keys |= {one.key for one in values.values() if isinstance(one, type) and issubclass(one, Method)}
-    names = [one for name, one in values.items() if name in ("method", "name", "press") and isinstance(one, str)]
+    keys = {method.key for method in methods}
+    keys |= {value.key for value in values.values() if isinstance(value, type) and issubclass(value, Method)}
+    names = [value for name, value in values.items() if name in ("method", "name", "press") and isinstance(value, str)]
     keys |= {"composed" if "+" in name else name.partition(":")[0] for name in names}
-    return keys <= {*kinds} and all(getattr(one, "layer", 2) == 2 for one in methods)
+    return keys <= {*kinds} and all(getattr(method, "layer", 2) == 2 for method in methods)
 
 
 @pytest.hookimpl(wrapper=True)

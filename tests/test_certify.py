@@ -98,7 +98,7 @@ def test_a_family_passes(key: str, family_checkpoint: Any, monkeypatch: pytest.M
     some = [method for method in all_methods() if method.key in (*KINDS, "dart")]
     if not ALL and key != HOME:
         monkeypatch.setattr(certificates, "all_methods", lambda: some)
-    certificate = certify(family_session, 2.0)
+    certificate = certify(family_session, SECONDS)
     assert certificate.verdict == "pass", {c.name: f for c, f in certificate.rows if f.verdict == "fail"}
     assert {"documented", "ratio 0", "dropping dart", "pressing snapkv", "leftovers"} <= set(verdicts(certificate))
     figures = {check.name: finding.figure for check, finding in certificate.rows}
@@ -371,7 +371,7 @@ class TestPlantedFaults:
 
     def test_sampling_on(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         def sampling(**options: Any) -> Any:
-            return GenerationConfig(**options | {"do_sample": True, "temperature": 3.0})
+            return GenerationConfig(**options | {"do_sample": True, "temperature": 100.0})
 
         monkeypatch.setattr(audio_lm, "GenerationConfig", sampling)
         found = failed(session)

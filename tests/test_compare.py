@@ -80,12 +80,6 @@ class TestRows:
         (left,) = lines_by_reason(compared(tmp_path).left_out)
         assert left.startswith("dart-0.5-layer2 in tau: 1 of 4 samples")
 
-    def test_a_clip_that_was_replaced_is_another_sample(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 8)
-        folder = a_run(tmp_path, "dart-0.5-layer2", [True] * 8)
-        added(folder, a_timed_choice(3, right=True, clips="another"))
-        assert rows_of(tmp_path)["tau", "dart-0.5-layer2"].samples == 7
-
     def test_groups_and_overall_weigh_tasks_alike(self, tmp_path: Path) -> None:
         for task, count in (("tau", 4), ("desed", 12), ("vesus", 4)):
             a_run(tmp_path, "base-0", [True] * count, task=task)
@@ -152,11 +146,6 @@ class TestRows:
         field = ranking_of(compared(tmp_path / "tau"))
         alone, beside = (rows_of(path)["tau", "dart-0.5-layer2"] for path in (tmp_path / "tau", tmp_path))
         assert alone.verdict == beside.verdict == field.row(field.candidates[1]).verdict
-
-    def test_a_later_smaller_run_of_the_reference_takes_nothing_from_others(self, tmp_path: Path) -> None:
-        changed(a_run(tmp_path, "base-0", [True] * 8), samples=["clip0"])
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 8)
-        assert rows_of(tmp_path)["tau", "dart-0.5-layer2"].samples == 8
 
     def test_mcnemar_only_where_samples_are_independent(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 6, cluster="one speaker")

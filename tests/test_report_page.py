@@ -178,32 +178,6 @@ class TestBesideBase:
         assert beside(root, "overall")["timed"] == 16
         assert beside(root, "overall")["difference"] == pytest.approx(beside(root)["difference"])
 
-    def test_only_samples_that_both_answered(self, tmp_path: Path) -> None:
-        finished(a_run(tmp_path, "base-0", [True] * 4 + [False] * 4))
-        finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 4))
-        assert (beside(tmp_path)["shared"], beside(tmp_path)["difference"]) == (4, 0.0)
-
-    @pytest.mark.parametrize(
-        ("identity", "difference", "said"),
-        [
-            ({"device": "other gpu"}, True, "other devices"),
-            ({"device": None}, True, "untimed"),
-            ({"prompts": "other"}, False, "not asked the same"),
-        ],
-    )
-    def test_what_does_not_compare(self, tmp_path: Path, identity: dict[str, Any], difference: bool, said: str) -> None:
-        finished(a_run(tmp_path, "base-0", [True] * 8))
-        finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 8, prefill=0.5, **identity))
-        found = beside(tmp_path)
-        assert found.get("first_token_speedup") is None
-        assert said in (found.get("why") or found["untimed"])
-        assert (found.get("difference") is not None) is difference
-
-    def test_times_of_another_session(self, root: Path) -> None:
-        changed_records(root / "tau" / "M" / "dart-0.5-layer2", session="later")
-        assert "session" in beside(root)["untimed"]
-        assert beside(root, "overall")["first_token_speedup"] is None
-
 
 def test_charts_leave_out_times_of_another_session_and_say_so(root: Path) -> None:
     folders = [root / "tau" / "M" / name for name in ("base-0", "dart-0.5-layer2")]
