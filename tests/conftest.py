@@ -13,6 +13,7 @@ import re
 import runpy
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,22 @@ if TYPE_CHECKING:
     from audiomarathon.models.prompt import Prompt
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other on a busy machine slow everything
+
+
+_BEGUN = time.perf_counter()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ratio", action="store_true", help="print the tests' time ÷ that of a fixed loop")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the ratio, by which machines of other speed, or under load, compare."""
+    if config.getoption("--ratio"):
+        took, begin = time.perf_counter() - _BEGUN, time.perf_counter()
+        sum(number * number % 7 for number in range(5_000_000))
+        loop = time.perf_counter() - begin
+        terminalreporter.write_line(f"tests took {took:.0f} s, {took / loop:.0f} times a fixed loop of {loop:.2f} s")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -244,7 +244,7 @@ class TestMethods:
 
 class TestCost:
     def test_from_the_config_alone_is_what_is_counted(self, gemma: Gemma3n, folder: Path) -> None:
-        """All but norms and AltUp's small matrices; of the tower all but attention itself."""
+        """Everything except norms, AltUp's small matrices, and the attention of the tower."""
         told, counted = model_facts(folder, 4, Gemma3n), count_cost(gemma)
         assert told.cost.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.05)
         assert told.cost.encoder_flops_per_second == pytest.approx(counted.encoder_flops_per_second, rel=0.15)

@@ -129,7 +129,7 @@ class TestIdentity:
     def test_decode_as_a_graph_is_part_of_it_and_eager_decode_is_not(
         self, identity: Callable[..., dict[str, Any]]
     ) -> None:
-        """So that folders of older versions, which decoded eagerly, are gone on with."""
+        """So that folders of older versions, which decoded eagerly, can be resumed."""
         for flags in ({"device": "cuda:0"}, {"device": "cpu", "decode": "graph"}):
             found = identity(**flags)
             assert (found["decode"], found["certificate"]["decode"]) == ("graph", "graph")

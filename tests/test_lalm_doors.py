@@ -71,7 +71,7 @@ def door(
 
 
 def files_of(folder: Path) -> list[str]:
-    """The files of a folder but for those of its runs."""
+    """The files of a folder, without those of its runs."""
     found = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
     return sorted(file for file in found if "runs/" not in file)
 

@@ -1,4 +1,4 @@
-"""A results folder that an earlier version wrote: it is read and gone on with, and no answered sample is done again."""
+"""A results folder of an earlier version: it is read and resumed, and no answered sample runs again."""
 
 from __future__ import annotations
 

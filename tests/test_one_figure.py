@@ -53,7 +53,7 @@ Figures = dict[tuple[str, str], Any]
 
 
 def near(value: Any) -> Any:
-    """The same but for the last digits; None stays None."""
+    """Return what equals a value up to the last digits; None stays None."""
     return value if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
 
 

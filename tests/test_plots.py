@@ -238,7 +238,7 @@ class TestCurves:
         assert set(panel.settings[0].figures) == {"score", "kv_mb"}
 
     def test_an_old_summary_is_not_drawn_over_other_records(self, results: Path) -> None:
-        """Of base's ten samples it knows but four: a longer run is being written, or was killed."""
+        """The summary counts four of base's ten samples: a longer run is going on, or was killed."""
         changed(results / "tau" / "base-0-", "summary.json", n=4, expected=4)
         assert "base-0" not in {one.label for one in panel_of(results, "tau").settings}
 
@@ -301,7 +301,7 @@ def a_chart(**options: Any) -> Chart:
 
 
 class TestCharts:
-    """A description of a picture holds what is to be seen."""
+    """A chart's description holds everything that is drawn."""
 
     def test_holds_every_figure_of_a_panel(self, results: Path) -> None:
         panel = panel_of(results, "desed")

@@ -116,7 +116,7 @@ def same(
     assert (graph.stages.decode_setup is None, eager.stages.decode_setup) == (False, None)
     assert graph.replies == eager.replies
     assert not end or {(one.new_tokens, one.finish) for one in graph.replies} == {(end, "stop")}
-    for row, one in enumerate(graph.replies):  # after its end, a row of a batch is nobody's
+    for row, one in enumerate(graph.replies):  # after its end, a row of a batch means nothing
         rows = (each.logits[: one.new_tokens, row] for each in done)  # type: ignore[index]
         torch.testing.assert_close(*rows, atol=TOLERANCE.get(lm.title, 1e-5), rtol=0)
     return graph, eager

@@ -1,4 +1,4 @@
-"""What befalls a results folder: kills, a full disk, a read-only place, damaged lines, two sweeps, a clock set back."""
+"""Faults of a results folder: kills, a full disk, a read-only place, damaged lines, two sweeps, a clock set back."""
 
 from __future__ import annotations
 
