@@ -104,7 +104,7 @@ class TestBesideARun:
         assert call(*again)[0] == 0
         assert calls == [lost]
 
-    def test_a_sample_that_fails_is_told_of_and_tried_again(
+    def test_a_sample_that_fails_is_reported_and_tried_again(
         self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
@@ -134,7 +134,7 @@ class TestBesideARun:
         assert code == 0, said
         assert len(lines(captured / RUN / "attention" / "index.jsonl")) == before
 
-    def test_layers_and_whole_maps_that_are_there_stay(self, asked: Asked, tmp_path: Path) -> None:
+    def test_captured_layers_and_whole_maps_stay(self, asked: Asked, tmp_path: Path) -> None:
         """A later request adds to what was captured; of other audio it is made anew."""
         one = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
         assert call(*one, "--attn-layers", "0", "--attn-full")[0] == 0
@@ -163,7 +163,7 @@ class TestBesideARun:
         assert call("run", *asked, "--limit", 1, "--save-attn", "--attn-layers", "9", "--results", tmp_path)[0] == 2
         assert not (tmp_path / RUN / "samples.jsonl").read_bytes()
 
-    def test_a_reply_that_differs_is_told_of(
+    def test_a_reply_that_differs_is_reported(
         self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
@@ -180,7 +180,7 @@ class TestBesideARun:
         assert (code, said.count("cannot be written")) == (2, 1), said
         assert len(read_records(tmp_path / RUN)) == 2
 
-    def test_a_prompt_too_long_for_whole_maps_costs_no_other(
+    def test_a_prompt_too_long_for_whole_maps_does_not_stop_others(
         self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
@@ -352,7 +352,7 @@ class TestDamagedFiles:
         assert list(index_of(tmp_path)) == ["a"]
         assert self.plot(tmp_path, tmp_path)[0] == 0
 
-    def test_an_index_that_nobody_can_read(self, tmp_path: Path) -> None:
+    def test_an_unreadable_index(self, tmp_path: Path) -> None:
         made(tmp_path, np.ones((3, 4, 5), np.float16))
         (tmp_path / "attention" / "index.jsonl").unlink()
         os.mkfifo(tmp_path / "attention" / "index.jsonl")
@@ -432,7 +432,7 @@ class TestPictures:
         )
 
     @pytest.mark.usefixtures("undrawn")
-    def test_runs_of_one_name_are_told_apart_and_too_many_are_refused(self, tmp_path: Path) -> None:
+    def test_runs_of_one_name_are_distinguished_and_too_many_are_refused(self, tmp_path: Path) -> None:
         runs = [made(tmp_path / str(number), np.ones((3, 4, 5), np.float16)) for number in range(9)]
         draw(runs[:2], tmp_path / "two")
         told = json.loads((tmp_path / "two" / "attention.json").read_text())

@@ -159,7 +159,7 @@ class TestTranscripts:
         assert get_task("transcripts/q.toml").key == "transcripts/own-transcript/q"
 
     @pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
-    def test_are_not_made_of_what_asks_nothing_about_clips(self, name: str) -> None:
+    def test_need_a_task_that_asks_about_clips(self, name: str) -> None:
         with pytest.raises(SettingsError):
             get_task(name)
 
@@ -194,7 +194,7 @@ class TestWordings:
         assert own[0]["transcripts"] != own[1]["transcripts"]
         assert own[0]["transcriber's wording"] != own[1]["transcriber's wording"]
 
-    def test_do_not_count_for_a_model_that_is_told_none(self, data: Path, tmp_path: Path) -> None:
+    def test_do_not_count_for_a_model_that_takes_no_prompt(self, data: Path, tmp_path: Path) -> None:
         whisper: dict[str, Any] = {
             "model": "whisper-base",
             "model_path": tiny_whisper.checkpoint(tmp_path / "tiny-whisper"),
@@ -444,7 +444,7 @@ class TestRefusals:
         (line,) = (line for line in output.splitlines() if line.startswith("error: "))
         return line
 
-    def test_missing_transcripts_are_counted_and_the_command_is_told(self, data: Path, tmp_path: Path) -> None:
+    def test_missing_transcripts_are_counted_and_the_command_is_named(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "tau", data, without=3, **FRAME)
         line = self.refused(tmp_path / "transcripts", "tau", data=data)
         assert "3 of 10 clips have no transcript by asr frame-0.5-input" in line
@@ -485,7 +485,7 @@ class TestRefusals:
         task_folders.write_clip(loaded("race", root).samples[0].clips[0], hertz=999)
         assert "1 of 2 clips" in self.refused(tmp_path / "transcripts", "race", data=root)
 
-    def test_a_task_of_transcripts_is_none_for_an_llm(self, data: Path, tmp_path: Path) -> None:
+    def test_a_task_of_transcripts_is_refused_for_an_llm(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "librispeech", data)
         assert "only asks for a transcript" in self.refused(tmp_path / "transcripts", "librispeech", data=data)
 
@@ -528,7 +528,7 @@ class TestRefusals:
         assert "names no folder with runs of transcripts" in self.refused("race", data=data)
         assert "names no task" in self.refused(tmp_path / "transcripts", data=data)
 
-    def test_two_ways_to_one_transcript_are_told_apart(self, data: Path, tmp_path: Path) -> None:
+    def test_two_ways_to_one_transcript_are_distinguished(self, data: Path, tmp_path: Path) -> None:
         for place, dtype in (("a", "float32"), ("b", "bfloat16")):
             transcribed(tmp_path / place, "race", data, dtype=dtype)
         task = get_task("race")

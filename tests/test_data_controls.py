@@ -118,7 +118,7 @@ def test_mismatched_audio_is_of_another_class(root: Path, tmp_path: Path) -> Non
         assert row["source"].split("_")[0] != row["audio_of"].split("_")[0]
 
 
-def test_mismatched_audio_is_of_another_class_whatever_the_seed(root: Path) -> None:
+def test_mismatched_audio_is_of_another_class_for_every_seed(root: Path) -> None:
     task = get_task("vesus")
     loaded = task.load(task.find(root))
     classes = {sample.clips[0]: sample.stratum for sample in loaded.samples}
@@ -128,7 +128,7 @@ def test_mismatched_audio_is_of_another_class_whatever_the_seed(root: Path) -> N
             assert classes[partner] != sample.stratum
 
 
-def test_each_clip_has_noise_of_its_own(root: Path, tmp_path: Path) -> None:
+def test_each_clip_has_separate_noise(root: Path, tmp_path: Path) -> None:
     """Here all of them are of one tone."""
     first, *others = sorted((root / "HAD").rglob("*.wav"))
     for clip in others:

@@ -79,7 +79,7 @@ def test_a_limit_brings_the_samples_of_such_a_run_and_nothing_else(source: Path,
     assert call("data", "verify", "all", "--data", root)[0] == 0
 
 
-def test_a_smaller_limit_takes_nothing_away_and_another_seed_adds(source: Path, tmp_path: Path) -> None:
+def test_a_smaller_limit_removes_nothing_and_another_seed_adds(source: Path, tmp_path: Path) -> None:
     keys = ("had", "librispeech", "tau")
     fetch(source, tmp_path, *keys, limit=3)
     before = tree(tmp_path, manifest=False)

@@ -34,7 +34,7 @@ def verdicts(root: Path) -> list[tuple[str, str, str]]:
     return [(row["id"], row["verdict"], row["note"]) for row in rows]
 
 
-def test_verdicts_are_stored_and_a_review_goes_on(tau: Path) -> None:
+def test_verdicts_are_stored_and_a_review_resumes(tau: Path) -> None:
     chosen = [sample.id for sample in select(get_task("tau").load(tau).samples, 4, 42)]
     code, output = judge(tau, "y\nwhat?\nn too quiet\ns\nq\n", "--share", "0.4")
     assert (code, verdicts(tau)) == (0, [(chosen[0], "accept", ""), (chosen[1], "reject", "too quiet")])

@@ -239,7 +239,7 @@ def test_dates_in_a_table_are_written_as_text(tmp_path: Path) -> None:
     assert task.groups(data.samples[0]) == {"day": "2024-05-01"}
 
 
-def test_options_that_are_the_same_count_as_one_and_are_told(tmp_path: Path) -> None:
+def test_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None:
     rows = [{**ROWS[0], "options": ["four", "nine", "ten", "ten"], "answer": "ten"}]
     task, data = loaded(declared(tmp_path, rows, published="mmau-tokens"))
     assert data.defects == {"two options are the same": 1}
@@ -257,7 +257,7 @@ def test_options_that_are_the_same_count_as_one_and_are_told(tmp_path: Path) -> 
     } == figures_of(task.scorer, [verdict], seed=0)
 
 
-def test_options_that_look_like_letters_are_told_by_the_whole_reply() -> None:
+def test_options_that_look_like_letters_are_read_from_the_whole_reply() -> None:
     told = {"answer": "B", "options": ["A", "E", "c", "D"], "labels": list("ABCD"), "published": "mmau-tokens"}
     read = {
         reply: Questions().judge(Record("a", reply=reply, reference=told))["parsed"]
@@ -274,7 +274,7 @@ def test_classes_have_macro_f1(tmp_path: Path) -> None:
     assert {sample.stratum for sample in data.samples} == {"a dog", "a bell"}
 
 
-def test_classes_are_told_apart(tmp_path: Path) -> None:
+def test_classes_are_distinguished(tmp_path: Path) -> None:
     _task, data = loaded(declared(tmp_path, [{**ROWS[0], "options": ["a bell", "a bell"]}], classes=True))
     assert "are the same" in data.bad_rows[0].reason
     with pytest.raises(DataError, match=r"differ in their options, \[\('a bell', 'a dog'\), .*leave out 'classes'"):
@@ -769,9 +769,7 @@ _TEXT = st.text("ab c_-.é1", max_size=8)
 
 
 @given(_TEXT, st.lists(_TEXT, max_size=5), st.text("abc ", max_size=3))
-def test_the_answer_itself_is_right_and_stays_so_with_words_of_its_own(
-    answer: str, others: list[str], own: str
-) -> None:
+def test_the_answer_is_right_alone_and_with_words_around_it(answer: str, others: list[str], own: str) -> None:
     options = [*others, answer]
     words = answer.lower().replace("-", " ").replace(".", " ").split()
     assert right_by_words(answer, answer, options) is bool(words)

@@ -377,7 +377,7 @@ class TestLimits:
         weights_and_cache = parts["weights"] + parts["KV cache"]
         assert sum(parts.values()) <= 1.2 * (weights_and_cache + facts.activation_bytes * 2048)
 
-    def test_a_run_beyond_is_refused_before_loading_unless_told_and_that_is_on_record(
+    def test_a_run_beyond_is_refused_before_loading_unless_allowed_and_that_is_on_record(
         self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")

@@ -157,7 +157,7 @@ def test_a_model_that_only_transcribes_is_not_replaced(no_env: Callable[[str, st
     assert said == []
 
 
-def test_durations_are_written_into_the_repository_only_when_told(
+def test_durations_are_written_into_the_repository_only_if_asked(
     script: Callable[..., tuple[int, str, str]], no_env: Callable[[str, str], None], tmp_path: Path, monkeypatch
 ) -> None:
     no_env("AUDIOMARATHON_DATA", str(task_folders.build_tau(tmp_path / "data")))

@@ -279,7 +279,7 @@ class TestClips:
 
 
 class TestSelection:
-    def test_a_larger_limit_goes_on_from_a_smaller_one(self, go) -> None:
+    def test_a_larger_limit_resumes_a_smaller_one(self, go) -> None:
         (small,) = go("tau", limit=3)
         first = records(small)
         (large,) = go("tau", limit=5)

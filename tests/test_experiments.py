@@ -156,7 +156,7 @@ def test_captions_that_are_all_alike_have_no_outlier() -> None:
         compare_captions([("a", ["a0"]), ("b", [])], ENCODER)
 
 
-def test_duplicates_are_told_from_near_ones() -> None:
+def test_duplicates_are_not_confused_with_near_ones() -> None:
     texts = ["Rain falls.", "rain falls", "RAIN FALLS.", "It pours", "Snow"]
     near = Planted(dict(zip(texts, [(1, 0), (1, 0), (1, 0), (0.96, 0.28), (0.6, 0.8)], strict=True)))
     same = {(one["i"], one["j"]): one["same"] for one in compare_captions([("a", texts)], near)[0]}
@@ -489,7 +489,7 @@ def test_rubrics_are_written_once(judges: Callable[..., Scripted], tmp_path: Pat
     assert (len(judge.calls), (tmp_path / "rubrics.jsonl").read_bytes()) == (4, before)
 
 
-def test_a_model_that_fails_is_asked_again_and_never_guessed_for(
+def test_a_model_that_fails_is_asked_again_and_its_answer_never_guessed(
     judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     judges(lambda messages: "error: busy" if "dogs" in messages[0]["content"] else knowing(messages))
@@ -582,7 +582,7 @@ def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Script
     assert "--with another model" in said
 
 
-def test_answers_of_before_are_taken_from_the_cache_unless_told_otherwise(
+def test_earlier_answers_are_taken_from_the_cache_unless_asked_otherwise(
     judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     judge, run = judges(), replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
@@ -654,7 +654,7 @@ def test_an_empty_file_holds_no_rubric(tmp_path: Path) -> None:
         read_rubrics(file)
 
 
-def test_an_encoder_that_cannot_be_had_is_named_by_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_encoder_is_named_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: object, **_how: object) -> None:
         raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
 

@@ -78,7 +78,7 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_each_window_is_an_audio_of_its_own(self, gemma: Gemma3n) -> None:
+    def test_each_window_is_a_separate_audio(self, gemma: Gemma3n) -> None:
         inputs = gemma.prepare([Prompt("Who?", (noise(31.0), noise(1.0)))])
         window = "\n\n<start_of_audio>" + "<audio_soft_token>" * 188 + "<end_of_audio>\n\n"
         text = gemma.tokenizer.decode(inputs.tensors["input_ids"][0])
@@ -86,7 +86,7 @@ class TestPrompt:
         assert text == f"{start}{3 * window}Who?<end_of_turn>\n<start_of_turn>model\n"
         assert inputs.tensors["input_features"].shape[0] == 3
 
-    def test_a_tokenizer_that_adds_its_own_beginning_adds_no_second_one(self, gemma: Gemma3n) -> None:
+    def test_a_tokenizer_that_adds_bos_adds_no_second_one(self, gemma: Gemma3n) -> None:
         """As the hub's does; the template writes one already."""
         backend, begin = gemma.tokenizer.backend_tokenizer, gemma.tokenizer.convert_tokens_to_ids("<bos>")
         usual, backend.post_processor = (

@@ -80,7 +80,9 @@ def test_loads_from_the_clone_and_from_the_folder_of_the_clips(root: Path, below
         (lambda rows: rows[2].__setitem__(1, " "), "field 'Audio' is empty"),
     ],
 )
-def test_bad_rows_are_told_once_a_clip(root: Path, change: Callable[[list[list[str]]], object], reason: str) -> None:
+def test_bad_rows_are_reported_once_a_clip(
+    root: Path, change: Callable[[list[list[str]]], object], reason: str
+) -> None:
     edit(root, change)
     loaded = TASK.load(TASK.find(root))
     (bad,) = loaded.bad_rows

@@ -94,7 +94,7 @@ class TestTexts:
         told = varied(root, "text-both")
         assert [TASK.reference(one) for one in told.samples] == [TASK.reference(one) for one in plain.samples]
 
-    def test_are_told_as_they_are_written(self, root: Path) -> None:
+    def test_are_given_to_the_model_as_written(self, root: Path) -> None:
         odd = 'a {bit}\n"of" %s\\n ' + "é"
         file = root / "dataset" / "v0" / "v0.csv"
         with file.open(encoding="utf-8", newline="") as stream:
@@ -161,7 +161,7 @@ class TestRotation:
 
     @pytest.mark.parametrize("spans", [[SPEECH], [(1.0, 1.5), (3.0, 4.5)], [(0.0, 1.0)], [(5.0, 6.0)]])
     @pytest.mark.parametrize("control", [FIRST, LAST])
-    def test_brings_the_speech_to_the_start_or_the_end_as_told(
+    def test_brings_the_speech_to_the_start_or_the_end_as_asked(
         self, spans: list[tuple[float, float]], control: str
     ) -> None:
         made = turn_clip(bursts(*spans), RATE, spans, control)
@@ -218,7 +218,7 @@ def test_a_control_that_a_task_does_not_know_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_without_controls_of_its_own_has_none() -> None:
+def test_a_task_without_own_controls_has_none() -> None:
     with pytest.raises(DataError, match="tau: has no control 'text-both'"):
         get_task("tau").vary(Loaded(Path(), ()), "text-both")
 

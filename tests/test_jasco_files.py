@@ -101,7 +101,7 @@ def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch:
         (lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001), "line 4: allm_output has 100,001 characters"),
     ],
 )
-def test_faults_are_told_by_line_and_leave_the_clip_out(tmp_path: Path, change: Any, fault: str) -> None:
+def test_faults_are_reported_by_line_and_leave_the_clip_out(tmp_path: Path, change: Any, fault: str) -> None:
     file = edited(a_file(tmp_path / "a.csv"), change)
     with pytest.raises(DataError, match=fault):
         read_whole(file)
@@ -117,7 +117,7 @@ def test_a_row_that_is_too_long_is_not_missed_and_equal_faults_are_one(tmp_path:
     assert str(raised.value).count("not filled in") == 1
 
 
-def test_prompts_are_matched_whatever_their_white_space(tmp_path: Path) -> None:
+def test_prompts_are_matched_with_any_white_space(tmp_path: Path) -> None:
     file = edited(a_file(tmp_path / "a.csv"), lambda rows: rows[0].update(prompt=f" {INSTRUCTIONS[0]}\n"))
     assert len(read_whole(file)) == 16
 
@@ -192,7 +192,7 @@ def test_a_judged_file_is_read_again_without_a_judge(five: tuple[Path, Path], tm
     assert not again.with_name("again.csv.run").exists()
 
 
-def test_the_door_goes_on_where_it_was(five: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_door_resumes_where_it_was(five: tuple[Path, Path], tmp_path: Path) -> None:
     file, judgements = five
     lines = judgements.read_bytes().splitlines(keepends=True)
     judgements.write_bytes(b"".join(lines[:4]))

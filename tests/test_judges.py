@@ -618,7 +618,7 @@ def test_a_terminal_is_asked_before_many_calls(
     assert (toy / "judgements-scripted.jsonl").exists() is (code == 0)
 
 
-def test_a_run_that_no_model_judges_is_told(tmp_path: Path) -> None:
+def test_a_run_that_needs_no_judge_is_reported(tmp_path: Path) -> None:
     folder = replies_to(tmp_path, ["A"], task="tau")
     code, said = call("judge", folder, "--with", "org/model")
     assert code == 2

@@ -65,7 +65,7 @@ def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
 
 
 @pytest.mark.parametrize("setting", ["cudnn", "efficient", "math"])
-def test_a_cpu_has_kernels_of_its_own(tiny_checkpoint: Path, setting: str, no_env: Callable[[str, str], None]) -> None:
+def test_a_cpu_keeps_its_own_kernels(tiny_checkpoint: Path, setting: str, no_env: Callable[[str, str], None]) -> None:
     """The setting is about GPUs: a CPU would have no kernel left, or another one, and its folders do not say which."""
     no_env("SDPA_BACKENDS", setting)
     settings = RunSettings.read(model_path=str(tiny_checkpoint))

@@ -72,7 +72,7 @@ class TestTable:
             {"length": "none", "category": "instruction following"},
         ]
 
-    def test_answers_are_letters_texts_or_what_is_to_be_done(self, folder: Path) -> None:
+    def test_answers_are_letters_texts_or_instructions(self, folder: Path) -> None:
         found = samples(folder)
         said = {"c1": "A", "c2": "B", "m3": "C", "o1": "A bell rings.", "d1": "A", "d2": "", "d3": "A"}
         assert {id_: found[id_].answer for id_ in said} == said
@@ -129,7 +129,7 @@ class TestTable:
 
 
 class TestDefects:
-    def test_are_counted_and_told_by_a_run_its_folder_and_verify(self, folder: Path, registered: None) -> None:
+    def test_are_counted_and_reported_by_a_run_its_folder_and_verify(self, folder: Path, registered: None) -> None:
         told: list[str] = []
         loaded = load_task(TASK, RunSettings(data=folder.parent), told.append)
         assert loaded.defects == DEFECTS
@@ -226,7 +226,7 @@ class TestFaults:
             (lambda row: row.update(ROWS[14], kwargs={"N1": 3.0}, id="m2"), "needs a number as N2"),
         ],
     )
-    def test_of_a_row_are_told_by_its_number(self, folder: Path, change: Callable[[Any], Any], reason: str) -> None:
+    def test_of_a_row_are_reported_by_its_number(self, folder: Path, change: Callable[[Any], Any], reason: str) -> None:
         edit_table(folder, lambda rows: change(rows[9]))
         loaded = TASK.load(folder)
         assert len(loaded.samples) == len(ROWS) - 1

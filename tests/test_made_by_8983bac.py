@@ -64,7 +64,7 @@ def test_it_is_read(results: Path) -> None:
         }
 
 
-def test_it_is_gone_on_with(results: Path) -> None:
+def test_it_is_resumed(results: Path) -> None:
     """Only the sample that failed is tried again, and fails again."""
     before = records(results)
     done = go(results)
@@ -79,7 +79,7 @@ def test_it_is_gone_on_with(results: Path) -> None:
         )
 
 
-def test_its_fingerprints_are_called_weak_whenever_it_is_gone_on_with(results: Path) -> None:
+def test_its_fingerprints_are_called_weak_after_resuming(results: Path) -> None:
     """Its records do not become more certain by a new session, but rule 1 is not written again."""
     for _ in range(2):
         said: list[str] = []

@@ -91,7 +91,7 @@ class TestDifference:
         pair = pair_of(choice_sums(truth, own, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
         assert pair.scores == pytest.approx((macro_f1(truth, own), macro_f1(truth, other)))
 
-    def test_over_tasks_is_the_mean_of_theirs_whatever_their_size(self) -> None:
+    def test_over_tasks_is_the_plain_mean_of_theirs(self) -> None:
         small = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"), "mean")
         large = pair_of(mean_sums(np.zeros(40)), mean_sums(np.zeros(40)), [str(i) for i in range(40)], "mean")
         assert verdict([small, large]).difference == pytest.approx(0.5)

@@ -83,7 +83,7 @@ class TestAgainstBase:
         assert frame.against_base["score"]["difference"] == pytest.approx(-0.25)
         assert "accuracy" not in frame.against_base
 
-    def test_what_is_forced_after_the_reply_is_no_other_question(self, tmp_path: Path) -> None:
+    def test_forced_decode_does_not_make_another_question(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "base-0", "1111", decode_tokens=64)
         ran(tmp_path, "tau", "frame-0.5", "1100", decode_tokens=0)
         assert group(tmp_path, seed=1)[1].against_base is not None
@@ -137,7 +137,7 @@ def test_is_shown_and_written(outcome: Outcome, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_each_checkpoint_has_tables_of_its_own(tmp_path: Path) -> None:
+def test_each_checkpoint_has_separate_tables(tmp_path: Path) -> None:
     ran(tmp_path, "tau", "base-0", "11")
     (tmp_path / "tau" / "toy").rename(tmp_path / "tau" / "other")
     changed(tmp_path / "tau" / "other" / "base-0", checkpoint="/m/other")

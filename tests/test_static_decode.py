@@ -326,7 +326,7 @@ class TestEager:
         assert setups[0] is None
         assert setups[1] is not None
 
-    def test_methods_with_code_of_their_own(self, lm: AudioLM, clip: list[Prompt]) -> None:
+    def test_methods_that_override_the_engines_code(self, lm: AudioLM, clip: list[Prompt]) -> None:
         class Hooked(Frame):
             def applied_to(self, *given: Any) -> Any:
                 return super().applied_to(*given)

@@ -115,7 +115,7 @@ class TestStop:
             f"tau: dart-0.5-layer2: no worse by more than 0.1 after {fewest(0.1)} of 150 clusters (72 samples)"
         ]
 
-    def test_worse_stops_too_and_base_goes_on_for_the_others(self, tmp_path: Path) -> None:
+    def test_worse_stops_too_and_base_continues_for_the_others(self, tmp_path: Path) -> None:
         engine, outcomes, _ = run(tmp_path, dart_loses, [BASE, DART, RANDOM], stopping_of())
         after = {label: outcome["stopping"]["stopped_after"] for label, outcome in outcomes.items()}
         assert outcomes[DART.label]["stopping"]["verdict"] == "worse"

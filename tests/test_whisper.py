@@ -358,7 +358,7 @@ class TestRuns:
         assert json.loads((german.folder / "run.json").read_text())["identity"]["language"] == "de"
 
 
-def test_a_language_changes_no_run_of_a_model_that_is_told_none(tmp_path: Path, no_env: Any) -> None:
+def test_a_language_changes_no_run_of_a_model_that_takes_none(tmp_path: Path, no_env: Any) -> None:
     task_folders.build_librispeech(tmp_path / "data" / "LibriSpeech")
     given = {"data": str(tmp_path / "data"), "results": tmp_path / "out", "limit": 1, "max_new_tokens": 2}
     said: list[str] = []
