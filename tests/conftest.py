@@ -269,8 +269,15 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def call(*arguments: object) -> tuple[int, str]:
     """Run a command; return its exit code and all that it says."""
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     return done.exit_code, done.output
+
+
+def succeed(*arguments: object) -> str:
+    """Run a command that must succeed; return all that it says."""
+    code, output = call(*arguments)
+    assert code == 0, output
+    return output
 
 
 def content_of(html: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import tiny_text_llm
 import tiny_whisper
 import torch
 from builders import STAGES, a_failed_record, a_record, lines_of, write_run
-from conftest import call
+from conftest import call, succeed
 from endpoint_server import KEY, Server
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -93,10 +93,7 @@ def transcribed(
 def answer(results: Path, data: Path, llm: object, *tasks: str, **more: object) -> Path:
     """Run a cascade on the transcripts in a results folder; return the first task's run of base."""
     flags = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
-    code, output = call(
-        "cascade", results / "transcripts", *tasks, "--with", llm, "--data", data, "--results", results, *flags
-    )
-    assert code == 0, output
+    succeed("cascade", results / "transcripts", *tasks, "--with", llm, "--data", data, "--results", results, *flags)
     return next(iter(sorted((results / tasks[0]).glob("asr+*/base-0"))))
 
 
@@ -109,15 +106,13 @@ class TestTranscripts:
         whisper = tiny_whisper.checkpoint(tmp_path / "tiny-whisper")
         flags = ("--model", "whisper-base", "--model-path", whisper, "--data", data, "--results", tmp_path)
         pruned = ("--methods", "frame", "--ratios", "0.5", "--at", "input", "--max-new-tokens", "4", "--limit", "2")
-        code, output = call("transcribe", "race", "tau", *flags, *pruned)
-        assert code == 0, output
+        succeed("transcribe", "race", "tau", *flags, *pruned)
         runs = {label: tmp_path / "transcripts/race/tiny-whisper" / label for label in ("base-0", "frame-0.5-input")}
         assert [len(records_of(run)) for run in runs.values()] == [2, 2]  # of three questions, two on one clip
-        code, output = call(
+        succeed(
             "cascade", tmp_path / "transcripts", "race", "tau", "--with", llm, "--data", data, "--limit", 2,
             "--results", tmp_path,
         )  # fmt: skip
-        assert code == 0, output
         for label, transcripts in runs.items():
             own = records_of(tmp_path / "race/tiny-whisper+tiny-llm" / label)
             by_clip = {one["clips"]: one["reply"] for one in records_of(transcripts).values()}
@@ -174,11 +169,10 @@ class TestWordings:
         toml = f'key = "{key}"\nrows = "q.jsonl"\nclips = "audio"\ntranscript = "a"\n'
         (root / f"{key}.toml").write_text(toml)
         flags = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
-        code, output = call(
+        succeed(
             "run", root / f"{key}.toml", "--model", model, "--data", root, "--results", root, "--max-new-tokens", 2,
             *flags,
         )  # fmt: skip
-        assert code == 0, output
         return Run.read(next((root / "own-transcript" / key).glob("*/base-0")))
 
     def test_that_differ_do_not_merge(self, data: Path, tmp_path: Path) -> None:
@@ -305,11 +299,10 @@ class TestRuns:
         folder = transcribed(tmp_path, "librispeech", data)
         facts = json.loads((folder / "run.json").read_text())
         (folder / "run.json").write_text(json.dumps(facts | {"task": "librispeech"}))
-        code, output = call(
+        succeed(
             "cascade", folder, tmp_path / "q.toml", "--with", llm, "--data", tmp_path, "--results", tmp_path,
             "--max-new-tokens", 2,
         )  # fmt: skip
-        assert code == 0, output
         assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
 
     def test_tell_of_cut_and_wordless_transcripts(self, data: Path, llm: Path, tmp_path: Path) -> None:
@@ -319,10 +312,9 @@ class TestRuns:
             "".join(json.dumps(one) + "\n" for one in (first | {"finish": "length"}, *others))
         )
         found = "of 2 transcripts, 1 cut by the token limit and 1 without words"
-        code, output = call(
+        output = succeed(
             "cascade", run, "race", "--with", llm, "--data", data, "--results", tmp_path, "--no-timing",
         )  # fmt: skip
-        assert code == 0, output
         assert output.count(f"race: asr base-0: {found}") == 1
         (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
         assert note == found  # and nothing of times
@@ -411,11 +403,10 @@ class TestCosts:
 
     def test_of_a_batched_llm_claim_no_rate(self, data: Path, llm: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
-        code, output = call(
+        succeed(
             "cascade", tmp_path / "transcripts", "race", "--with", llm, "--data", data, "--results", tmp_path,
             "--no-timing", "--batch-size", 2,
         )  # fmt: skip
-        assert code == 0, output
         run = tmp_path / "race/asr+tiny-llm/base-0"
         summary = json.loads((run / "summary.json").read_text())
         assert summary["timing"] == {"audio_seconds_per_second": None}
@@ -425,10 +416,9 @@ class TestCosts:
         small = tmp_path / "config-only"
         small.mkdir()
         shutil.copy(llm / "config.json", small)
-        code, output = call(
+        output = succeed(
             "cascade", tmp_path / "transcripts", "tau", "--with", small, "--data", data, "--results", tmp_path, "--plan"
         )
-        assert code == 0, output
         assert "memory: about" in output
         assert "10 samples" in output
         assert call("doctor", "--model", "text-llm", "--model-path", small)[0] == 0

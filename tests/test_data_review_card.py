@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from conftest import call
+from conftest import call, succeed
 from task_folders import BUILDERS, build_all, edit_rows
 from typer.testing import CliRunner
 
@@ -109,8 +109,7 @@ class Page(HTMLParser):
 
 def test_a_card_tells_what_is_there(tmp_path: Path) -> None:
     root, out = build_all(tmp_path / "root"), tmp_path / "card"
-    code, output = call("data", "card", "--data", root, "-o", out)
-    assert code == 0, output
+    succeed("data", "card", "--data", root, "-o", out)
     page, text = Page((out / "card.html").read_text()), (out / "card.md").read_text()
     assert page.tags.count("audio") == len(page.sources) == 10
     assert {probe(out / source).seconds for source in page.sources} == {1.0}

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from builders import lines_of
 from caption_folders import CAPTIONS, clotho_folder, table, tiny_bert
-from conftest import call
+from conftest import call, succeed
 from hypothesis import given
 from hypothesis import strategies as st
 from lalm_folders import ROWS, replies_table
@@ -211,8 +211,7 @@ def test_references_of_clotho_need_no_audio(planted: None, no_env: Callable[[str
     ]
     (run := tmp_path / "predictions.json").write_text(json.dumps(replies), encoding="utf-8")
     out = tmp_path / "out"
-    code, said = call("experiment", "references", "clotho", "--data", data, "--run", run, "-o", out)
-    assert code == 0, said
+    said = succeed("experiment", "references", "clotho", "--data", data, "--run", run, "-o", out)
     assert "people: cider_d" in said
     assert "replies: sbert_sim[planted]" in said
     assert len(rows_of(out / "clotho_pairs_evaluation.csv")) == 30
@@ -236,8 +235,7 @@ def test_a_table_of_aac_metrics_brings_its_replies(planted: None, tmp_path: Path
     file = tmp_path / "example.csv"
     table(file, ("caption_predicted", "caption_1", "caption_2"), [("a dog", "A dog barks.", "Dog"), ("", "Rain", "")])
     assert read_captions_table(file) == ([("1", ["A dog barks.", "Dog"]), ("2", ["Rain", ""])], {"1": "a dog", "2": ""})
-    code, said = call("experiment", "references", file, "-o", tmp_path / "out")
-    assert code == 0, said
+    said = succeed("experiment", "references", file, "-o", tmp_path / "out")
     assert "replies: cider_d" in said
     assert (tmp_path / "out" / "captions_pairs_example.csv").is_file()
     table(file, ("file_name", "caption_1", "caption_2"), [("a", "x", "y"), ("a", "x", "y")])
@@ -269,8 +267,7 @@ def test_a_folder_of_several_runs_is_no_run(planted: None, tmp_path: Path) -> No
     code, said = call("experiment", "similarity", results, file)
     assert (code, "contains 2 runs; name one, such as" in said) == (2, True)
     ours, theirs = results / "lalm" / "clotho" / "m", results / "lalm" / "clotho" / "n" / "imported"
-    code, said = call("experiment", "similarity", ours, theirs, "-o", tmp_path / "out")
-    assert code == 0, said
+    said = succeed("experiment", "similarity", ours, theirs, "-o", tmp_path / "out")
     content = json.loads((tmp_path / "out" / "similarity.json").read_text())
     assert content["by_category"] == {"all": {"mean": 1.0, "std": 0.0, "count": 2}}
     row = content["audiomarathon"]["rows"][-1]
@@ -626,13 +623,11 @@ def test_a_run_keeps_its_own_figures(judges: Callable[..., Scripted], tmp_path: 
     judges()
     assert wrote(tmp_path)[0] == 0
     file = replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
-    code, said = call("import", "lalm", file, "--model-name", "m", "--results", tmp_path / "results")
-    assert code == 0, said
+    succeed("import", "lalm", file, "--model-name", "m", "--results", tmp_path / "results")
     (folder,) = (one.parent for one in (tmp_path / "results").rglob("run.json"))
     before = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
     rubrics = ("--rubrics", tmp_path / "rubrics.jsonl", "--with", "j")
-    code, said = call("experiment", "rubrics", "judge", tmp_path / "results", *rubrics)
-    assert code == 0, said
+    succeed("experiment", "rubrics", "judge", tmp_path / "results", *rubrics)
     assert json.loads((folder / "rubrics" / "rubrics.json").read_text())["rubric_score"] == 0.25
     assert {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()} == before
     assert call("score", folder)[0] == 0

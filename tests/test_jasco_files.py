@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import call
+from conftest import call, succeed
 from jasco_folders import TEXTS, build_jasco, said, write_judgements
 
 from audiomarathon.benchmarks.rows import as_csv
@@ -61,8 +61,7 @@ def test_the_example_is_filled_in_and_imported(tmp_path: Path) -> None:
     for row in rows:
         row["allm_output"] = "None"
     file.write_text(as_csv(rows, list(rows[0])), encoding="utf-8")
-    code, output = call("jasco", "import", file, "--model-name", "M/1", "--results", tmp_path / "out")
-    assert code == 0, output
+    succeed("jasco", "import", file, "--model-name", "M/1", "--results", tmp_path / "out")
     folder = next((tmp_path / "out" / "jasco").rglob("run.json")).parent
     assert folder.name == "imported"
     facts, summary = (json.loads((folder / name).read_text()) for name in ("run.json", "summary.json"))
@@ -80,8 +79,7 @@ def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch:
         folder = tmp_path / "results" / "jasco" / name / "imported"
         write_judgements(folder, "j", [(one, "Rating: 2\nOrientation: Both") for one in read_records(folder).values()])
         assert call("score", folder)[0] == 0
-    code, output = call("compare", "results")
-    assert code == 0, output
+    succeed("compare", "results")
     code, output = call("jasco", "import", files[1], "--model-name", "A")
     assert (code, "its reply to 2-p1 differs" in output) == (2, True)
 

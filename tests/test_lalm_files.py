@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from caption_folders import CAPTIONS, clotho_folder
-from conftest import call
+from conftest import call, succeed
 from lalm_folders import KWARGS, ROWS, SCHEMA, closed, following, mmau_pro_folder, replies_table
 from pyarrow import parquet
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
@@ -86,8 +86,7 @@ def test_predictions_of_clotho_become_a_run_and_come_out_again(tmp_path: Path, m
     records, summary = read_records(run), read(run, "summary.json")
     assert [records[one["audio_id"]].reply for one in ENTRIES] == ["Rain falls on tin.", None, ""]
     assert (summary["n"], summary["errors"], summary["corpus"]["items"]) == (2, 1, 3)
-    code, output = call("export", "lalm", "results", "-o", "out")
-    assert code == 0, output
+    succeed("export", "lalm", "results", "-o", "out")
     (place,) = Path("out").glob("A_b-*/clotho")
     assert read(place, "predictions.json") == [ENTRIES[0], ENTRIES[2]]
     assert (place / "predictions.json").read_text(encoding="utf-8").startswith('[\n    {\n        "audio_id"')

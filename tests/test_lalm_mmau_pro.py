@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import call
+from conftest import call, succeed
 from lalm_folders import DEFECTS, ROWS, SCHEMA, edit_table, mmau_pro_folder
 from pyarrow import parquet
 from task_folders import write_clip
@@ -267,8 +267,7 @@ class TestFaults:
 def varied(folder: Path, *arguments: str) -> Loaded:
     """The task under a control; the last argument names its root."""
     out = folder.parent.parent / "controls"
-    code, output = call("data", "controls", "mmau-pro", *arguments[:-1], "--data", folder.parent, "-o", out)
-    assert code == 0, output
+    succeed("data", "controls", "mmau-pro", *arguments[:-1], "--data", folder.parent, "-o", out)
     return TASK.load(TASK.find(out / arguments[-1]))
 
 
@@ -353,8 +352,7 @@ def test_views_show_samples_without_a_right_option(
     assert "\n* B. a bell" in described(found["c2"])
     edit_table(folder, lambda rows: rows.__delitem__(slice(0, 16)))
     for command in (("durations", "mmau-pro", "-o", tmp_path / "d"), ("card", "mmau-pro", "-o", tmp_path / "card")):
-        code, output = call("data", *command, "--data", folder.parent)
-        assert code == 0, output
+        succeed("data", *command, "--data", folder.parent)
     card = (tmp_path / "card" / "card.md").read_text()
     assert "Oil" not in card
     assert min(path.name for path in (tmp_path / "card" / "audio").iterdir()) == "00-lalm-mmau_pro.wav"

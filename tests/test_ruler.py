@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from builders import a_record, finished, typed, write_run
-from conftest import call
+from conftest import call, succeed
 
 from audiomarathon.audio.decode import decode
 from audiomarathon.benchmarks import get_task
@@ -217,8 +217,7 @@ class TestRecordings:
         words = recordings(tmp_path / "words", "red_light", "green", "blue", "grey", "pink")
         around = recordings(tmp_path / "around", *"abcde", seconds=2)
         given = ["--minutes", "0.2", "--places", "0.5", "--needles", "2", "--items", "4", "--gap", "0.5"]
-        code, output = call("ruler", tmp_path / "out", *given, "--words", words, "--background", around)
-        assert code == 0, output
+        succeed("ruler", tmp_path / "out", *given, "--words", words, "--background", around)
         rows = rows_of(tmp_path / "out", "order")
         assert any("red light" in row["heard"] for row in rows)
         assert len({row["background"] for row in rows}) == 4
@@ -299,16 +298,14 @@ class TestRecordings:
         assert not (tmp_path / "out").exists()
 
     def test_a_dry_run_writes_nothing(self, tmp_path: Path) -> None:
-        code, output = call("ruler", tmp_path / "out", "--minutes", "60", "--dry-run")
-        assert code == 0
+        output = succeed("ruler", tmp_path / "out", "--minutes", "60", "--dry-run")
         assert "clips, " in output
         assert not (tmp_path / "out").exists()
 
 
 class TestControls:
     def test_no_needle_is_the_background_of_the_same_length(self, root: Path, tmp_path: Path) -> None:
-        code, output = call("data", "controls", "ruler/word", "--control", "no-needle", "--data", root, "-o", tmp_path)
-        assert code == 0, output
+        succeed("data", "controls", "ruler/word", "--control", "no-needle", "--data", root, "-o", tmp_path)
         task = get_task("ruler/word")
         loaded = task.load(task.find(tmp_path / "no-needle"))
         rows = {row["uniq_id"]: row for row in rows_of(root, "word")}
@@ -318,8 +315,7 @@ class TestControls:
             assert "needles" not in task.reference(sample)
 
     def test_a_short_control_keeps_the_needles_and_knows_where_they_are(self, root: Path, tmp_path: Path) -> None:
-        code, output = call("data", "controls", "ruler/after", "--durations", "9", "--data", root, "-o", tmp_path)
-        assert code == 0, output
+        succeed("data", "controls", "ruler/after", "--durations", "9", "--data", root, "-o", tmp_path)
         task = get_task("ruler/after")
         loaded = task.load(task.find(tmp_path / "9s"))
         rows = {row["uniq_id"]: row for row in rows_of(root, "after")}
