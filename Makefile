@@ -40,7 +40,7 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -n $(JOBS) --dist loadfile
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --ratio
 
 test-all: $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[test-all]'

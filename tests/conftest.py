@@ -13,14 +13,15 @@ import re
 import runpy
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from families import FAMILIES, Family
+from remembered import spare_transformers
 from tqdm import tqdm
 from tqdm.auto import tqdm as tqdm_auto
 from typer.main import get_command
@@ -38,14 +39,29 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other on a busy machine slow everything
 
 
+_BEGUN = time.perf_counter()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ratio", action="store_true", help="print the tests' time ÷ that of a fixed loop")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the ratio, by which machines of other speed, or under load, compare."""
+    if config.getoption("--ratio"):
+        took, begin = time.perf_counter() - _BEGUN, time.perf_counter()
+        sum(number * number % 7 for number in range(5_000_000))
+        loop = time.perf_counter() - begin
+        terminalreporter.write_line(f"tests took {took:.0f} s, {took / loop:.0f} times a fixed loop of {loop:.2f} s")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe.
 
-    And leave out work that takes minutes of all tests: the command line is built once, not by each call; a config is
-    not written as text, which transformers does whenever it reads one; nothing waits until a file is on the disk; the
-    same checkpoint is loaded once, and the same spectrogram computed once (remembered.py); a run looks for other
-    programs once, and not five times with a wait.
+    And leave out work that takes minutes of all tests, whether pytest has workers or not: the command line is built
+    once, not by each call; nothing waits until a file is on the disk; transformers repeats no work (remembered.py); a
+    run looks for other programs once, and not five times with a wait.
     """
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
@@ -55,12 +71,9 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
         patch.setattr("soundfile.SoundFile.flush", lambda file: None)  # closing a file writes it without
         patch.setattr("os.fsync", lambda number: None)
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            # Not in a plain `pytest`, where importing transformers may take longer than the tests.
-            patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)
-            import_module("remembered").remember(patch)
-            patch.setattr("audiomarathon.engine.environment._LOOKS", 1)
-            patch.setattr("audiomarathon.engine.environment._LOOK_EVERY_S", 0)
+        patch.setattr("audiomarathon.engine.environment._LOOKS", 1)
+        patch.setattr("audiomarathon.engine.environment._LOOK_EVERY_S", 0)
+        spare_transformers(patch)
         yield
 
 
@@ -69,6 +82,7 @@ def frozen_heap() -> None:
     """Have the garbage collector look only through what a test file itself makes, not through all that is imported."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)  # by default a look at every 700 new objects: two per cent of the time of all tests
 
 
 @pytest.fixture(autouse=True)
@@ -127,18 +141,18 @@ def is_paired(item: pytest.Item) -> bool:
     values = getattr(getattr(item, "callspec", None), "params", {})
     if (values.get("either_lm"), values.get("case")) == ("eager", "long question"):
         return False  # test_method_references.py: each kind of attention, and each prompt
-    family, attention = values.get("any_lm", (HOME, values.get("either_lm", "sdpa")))
+    family, attention = values.get("any_lm", (HOME, values.get("either_lm", values.get("either", "sdpa"))))
     if (family, attention) == (HOME, "sdpa"):
         return True
     if family != HOME and attention == "eager":
         return False
     kinds = KINDS if family == HOME else getattr(item.module, "ELSEWHERE", KINDS)
     methods = [value for value in values.values() if isinstance(value, Method)]
-    keys = {one.key for one in methods}
-    keys |= {one.key for one in values.values() if isinstance(one, type) and issubclass(one, Method)}
-    names = [one for name, one in values.items() if name in ("method", "name", "press") and isinstance(one, str)]
+    keys = {method.key for method in methods}
+    keys |= {value.key for value in values.values() if isinstance(value, type) and issubclass(value, Method)}
+    names = [value for name, value in values.items() if name in ("method", "name", "press") and isinstance(value, str)]
     keys |= {"composed" if "+" in name else name.partition(":")[0] for name in names}
-    return keys <= {*kinds} and all(getattr(one, "layer", 2) == 2 for one in methods)
+    return keys <= {*kinds} and all(getattr(method, "layer", 2) == 2 for method in methods)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -256,8 +270,15 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def call(*arguments: object) -> tuple[int, str]:
     """Run a command; return its exit code and all that it says."""
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     return done.exit_code, done.output
+
+
+def succeed(*arguments: object) -> str:
+    """Run a command that must succeed; return all that it says."""
+    code, output = call(*arguments)
+    assert code == 0, output
+    return output
 
 
 def content_of(html: str) -> dict[str, Any]:

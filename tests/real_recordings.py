@@ -2,7 +2,7 @@
 
 Music, ambience and 25 s of speech are under `tests/data` (its README has their sources); longer speech is Asterisk's
 voice prompts, and short sounds are Sonic Pi's samples (CC0), where those are installed. Each builder writes one task's
-folder in the published format and returns it. Joined clips are 90 s and longer, but for the 25 s, with a short gap
+folder in the published format and returns it. Joined clips are 90 s and longer, except that one, with a short gap
 between recordings; none is repeated for length. JASCO's are a prompt over a sound, a few seconds long.
 """
 

@@ -70,7 +70,7 @@ def _minilm(source: Path, target: Path) -> None:
 def real_qwen2_audio(folder: Path) -> Path:
     """Save a Qwen2-Audio whose encoder is Whisper base's and whose LLM is SmolLM2; return its folder.
 
-    All of its 155 M parameters were trained but for the projector's: what it answers means nothing, while it attends as
+    All of its 155 M parameters were trained, except the projector's: what it answers means nothing, while it attends as
     a trained LLM does.
     """
     from transformers import (

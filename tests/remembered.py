@@ -1,6 +1,7 @@
-"""Work of transformers that tests repeat hundreds of times, done once for the same input: loading, spectrograms.
+"""Spare tests the work that transformers repeats hundreds of times: loading, spectrograms, and configs as text.
 
-Both depend on their arguments alone, so a test sees no difference but the time. A loaded model is handed out as a copy.
+Loaded models and spectrograms depend on their arguments alone, so a test sees no difference but the time. A loaded
+model is handed out as a copy. transformers writes a config as text whenever it reads one, for a log that nobody sees.
 """
 
 from __future__ import annotations
@@ -8,28 +9,64 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel, WhisperFeatureExtractor
+import pytest
 
 _MOST_MODELS, _MOST_SPECTROGRAMS = 40, 60  # 40 tiny models and 60 spectrograms of 40 s take about 150 MB
 
 
-def remember(patch: Any) -> None:
-    """Have transformers remember loaded models and spectrograms until the patch is undone."""
-    load = PreTrainedModel.__dict__["from_pretrained"].__func__
-    loaded = _once(load, _checkpoint, copy.deepcopy, _MOST_MODELS)
-    patch.setattr(PreTrainedModel, "from_pretrained", classmethod(loaded))
-    draw = WhisperFeatureExtractor._torch_extract_fbank_features
-    patch.setattr(
-        WhisperFeatureExtractor,
-        "_torch_extract_fbank_features",
-        _once(draw, _waveform, copy.copy, _MOST_SPECTROGRAMS),
-    )
+def spare_transformers(patch: pytest.MonkeyPatch) -> None:
+    """Patch transformers until the patch is undone, without importing it: that takes longer than many a test file."""
+
+    def models(module: ModuleType) -> None:
+        load = module.PreTrainedModel.__dict__["from_pretrained"].__func__
+        once = _once(load, _checkpoint, copy.deepcopy, _MOST_MODELS)
+        patch.setattr(module.PreTrainedModel, "from_pretrained", classmethod(once))
+
+    def spectrograms(module: ModuleType) -> None:
+        draw = module.WhisperFeatureExtractor._torch_extract_fbank_features
+        once = _once(draw, _waveform, copy.copy, _MOST_SPECTROGRAMS)
+        patch.setattr(module.WhisperFeatureExtractor, "_torch_extract_fbank_features", once)
+
+    def configs(module: ModuleType) -> None:
+        patch.setattr(module.PreTrainedConfig, "__repr__", object.__repr__)
+
+    patches = {
+        "transformers.modeling_utils": models,
+        "transformers.models.whisper.feature_extraction_whisper": spectrograms,
+        "transformers.configuration_utils": configs,
+    }
+    for name in patches.keys() & sys.modules.keys():
+        patches.pop(name)(sys.modules[name])
+    patch.setattr(sys, "meta_path", [_AtImport(patches), *sys.meta_path])
+
+
+class _AtImport(MetaPathFinder):
+    """Patches modules when they are imported."""
+
+    def __init__(self, patches: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self._patches = patches
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in self._patches or not (spec := PathFinder.find_spec(name, path)):
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_patch(module: ModuleType) -> None:
+            load(module)
+            self._patches[name](module)
+
+        spec.loader.exec_module = load_and_patch
+        return spec
 
 
 def _once(
@@ -58,7 +95,7 @@ def _checkpoint(native: type, path: Any, *_arguments: Any, **options: Any) -> Ha
     return native, repr(sorted(options.items())), repr(stats)
 
 
-def _waveform(extractor: WhisperFeatureExtractor, waveform: np.ndarray, device: str = "cpu") -> Hashable:
+def _waveform(extractor: Any, waveform: np.ndarray, device: str = "cpu") -> Hashable:
     """What a spectrogram depends on: the samples, the filters and the steps."""
     content = hashlib.sha1(np.ascontiguousarray(waveform))
     content.update(np.ascontiguousarray(extractor.mel_filters))

@@ -223,7 +223,9 @@ class TestUnderMethods:
 
 
 class TestParts:
-    def test_every_part_of_the_prompt_is_told_apart(self, family: Family, family_lm: AudioLM, prompt: Prompt) -> None:
+    def test_every_part_of_the_prompt_is_distinguished(
+        self, family: Family, family_lm: AudioLM, prompt: Prompt
+    ) -> None:
         inputs = family_lm.prepare([prompt])
         parts = parts_of(family_lm, inputs, prompt)
         ids = inputs.tensors["input_ids"][0]

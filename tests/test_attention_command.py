@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import task_folders
 from archive_makers import npy, npy_header
-from conftest import call
+from conftest import call, succeed
 from matplotlib.figure import Figure
 
 from audiomarathon.cli.command import run_script
@@ -52,8 +52,7 @@ def captured(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of three samples under base and fast_v, with their attention."""
     results = tmp_path_factory.mktemp("captured")
     for method in (("--method", "base"), ("--method", "fast_v", "--ratio", "0.5")):
-        code, said = call("run", *asked, "--limit", 3, "--save-attn", *method, "--results", results)
-        assert code == 0, said
+        succeed("run", *asked, "--limit", 3, "--save-attn", *method, "--results", results)
     return results
 
 
@@ -83,8 +82,7 @@ class TestBesideARun:
 
     def test_replies_are_those_of_a_run_without(self, asked: Asked, captured: Path, tmp_path: Path) -> None:
         pruned = ("--method", "fast_v", "--ratio", "0.5")
-        code, said = call("run", *asked, "--limit", 3, *pruned, "--results", tmp_path)
-        assert code == 0, said
+        succeed("run", *asked, "--limit", 3, *pruned, "--results", tmp_path)
         place = RUN.with_name("fast_v-0.5-layer2")
         assert read_records(tmp_path / place) == read_records(captured / place)
         assert read_run(tmp_path / place)["identity"] == read_run(captured / place)["identity"]
@@ -104,7 +102,7 @@ class TestBesideARun:
         assert call(*again)[0] == 0
         assert calls == [lost]
 
-    def test_a_sample_that_fails_is_told_of_and_tried_again(
+    def test_a_sample_that_fails_is_reported_and_tried_again(
         self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
@@ -130,11 +128,10 @@ class TestBesideARun:
         sample = ("--sample", next(iter(index_of(captured / RUN))))
         assert all(row["all"] and row["layers"] == [0, 1, 2, 3] for row in index_of(captured / RUN).values())
         before = len(lines(captured / RUN / "attention" / "index.jsonl"))
-        code, said = call("attention", "capture", *asked, "--results", captured, "--attn-layers", "1,3", *sample)
-        assert code == 0, said
+        succeed("attention", "capture", *asked, "--results", captured, "--attn-layers", "1,3", *sample)
         assert len(lines(captured / RUN / "attention" / "index.jsonl")) == before
 
-    def test_layers_and_whole_maps_that_are_there_stay(self, asked: Asked, tmp_path: Path) -> None:
+    def test_captured_layers_and_whole_maps_stay(self, asked: Asked, tmp_path: Path) -> None:
         """A later request adds to what was captured; of other audio it is made anew."""
         one = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
         assert call(*one, "--attn-layers", "0", "--attn-full")[0] == 0
@@ -163,7 +160,7 @@ class TestBesideARun:
         assert call("run", *asked, "--limit", 1, "--save-attn", "--attn-layers", "9", "--results", tmp_path)[0] == 2
         assert not (tmp_path / RUN / "samples.jsonl").read_bytes()
 
-    def test_a_reply_that_differs_is_told_of(
+    def test_a_reply_that_differs_is_reported(
         self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
@@ -180,7 +177,7 @@ class TestBesideARun:
         assert (code, said.count("cannot be written")) == (2, 1), said
         assert len(read_records(tmp_path / RUN)) == 2
 
-    def test_a_prompt_too_long_for_whole_maps_costs_no_other(
+    def test_a_prompt_too_long_for_whole_maps_does_not_stop_others(
         self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
@@ -214,16 +211,14 @@ class TestCapture:
         before = {name: (captured / RUN / name).read_bytes() for name in ("run.json", "samples.jsonl", "summary.json")}
         sample = sorted(index_of(captured / RUN))[0]
         (captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]).unlink()
-        code, said = call("attention", "capture", *asked, "--results", captured, "--sample", sample)
-        assert code == 0, said
+        succeed("attention", "capture", *asked, "--results", captured, "--sample", sample)
         assert before == {name: (captured / RUN / name).read_bytes() for name in before}
         assert sample in index_of(captured / RUN)
 
     def test_whole_maps(self, asked: Asked, captured: Path) -> None:
         sample = sorted(index_of(captured / RUN))[0]
         full = ("attention", "capture", *asked, "--results", captured, "--sample", sample, "--attn-full")
-        code, said = call(*full, "--attn-layers", "0")
-        assert code == 0, said
+        succeed(*full, "--attn-layers", "0")
         file = captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]
         place, found = file.with_suffix(".whole"), Attention.read(file)
         maps = np.load(place / "attn.npy", mmap_mode="r")
@@ -352,7 +347,7 @@ class TestDamagedFiles:
         assert list(index_of(tmp_path)) == ["a"]
         assert self.plot(tmp_path, tmp_path)[0] == 0
 
-    def test_an_index_that_nobody_can_read(self, tmp_path: Path) -> None:
+    def test_an_unreadable_index(self, tmp_path: Path) -> None:
         made(tmp_path, np.ones((3, 4, 5), np.float16))
         (tmp_path / "attention" / "index.jsonl").unlink()
         os.mkfifo(tmp_path / "attention" / "index.jsonl")
@@ -384,8 +379,7 @@ class TestDamagedFiles:
 class TestPictures:
     @pytest.mark.usefixtures("sketched")
     def test_every_picture_and_its_figures(self, asked: Asked, captured: Path, tmp_path: Path) -> None:
-        code, said = call("attention", "plot", captured, "-o", tmp_path / "new")
-        assert code == 0, said
+        succeed("attention", "plot", captured, "-o", tmp_path / "new")
         names = ("heads.png", "layers.png", "blocks.png", "foresight.png", "time.png")
         for name in names:
             assert (tmp_path / "new" / name).read_bytes().startswith(b"\x89PNG")
@@ -432,7 +426,7 @@ class TestPictures:
         )
 
     @pytest.mark.usefixtures("undrawn")
-    def test_runs_of_one_name_are_told_apart_and_too_many_are_refused(self, tmp_path: Path) -> None:
+    def test_runs_of_one_name_are_distinguished_and_too_many_are_refused(self, tmp_path: Path) -> None:
         runs = [made(tmp_path / str(number), np.ones((3, 4, 5), np.float16)) for number in range(9)]
         draw(runs[:2], tmp_path / "two")
         told = json.loads((tmp_path / "two" / "attention.json").read_text())

@@ -56,7 +56,7 @@ class TestPrompt:
         assert lm.documented_inputs(folder, prompt) is None
 
     @pytest.mark.parametrize("samples", [321, 16001, 480160, 480641])
-    def test_is_the_processors_own_whatever_the_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
+    def test_is_the_processors_own_at_any_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
         prompt = Prompt("Who?", (noise(31.0)[:samples],))
         ours, theirs = lm.prepare([prompt]).tensors, lm.documented_inputs(folder, prompt)
         assert set(ours) == set(theirs)
@@ -95,7 +95,7 @@ class TestLength:
         with pytest.raises(ModelError, match=r"601\.0 s: .*600 s at most"):
             lm.prepare([Prompt("?", (noise(4.0), noise(601.0)))])
 
-    def test_a_clip_too_long_costs_its_sample_and_no_other(self, folder: Path, tmp_path: Path, no_env) -> None:
+    def test_a_clip_too_long_costs_only_its_sample(self, folder: Path, tmp_path: Path, no_env) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
         first, *_ = sorted((tmp_path / "data" / "TAU").rglob("*.wav"))
         task_folders.write_clip(first, seconds=600.5)

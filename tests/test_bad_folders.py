@@ -66,7 +66,7 @@ def test_records_without_their_run_json_are_named(runs: Path) -> None:
     assert [one.state for one in read_status([runs])] == ["complete", "unreadable", "complete"]
 
 
-def test_score_goes_on_after_a_bad_folder(runs: Path) -> None:
+def test_score_continues_after_a_bad_folder(runs: Path) -> None:
     for file in runs.rglob("run.json"):
         own = dict.fromkeys(("data_samples", "data_expected", "left_out"))
         changed(file.parent, settings={"seed": 1}, sessions=[], bad_rows=[], **own)
@@ -182,7 +182,7 @@ def test_reading_names_a_folder_in_a_files_place(runs: Path) -> None:
     ("name", "value"),
     [("identity", ["x"]), ("identity", {"checkpoint": {"a": 1}}), ("sessions", ["x"]), ("control", "x"), ("cost", 1)],
 )
-def test_a_run_json_of_other_kinds_of_values_is_named_and_hides_no_other(runs: Path, name: str, value: object) -> None:
+def test_a_run_json_of_other_types_is_named_and_hides_no_other_run(runs: Path, name: str, value: object) -> None:
     folder = changed(runs / "tau" / "M" / "dart-0.5-layer2", **{name: value})
     with pytest.warns(UserWarning, match=rf"left out: .*run\.json: .*'({name}|checkpoint)' (has a value|must)"):
         assert [system.method for system in read_systems([runs])] == ["base-0", "random-0.5-layer2"]

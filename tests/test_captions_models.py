@@ -109,7 +109,7 @@ def test_the_checker_reads_64_word_pieces(bert: Path, tmp_path: Path) -> None:
     assert abs(one - shorter) > 1e-6
 
 
-def test_what_cannot_be_had_is_one_error(bert: Path, tmp_path: Path) -> None:
+def test_a_missing_model_is_one_error(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such folder"):
         SentenceEncoder(str(tmp_path / "nowhere")).encode(["a"])
     with pytest.raises(ModelError, match="no such file; fetch it from https"):

@@ -21,7 +21,7 @@ import tiny_text_llm
 import tiny_whisper
 import torch
 from builders import STAGES, a_failed_record, a_record, lines_of, write_run
-from conftest import call
+from conftest import call, succeed
 from endpoint_server import KEY, Server
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -93,10 +93,7 @@ def transcribed(
 def answer(results: Path, data: Path, llm: object, *tasks: str, **more: object) -> Path:
     """Run a cascade on the transcripts in a results folder; return the first task's run of base."""
     flags = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
-    code, output = call(
-        "cascade", results / "transcripts", *tasks, "--with", llm, "--data", data, "--results", results, *flags
-    )
-    assert code == 0, output
+    succeed("cascade", results / "transcripts", *tasks, "--with", llm, "--data", data, "--results", results, *flags)
     return next(iter(sorted((results / tasks[0]).glob("asr+*/base-0"))))
 
 
@@ -109,15 +106,13 @@ class TestTranscripts:
         whisper = tiny_whisper.checkpoint(tmp_path / "tiny-whisper")
         flags = ("--model", "whisper-base", "--model-path", whisper, "--data", data, "--results", tmp_path)
         pruned = ("--methods", "frame", "--ratios", "0.5", "--at", "input", "--max-new-tokens", "4", "--limit", "2")
-        code, output = call("transcribe", "race", "tau", *flags, *pruned)
-        assert code == 0, output
+        succeed("transcribe", "race", "tau", *flags, *pruned)
         runs = {label: tmp_path / "transcripts/race/tiny-whisper" / label for label in ("base-0", "frame-0.5-input")}
         assert [len(records_of(run)) for run in runs.values()] == [2, 2]  # of three questions, two on one clip
-        code, output = call(
+        succeed(
             "cascade", tmp_path / "transcripts", "race", "tau", "--with", llm, "--data", data, "--limit", 2,
             "--results", tmp_path,
         )  # fmt: skip
-        assert code == 0, output
         for label, transcripts in runs.items():
             own = records_of(tmp_path / "race/tiny-whisper+tiny-llm" / label)
             by_clip = {one["clips"]: one["reply"] for one in records_of(transcripts).values()}
@@ -159,7 +154,7 @@ class TestTranscripts:
         assert get_task("transcripts/q.toml").key == "transcripts/own-transcript/q"
 
     @pytest.mark.parametrize("name", ["transcripts/transcripts/tau", "transcripts/xares/esc50", "transcripts/tua"])
-    def test_are_not_made_of_what_asks_nothing_about_clips(self, name: str) -> None:
+    def test_need_a_task_that_asks_about_clips(self, name: str) -> None:
         with pytest.raises(SettingsError):
             get_task(name)
 
@@ -174,11 +169,10 @@ class TestWordings:
         toml = f'key = "{key}"\nrows = "q.jsonl"\nclips = "audio"\ntranscript = "a"\n'
         (root / f"{key}.toml").write_text(toml)
         flags = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
-        code, output = call(
+        succeed(
             "run", root / f"{key}.toml", "--model", model, "--data", root, "--results", root, "--max-new-tokens", 2,
             *flags,
         )  # fmt: skip
-        assert code == 0, output
         return Run.read(next((root / "own-transcript" / key).glob("*/base-0")))
 
     def test_that_differ_do_not_merge(self, data: Path, tmp_path: Path) -> None:
@@ -194,7 +188,7 @@ class TestWordings:
         assert own[0]["transcripts"] != own[1]["transcripts"]
         assert own[0]["transcriber's wording"] != own[1]["transcriber's wording"]
 
-    def test_do_not_count_for_a_model_that_is_told_none(self, data: Path, tmp_path: Path) -> None:
+    def test_do_not_count_for_a_model_that_takes_no_prompt(self, data: Path, tmp_path: Path) -> None:
         whisper: dict[str, Any] = {
             "model": "whisper-base",
             "model_path": tiny_whisper.checkpoint(tmp_path / "tiny-whisper"),
@@ -305,11 +299,10 @@ class TestRuns:
         folder = transcribed(tmp_path, "librispeech", data)
         facts = json.loads((folder / "run.json").read_text())
         (folder / "run.json").write_text(json.dumps(facts | {"task": "librispeech"}))
-        code, output = call(
+        succeed(
             "cascade", folder, tmp_path / "q.toml", "--with", llm, "--data", tmp_path, "--results", tmp_path,
             "--max-new-tokens", 2,
         )  # fmt: skip
-        assert code == 0, output
         assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
 
     def test_tell_of_cut_and_wordless_transcripts(self, data: Path, llm: Path, tmp_path: Path) -> None:
@@ -319,10 +312,9 @@ class TestRuns:
             "".join(json.dumps(one) + "\n" for one in (first | {"finish": "length"}, *others))
         )
         found = "of 2 transcripts, 1 cut by the token limit and 1 without words"
-        code, output = call(
+        output = succeed(
             "cascade", run, "race", "--with", llm, "--data", data, "--results", tmp_path, "--no-timing",
         )  # fmt: skip
-        assert code == 0, output
         assert output.count(f"race: asr base-0: {found}") == 1
         (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
         assert note == found  # and nothing of times
@@ -411,11 +403,10 @@ class TestCosts:
 
     def test_of_a_batched_llm_claim_no_rate(self, data: Path, llm: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
-        code, output = call(
+        succeed(
             "cascade", tmp_path / "transcripts", "race", "--with", llm, "--data", data, "--results", tmp_path,
             "--no-timing", "--batch-size", 2,
         )  # fmt: skip
-        assert code == 0, output
         run = tmp_path / "race/asr+tiny-llm/base-0"
         summary = json.loads((run / "summary.json").read_text())
         assert summary["timing"] == {"audio_seconds_per_second": None}
@@ -425,10 +416,9 @@ class TestCosts:
         small = tmp_path / "config-only"
         small.mkdir()
         shutil.copy(llm / "config.json", small)
-        code, output = call(
+        output = succeed(
             "cascade", tmp_path / "transcripts", "tau", "--with", small, "--data", data, "--results", tmp_path, "--plan"
         )
-        assert code == 0, output
         assert "memory: about" in output
         assert "10 samples" in output
         assert call("doctor", "--model", "text-llm", "--model-path", small)[0] == 0
@@ -444,7 +434,7 @@ class TestRefusals:
         (line,) = (line for line in output.splitlines() if line.startswith("error: "))
         return line
 
-    def test_missing_transcripts_are_counted_and_the_command_is_told(self, data: Path, tmp_path: Path) -> None:
+    def test_missing_transcripts_are_counted_and_the_command_is_named(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "tau", data, without=3, **FRAME)
         line = self.refused(tmp_path / "transcripts", "tau", data=data)
         assert "3 of 10 clips have no transcript by asr frame-0.5-input" in line
@@ -485,7 +475,7 @@ class TestRefusals:
         task_folders.write_clip(loaded("race", root).samples[0].clips[0], hertz=999)
         assert "1 of 2 clips" in self.refused(tmp_path / "transcripts", "race", data=root)
 
-    def test_a_task_of_transcripts_is_none_for_an_llm(self, data: Path, tmp_path: Path) -> None:
+    def test_a_task_of_transcripts_is_refused_for_an_llm(self, data: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "librispeech", data)
         assert "only asks for a transcript" in self.refused(tmp_path / "transcripts", "librispeech", data=data)
 
@@ -528,7 +518,7 @@ class TestRefusals:
         assert "names no folder with runs of transcripts" in self.refused("race", data=data)
         assert "names no task" in self.refused(tmp_path / "transcripts", data=data)
 
-    def test_two_ways_to_one_transcript_are_told_apart(self, data: Path, tmp_path: Path) -> None:
+    def test_two_ways_to_one_transcript_are_distinguished(self, data: Path, tmp_path: Path) -> None:
         for place, dtype in (("a", "float32"), ("b", "bfloat16")):
             transcribed(tmp_path / place, "race", data, dtype=dtype)
         task = get_task("race")

@@ -220,7 +220,7 @@ class TestRun:
         assert "seed" in one_error(err)
 
     @pytest.mark.parametrize("limit", ["2", "1"])
-    def test_a_finished_run_is_told_again_without_the_model(
+    def test_a_finished_run_is_printed_again_without_the_model(
         self, command, tau: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, limit: str
     ) -> None:
         told = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit"]
@@ -265,7 +265,7 @@ class TestRun:
         assert "1 error" in out
         assert re.search(rf"1 sample failed .*AudioError: .*{clip.name}", one_error(err))
 
-    def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(
+    def test_ctrl_c_keeps_the_records_and_says_how_to_resume(
         self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env
     ) -> None:
         arguments = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--decode-tokens", "100"]

@@ -91,7 +91,7 @@ def test_tau_with_a_quoted_table_is_the_same(raw: list[str], tmp_path: Path) -> 
     assert [answer(sample) for sample in found] == [answer(sample) for sample in expected]
 
 
-def test_tau_joins_clips_by_name_whatever_the_order_of_the_table(raw: list[str], tmp_path: Path) -> None:
+def test_tau_joins_clips_by_name_in_any_order_of_the_table(raw: list[str], tmp_path: Path) -> None:
     first = [file.read_bytes() for file in sorted(built("tau", raw, tmp_path / "first").rglob("*.wav"))]
     meta = Path(raw[0]) / "meta.csv"
     heading, *rows = meta.read_text().splitlines()
@@ -107,7 +107,7 @@ def test_tau_in_another_encoding_is_an_error_in_one_line(raw: list[str], tmp_pat
     assert "not UTF-8" in capsys.readouterr().err
 
 
-def test_tau_with_a_pipe_for_a_table_waits_for_nobody(raw: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_tau_with_a_pipe_for_a_table_does_not_wait(raw: list[str], tmp_path: Path, capsys: Any) -> None:
     meta = Path(raw[0]) / "meta.csv"
     meta.unlink()
     os.mkfifo(meta)

@@ -123,7 +123,7 @@ def test_a_cut_leaves_enough_for_another_clip_where_it_can(seconds: int, stops: 
     assert [stretch.stop / 1000 for stretch in found] == stops
 
 
-def test_silence_is_told_by_the_loud_passages_of_a_recording_that_is_mostly_quiet() -> None:
+def test_silence_is_measured_against_the_loud_passages_of_a_quiet_recording() -> None:
     level = np.full(12 * 100, 2.0)
     level[::10] = 1000.0  # a tenth of it is loud
     level[450:480] = 2.0

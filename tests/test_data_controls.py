@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 from builders import records_in
-from conftest import call
+from conftest import call, succeed
 from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_json
 
 import audiomarathon
@@ -71,8 +71,7 @@ def test_a_cut_keeps_the_samples_and_moves_the_event(root: Path, tmp_path: Path)
     assert call("data", "controls", "desed", "--durations", "1", "--data", root, "-o", tmp_path / "same")[0] == 0
     assert np.array_equal(decode(tmp_path / "same" / "1s" / "desed" / "audio" / "0.wav", 16000), source)
     edit_rows(root / "DESED" / "desed_sound_event_detection_task.json", lambda rows: rows[0].update(event_seconds=0.1))
-    code, output = call("data", "controls", "desed", "--durations", "2", "--data", root, "-o", tmp_path / "out")
-    assert code == 0, output
+    succeed("data", "controls", "desed", "--durations", "2", "--data", root, "-o", tmp_path / "out")
     made = decode(tmp_path / "out" / "2s" / "desed" / "audio" / "0.wav", 16000)
     sample = get_task("desed").load(tmp_path / "out" / "2s" / "desed").samples[0]
     row = json.loads((tmp_path / "out" / "2s" / "controls.jsonl").read_text().splitlines()[0])
@@ -85,8 +84,7 @@ def test_a_cut_keeps_the_samples_and_moves_the_event(root: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("control", ["silence", "noise", "mismatched"])
 def test_every_task_loads_under_every_control(control: str, root: Path, tmp_path: Path) -> None:
-    code, output = call("data", "controls", "all", "--control", control, "--data", root, "-o", tmp_path / "out")
-    assert code == 0, output
+    succeed("data", "controls", "all", "--control", control, "--data", root, "-o", tmp_path / "out")
     assert call("data", "verify", "all", "--data", tmp_path / "out" / control)[0] == 0
     for key in BUILDERS:
         task = get_task(key)
@@ -118,7 +116,7 @@ def test_mismatched_audio_is_of_another_class(root: Path, tmp_path: Path) -> Non
         assert row["source"].split("_")[0] != row["audio_of"].split("_")[0]
 
 
-def test_mismatched_audio_is_of_another_class_whatever_the_seed(root: Path) -> None:
+def test_mismatched_audio_is_of_another_class_for_every_seed(root: Path) -> None:
     task = get_task("vesus")
     loaded = task.load(task.find(root))
     classes = {sample.clips[0]: sample.stratum for sample in loaded.samples}
@@ -128,7 +126,7 @@ def test_mismatched_audio_is_of_another_class_whatever_the_seed(root: Path) -> N
             assert classes[partner] != sample.stratum
 
 
-def test_each_clip_has_noise_of_its_own(root: Path, tmp_path: Path) -> None:
+def test_each_clip_has_separate_noise(root: Path, tmp_path: Path) -> None:
     """Here all of them are of one tone."""
     first, *others = sorted((root / "HAD").rglob("*.wav"))
     for clip in others:
@@ -155,11 +153,10 @@ def test_questions_too_far_apart_get_a_clip_each(root: Path, tmp_path: Path) -> 
 
 
 def test_a_transcript_is_not_cut_with_its_clip(root: Path, tmp_path: Path) -> None:
-    code, output = call("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path)
-    assert code == 0, output
+    succeed("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path)
     first = next((root / "LIBRISPEECH").rglob("84-*.flac"))
     soundfile.write(first, np.ones(32000) * 0.1, 16000)
-    code, output = call("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path / "new")
+    _code, output = call("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path / "new")
     assert "librispeech: 1 sample left out" in output
     assert len(get_task("librispeech").load(tmp_path / "new" / "1s" / "librispeech").samples) == 2
 
@@ -215,8 +212,7 @@ def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:
         ("audio", 30, 0.25),
         ("silence", 30, 0.25),
     ]
-    code, output = call("data", "plot-controls", tmp_path / "results", "-o", tmp_path / "plot.png")
-    assert code == 0, output
+    succeed("data", "plot-controls", tmp_path / "results", "-o", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert probe(next((tmp_path / "controls" / "30s").rglob("*.wav"))).seconds == 30
 

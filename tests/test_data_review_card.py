@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from conftest import call
+from conftest import call, succeed
 from task_folders import BUILDERS, build_all, edit_rows
 from typer.testing import CliRunner
 
@@ -34,7 +34,7 @@ def verdicts(root: Path) -> list[tuple[str, str, str]]:
     return [(row["id"], row["verdict"], row["note"]) for row in rows]
 
 
-def test_verdicts_are_stored_and_a_review_goes_on(tau: Path) -> None:
+def test_verdicts_are_stored_and_a_review_resumes(tau: Path) -> None:
     chosen = [sample.id for sample in select(get_task("tau").load(tau).samples, 4, 42)]
     code, output = judge(tau, "y\nwhat?\nn too quiet\ns\nq\n", "--share", "0.4")
     assert (code, verdicts(tau)) == (0, [(chosen[0], "accept", ""), (chosen[1], "reject", "too quiet")])
@@ -109,8 +109,7 @@ class Page(HTMLParser):
 
 def test_a_card_tells_what_is_there(tmp_path: Path) -> None:
     root, out = build_all(tmp_path / "root"), tmp_path / "card"
-    code, output = call("data", "card", "--data", root, "-o", out)
-    assert code == 0, output
+    succeed("data", "card", "--data", root, "-o", out)
     page, text = Page((out / "card.html").read_text()), (out / "card.md").read_text()
     assert page.tags.count("audio") == len(page.sources) == 10
     assert {probe(out / source).seconds for source in page.sources} == {1.0}

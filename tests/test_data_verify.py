@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from conftest import call
+from conftest import call, succeed
 from lalm_folders import ROWS, edit_table, mmau_pro_folder
 from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_clip, write_json
 
@@ -45,15 +45,13 @@ def test_a_whole_root_is_in_order(root: Path) -> None:
     for task in AUDIOMARATHON.tasks:
         report = verify(task, root, {}, deep=True, tolerance=0)
         assert (report.state, report.samples, report.problems) == ("ok", COUNTS[task.key], ())
-    code, output = call("data", "verify", "all", "--data", root)
-    assert code == 0, output
+    succeed("data", "verify", "all", "--data", root)
 
 
 def test_known_gaps_are_noted_and_are_no_problem(root: Path) -> None:
     gap = {"path": "dev/mixed_concatenated_audio_0061.wav", "uniq_id": 61}
     edit_rows(root / "SLUE" / "merged_audio_data.json", lambda rows: rows[2].update(gap))
-    code, output = call("data", "verify", "slue", "--data", root)
-    assert code == 0, output
+    output = succeed("data", "verify", "slue", "--data", root)
     assert "slue: note: 1 sample left out: known gaps of the published data" in output
     assert "mixed_concatenated_audio_0061" in output
 
@@ -242,8 +240,7 @@ def test_there_is_a_script_a_task() -> None:
 def test_a_clip_counts_once_and_a_sample_may_have_several(tmp_path: Path) -> None:
     mmau_pro_folder(tmp_path / "data")
     edit_table(tmp_path / "data", lambda rows: rows[1].update(audio_path=rows[0]["audio_path"]))
-    code, output = call("data", "durations", "mmau_pro", "--data", tmp_path / "data", "-o", tmp_path / "out")
-    assert code == 0, output
+    succeed("data", "durations", "mmau_pro", "--data", tmp_path / "data", "-o", tmp_path / "out")
     (figures,) = json.loads((tmp_path / "out" / "lalm-mmau_pro.json").read_text())
     assert (figures["samples"], figures["clips"]) == (len(ROWS), 22)  # one of 19 shares its clip, three have 2, 3 and 2
     assert figures["total_hours"] == round((18 + 2 + 2 + 3 + 2) / 3600, 4)

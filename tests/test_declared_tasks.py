@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow
 import pytest
 from builders import lines_of, records_in
-from conftest import call
+from conftest import call, succeed
 from hypothesis import given
 from hypothesis import strategies as st
 from jasco_folders import said
@@ -231,15 +231,14 @@ def test_dates_in_a_table_are_written_as_text(tmp_path: Path) -> None:
     rows = with_rows(day=lambda row: datetime.date(2024, 5, int(row["id"][1]) + 1))
     file = declared(tmp_path, rows, rows="sounds.parquet", groups="day")
     where = ("--data", tmp_path / "data", "-o", tmp_path / "out")
-    code, output = call("data", "controls", file, "--control", "silence", *where)
-    assert code == 0, output
+    succeed("data", "controls", file, "--control", "silence", *where)
     task, data = loaded(file)
     other = task.load(task.find(tmp_path / "out" / "silence"))
     assert [task.groups(one) for one in other.samples] == [task.groups(one) for one in data.samples]
     assert task.groups(data.samples[0]) == {"day": "2024-05-01"}
 
 
-def test_options_that_are_the_same_count_as_one_and_are_told(tmp_path: Path) -> None:
+def test_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None:
     rows = [{**ROWS[0], "options": ["four", "nine", "ten", "ten"], "answer": "ten"}]
     task, data = loaded(declared(tmp_path, rows, published="mmau-tokens"))
     assert data.defects == {"two options are the same": 1}
@@ -257,7 +256,7 @@ def test_options_that_are_the_same_count_as_one_and_are_told(tmp_path: Path) -> 
     } == figures_of(task.scorer, [verdict], seed=0)
 
 
-def test_options_that_look_like_letters_are_told_by_the_whole_reply() -> None:
+def test_options_that_look_like_letters_are_read_from_the_whole_reply() -> None:
     told = {"answer": "B", "options": ["A", "E", "c", "D"], "labels": list("ABCD"), "published": "mmau-tokens"}
     read = {
         reply: Questions().judge(Record("a", reply=reply, reference=told))["parsed"]
@@ -274,7 +273,7 @@ def test_classes_have_macro_f1(tmp_path: Path) -> None:
     assert {sample.stratum for sample in data.samples} == {"a dog", "a bell"}
 
 
-def test_classes_are_told_apart(tmp_path: Path) -> None:
+def test_classes_are_distinguished(tmp_path: Path) -> None:
     _task, data = loaded(declared(tmp_path, [{**ROWS[0], "options": ["a bell", "a bell"]}], classes=True))
     assert "are the same" in data.bad_rows[0].reason
     with pytest.raises(DataError, match=r"differ in their options, \[\('a bell', 'a dog'\), .*leave out 'classes'"):
@@ -331,7 +330,7 @@ def test_captions_and_transcripts_run(more: dict[str, Any], key: str, figure: st
     )
     file = declared(tmp_path, rows, options=None, answer=None, question=None, groups="topic", **more)
     out = tmp_path / "results"
-    code, output = call(
+    succeed(
         "run",
         file,
         "--model",
@@ -344,7 +343,6 @@ def test_captions_and_transcripts_run(more: dict[str, Any], key: str, figure: st
         "--max-new-tokens",
         4,
     )
-    assert code == 0, output
     summary = json.loads((out / key / "embedded" / "base-0" / "summary.json").read_text())
     assert (summary["n"], summary["headline"]) == (4, figure)
     assert summary["score"] is not None
@@ -729,10 +727,7 @@ def test_a_part_of_any_rows_loads_as_the_task(format_: str, tmp_path: Path, monk
         for row in rows:
             write_clip(tmp_path / "data" / row["audio"])
     file = declared(tmp_path, rows, rows=f"sounds.{format_}")
-    code, output = call(
-        "data", "controls", file, "--control", "noise", "--data", tmp_path / "data", "-o", tmp_path / "out"
-    )
-    assert code == 0, output
+    succeed("data", "controls", file, "--control", "noise", "--data", tmp_path / "data", "-o", tmp_path / "out")
     task, data = loaded(file)
     other = task.load(task.find(tmp_path / "out" / "noise"))
     assert other.bad_rows == ()
@@ -769,9 +764,7 @@ _TEXT = st.text("ab c_-.é1", max_size=8)
 
 
 @given(_TEXT, st.lists(_TEXT, max_size=5), st.text("abc ", max_size=3))
-def test_the_answer_itself_is_right_and_stays_so_with_words_of_its_own(
-    answer: str, others: list[str], own: str
-) -> None:
+def test_the_answer_is_right_alone_and_with_words_around_it(answer: str, others: list[str], own: str) -> None:
     options = [*others, answer]
     words = answer.lower().replace("-", " ").replace(".", " ").split()
     assert right_by_words(answer, answer, options) is bool(words)
@@ -782,8 +775,7 @@ def test_the_answer_itself_is_right_and_stays_so_with_words_of_its_own(
 
 
 def test_two_tasks_ship_and_are_found_by_their_rows(tmp_path: Path) -> None:
-    code, output = call("list", "tasks")
-    assert code == 0
+    output = succeed("list", "tasks")
     assert "lalm/mmau_mini" in output
     assert "lalm/mmar" in output
     write_clip(tmp_path / "data" / "test-mini-audios" / "a.wav")

@@ -377,7 +377,7 @@ class TestLimits:
         weights_and_cache = parts["weights"] + parts["KV cache"]
         assert sum(parts.values()) <= 1.2 * (weights_and_cache + facts.activation_bytes * 2048)
 
-    def test_a_run_beyond_is_refused_before_loading_unless_told_and_that_is_on_record(
+    def test_a_run_beyond_is_refused_before_loading_unless_allowed_and_that_is_on_record(
         self, tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")
@@ -396,6 +396,9 @@ class TestLimits:
                 SettingsError, match=r"tau: .*base-0 \(not for frame-0.9-input\).*260 pos.*--no-base.*BEYOND_LIMITS=1"
             ):
                 list(run(["tau"], "qwen2.5-omni-7b", RunSettings.read({}, **flags), methods, progress=False))
+            forced = RunSettings.read({}, **flags | {"timing": True, "decode_tokens": 10})
+            with pytest.raises(SettingsError, match=r"the reply up to 10;"):
+                list(run(["tau"], "qwen2.5-omni-7b", forced, methods[1:], progress=False))
         beyond = RunSettings.read({}, **flags, beyond_limits=True)
         with pytest.warns(UserWarning, match="260 positions"):
             done = list(run(["tau"], "qwen2.5-omni-7b", beyond, methods, progress=False))

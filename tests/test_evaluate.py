@@ -188,7 +188,7 @@ class TestThroughputMode:
         assert data.figures["tau", place]["throughput_speedup"] == pytest.approx(measured)
 
     def test_throughput_is_a_settings_own(self, go, tmp_path: Path) -> None:
-        """Side by side nobody's wall time is known; alone it is, also beside a setting that was done before."""
+        """A setting's wall time is known if it ran alone, also after another one was done; side by side it is not."""
         methods = [get_method("base"), get_method("frame", 0.5)]
         for result in go("tau", methods=methods, timing=False, limit=2):
             assert result.summary["timing"]["audio_seconds_per_second"] is None
@@ -279,7 +279,7 @@ class TestClips:
 
 
 class TestSelection:
-    def test_a_larger_limit_goes_on_from_a_smaller_one(self, go) -> None:
+    def test_a_larger_limit_resumes_a_smaller_one(self, go) -> None:
         (small,) = go("tau", limit=3)
         first = records(small)
         (large,) = go("tau", limit=5)
@@ -394,7 +394,7 @@ class TestScoringAgain:
 
 class TestKilled:
     def test_kills_change_nothing(self, go, tmp_path: Path, times, monkeypatch: pytest.MonkeyPatch) -> None:
-        """kill -9 at random moments; the records equal an undisturbed run's in all but times and memory.
+        """kill -9 at random moments; the records equal an undisturbed run's, except times and memory.
 
         Each run is a fork of this process: a start of Python takes seconds, and so does one of the process that renders
         chat templates, which every fork would start anew.

@@ -305,7 +305,7 @@ class TestSharedEncoder:
         found = [[line["peak_memory_bytes"] for line in lines(job)] for job in made]
         assert found == [[80] * 3, [60] * 3, [50] * 3]  # whoever went first
 
-    def test_a_first_setting_that_fails_leaves_no_output_whose_time_nobody_knows(self, plan, jobs) -> None:
+    def test_a_first_setting_that_fails_leaves_no_output_without_a_time(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, _ids: label == BASE)
         base, *others = jobs(*METHODS)
         evaluate(lm, plan(["a"]), [base, *others])

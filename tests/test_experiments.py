@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from builders import lines_of
 from caption_folders import CAPTIONS, clotho_folder, table, tiny_bert
-from conftest import call
+from conftest import call, succeed
 from hypothesis import given
 from hypothesis import strategies as st
 from lalm_folders import ROWS, replies_table
@@ -156,7 +156,7 @@ def test_captions_that_are_all_alike_have_no_outlier() -> None:
         compare_captions([("a", ["a0"]), ("b", [])], ENCODER)
 
 
-def test_duplicates_are_told_from_near_ones() -> None:
+def test_duplicates_are_not_confused_with_near_ones() -> None:
     texts = ["Rain falls.", "rain falls", "RAIN FALLS.", "It pours", "Snow"]
     near = Planted(dict(zip(texts, [(1, 0), (1, 0), (1, 0), (0.96, 0.28), (0.6, 0.8)], strict=True)))
     same = {(one["i"], one["j"]): one["same"] for one in compare_captions([("a", texts)], near)[0]}
@@ -211,8 +211,7 @@ def test_references_of_clotho_need_no_audio(planted: None, no_env: Callable[[str
     ]
     (run := tmp_path / "predictions.json").write_text(json.dumps(replies), encoding="utf-8")
     out = tmp_path / "out"
-    code, said = call("experiment", "references", "clotho", "--data", data, "--run", run, "-o", out)
-    assert code == 0, said
+    said = succeed("experiment", "references", "clotho", "--data", data, "--run", run, "-o", out)
     assert "people: cider_d" in said
     assert "replies: sbert_sim[planted]" in said
     assert len(rows_of(out / "clotho_pairs_evaluation.csv")) == 30
@@ -236,8 +235,7 @@ def test_a_table_of_aac_metrics_brings_its_replies(planted: None, tmp_path: Path
     file = tmp_path / "example.csv"
     table(file, ("caption_predicted", "caption_1", "caption_2"), [("a dog", "A dog barks.", "Dog"), ("", "Rain", "")])
     assert read_captions_table(file) == ([("1", ["A dog barks.", "Dog"]), ("2", ["Rain", ""])], {"1": "a dog", "2": ""})
-    code, said = call("experiment", "references", file, "-o", tmp_path / "out")
-    assert code == 0, said
+    said = succeed("experiment", "references", file, "-o", tmp_path / "out")
     assert "replies: cider_d" in said
     assert (tmp_path / "out" / "captions_pairs_example.csv").is_file()
     table(file, ("file_name", "caption_1", "caption_2"), [("a", "x", "y"), ("a", "x", "y")])
@@ -269,8 +267,7 @@ def test_a_folder_of_several_runs_is_no_run(planted: None, tmp_path: Path) -> No
     code, said = call("experiment", "similarity", results, file)
     assert (code, "contains 2 runs; name one, such as" in said) == (2, True)
     ours, theirs = results / "lalm" / "clotho" / "m", results / "lalm" / "clotho" / "n" / "imported"
-    code, said = call("experiment", "similarity", ours, theirs, "-o", tmp_path / "out")
-    assert code == 0, said
+    said = succeed("experiment", "similarity", ours, theirs, "-o", tmp_path / "out")
     content = json.loads((tmp_path / "out" / "similarity.json").read_text())
     assert content["by_category"] == {"all": {"mean": 1.0, "std": 0.0, "count": 2}}
     row = content["audiomarathon"]["rows"][-1]
@@ -489,7 +486,7 @@ def test_rubrics_are_written_once(judges: Callable[..., Scripted], tmp_path: Pat
     assert (len(judge.calls), (tmp_path / "rubrics.jsonl").read_bytes()) == (4, before)
 
 
-def test_a_model_that_fails_is_asked_again_and_never_guessed_for(
+def test_a_model_that_fails_is_asked_again_and_its_answer_never_guessed(
     judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     judges(lambda messages: "error: busy" if "dogs" in messages[0]["content"] else knowing(messages))
@@ -582,7 +579,7 @@ def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Script
     assert "--with another model" in said
 
 
-def test_answers_of_before_are_taken_from_the_cache_unless_told_otherwise(
+def test_earlier_answers_are_taken_from_the_cache_unless_asked_otherwise(
     judges: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     judge, run = judges(), replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
@@ -626,13 +623,11 @@ def test_a_run_keeps_its_own_figures(judges: Callable[..., Scripted], tmp_path: 
     judges()
     assert wrote(tmp_path)[0] == 0
     file = replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
-    code, said = call("import", "lalm", file, "--model-name", "m", "--results", tmp_path / "results")
-    assert code == 0, said
+    succeed("import", "lalm", file, "--model-name", "m", "--results", tmp_path / "results")
     (folder,) = (one.parent for one in (tmp_path / "results").rglob("run.json"))
     before = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
     rubrics = ("--rubrics", tmp_path / "rubrics.jsonl", "--with", "j")
-    code, said = call("experiment", "rubrics", "judge", tmp_path / "results", *rubrics)
-    assert code == 0, said
+    succeed("experiment", "rubrics", "judge", tmp_path / "results", *rubrics)
     assert json.loads((folder / "rubrics" / "rubrics.json").read_text())["rubric_score"] == 0.25
     assert {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()} == before
     assert call("score", folder)[0] == 0
@@ -654,7 +649,7 @@ def test_an_empty_file_holds_no_rubric(tmp_path: Path) -> None:
         read_rubrics(file)
 
 
-def test_an_encoder_that_cannot_be_had_is_named_by_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_encoder_is_named_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: object, **_how: object) -> None:
         raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
 

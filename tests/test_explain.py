@@ -90,7 +90,7 @@ class TestShares:
         assert kept.min() >= 0
         assert kept.max() <= 1
 
-    def test_a_press_that_looks_at_nothing_but_place_is_told_exactly(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_a_press_that_uses_only_positions_is_drawn_exactly(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         _inputs, kept = shares(lm, prompts, "streaming_llm:0.5")
         budget = int(kept.sum())
         assert kept[:4].tolist() == [1.0] * 4

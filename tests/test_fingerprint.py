@@ -98,7 +98,7 @@ def test_files_that_are_never_downloaded_do_not_count(checkpoint: Path) -> None:
     assert find_checkpoint(str(checkpoint)).fingerprint() == before
 
 
-def test_variants_of_one_checkpoint_are_told_apart(checkpoint: Path) -> None:
+def test_variants_of_one_checkpoint_are_distinguished(checkpoint: Path) -> None:
     one = find_checkpoint(str(checkpoint))
     assert not same(one.fingerprint(), replace(one, variant="30s").fingerprint())
 
@@ -147,7 +147,7 @@ def test_a_weak_one_is_known_and_a_short_one_tells_two_apart() -> None:
     assert (short("0123456789abcdef"), short("2:0123456789abcdef:fedcba9876543210")) == ("012345", "fedcba")
 
 
-def test_a_weak_one_stands_for_the_only_strong_one_that_it_matches() -> None:
+def test_a_weak_fingerprint_becomes_the_only_strong_one_that_it_matches() -> None:
     weak, one, other = "0123456789abcdef", "2:0123456789abcdef:fedcba9876543210", "2:0123456789abcdef:0000000000000000"
     assert stronger(weak, [weak, one]) == one
     assert stronger(weak, [weak, one, other]) == weak

@@ -125,7 +125,7 @@ class TestOnAGpu:
         assert steps(hour("aero-1", "--data", "data")[1]) == [ALL[0], ALL[1], *ALL[3:]]  # efficiency has its own model
         assert steps(hour("aero-1", "--data", "data", DTYPE="float32")[1]) == ALL
 
-    def test_a_step_that_fails_stops_no_other_and_is_tried_again(self, hour: Hour, tmp_path: Path) -> None:
+    def test_a_step_that_fails_does_not_stop_others_and_is_tried_again(self, hour: Hour, tmp_path: Path) -> None:
         done, calls = hour("voxtral", FAILS="certify")
         assert (done.returncode, steps(calls)) == (1, ALL)
         assert "error: failed: certify; give the same command again" in done.stderr
@@ -185,7 +185,7 @@ def state_of(out: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
-def test_a_dry_run_that_is_killed_goes_on_and_joins_two_ray_nodes(tmp_path: Path) -> None:
+def test_a_killed_dry_run_resumes_and_joins_two_ray_nodes(tmp_path: Path) -> None:
     from test_encoder_ray import machines
 
     out, env = tmp_path / "out", surroundings(**REAL)

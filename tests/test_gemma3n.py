@@ -78,7 +78,7 @@ class TestLoading:
 
 
 class TestPrompt:
-    def test_each_window_is_an_audio_of_its_own(self, gemma: Gemma3n) -> None:
+    def test_each_window_is_a_separate_audio(self, gemma: Gemma3n) -> None:
         inputs = gemma.prepare([Prompt("Who?", (noise(31.0), noise(1.0)))])
         window = "\n\n<start_of_audio>" + "<audio_soft_token>" * 188 + "<end_of_audio>\n\n"
         text = gemma.tokenizer.decode(inputs.tensors["input_ids"][0])
@@ -86,7 +86,7 @@ class TestPrompt:
         assert text == f"{start}{3 * window}Who?<end_of_turn>\n<start_of_turn>model\n"
         assert inputs.tensors["input_features"].shape[0] == 3
 
-    def test_a_tokenizer_that_adds_its_own_beginning_adds_no_second_one(self, gemma: Gemma3n) -> None:
+    def test_a_tokenizer_that_adds_bos_adds_no_second_one(self, gemma: Gemma3n) -> None:
         """As the hub's does; the template writes one already."""
         backend, begin = gemma.tokenizer.backend_tokenizer, gemma.tokenizer.convert_tokens_to_ids("<bos>")
         usual, backend.post_processor = (
@@ -244,7 +244,7 @@ class TestMethods:
 
 class TestCost:
     def test_from_the_config_alone_is_what_is_counted(self, gemma: Gemma3n, folder: Path) -> None:
-        """All but norms and AltUp's small matrices; of the tower all but attention itself."""
+        """Everything except norms, AltUp's small matrices, and the attention of the tower."""
         told, counted = model_facts(folder, 4, Gemma3n), count_cost(gemma)
         assert told.cost.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.05)
         assert told.cost.encoder_flops_per_second == pytest.approx(counted.encoder_flops_per_second, rel=0.15)

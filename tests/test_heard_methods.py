@@ -33,7 +33,7 @@ def loud_from(start: float, end: float, seconds: float) -> np.ndarray:
     return clip
 
 
-def test_a_token_stands_for_its_part_of_its_clip(family: Family, family_lm: AudioLM) -> None:
+def test_a_token_belongs_to_its_part_of_its_clip(family: Family, family_lm: AudioLM) -> None:
     """In a batch of prompts with one and two clips: all parts of a clip, joined, are the clip."""
     clips = [(loud_from(0, 1, 4.0),), (loud_from(1, 2, 2.5), noise(3.3, 5))]
     inputs = family_lm.prepare([Prompt("Which?", own) for own in clips])
@@ -53,7 +53,7 @@ def test_keep_loud_keeps_what_is_loud(family: Family, family_lm: AudioLM) -> Non
     assert 0.6 - 1.5 / real <= kept.min() <= kept.max() <= 0.7 + 1 / real
 
 
-def test_an_encoder_decoders_states_stand_for_their_window(tmp_path: Path) -> None:
+def test_an_encoder_decoders_states_belong_to_their_window(tmp_path: Path) -> None:
     folder = tiny_whisper.checkpoint(tmp_path / "tiny-whisper")
     lm = Whisper.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
     inputs = lm.prepare([Prompt("", (loud_from(6.0, 7.0, 10.0),), transcription=True)])

@@ -290,7 +290,7 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
             self.go(place, tiny_checkpoint, monkeypatch)
         assert differing(str(caught.value)) == [f"code of {name}"]
 
-    def test_a_folder_that_does_not_name_it_is_gone_on_with(
+    def test_a_folder_that_does_not_name_it_is_resumed(
         self, site: Path, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As earlier versions wrote it."""
@@ -320,7 +320,7 @@ def test_a_version_of_ours_is_noted_and_not_refused(place: Path, tiny_checkpoint
     assert not any("0.0.9" in line for line in said)
 
 
-def test_fresh_gives_an_edited_method_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_fresh_gives_an_edited_method_a_separate_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from audiomarathon.compression.pruners.frame import Frame\n\nclass Mine(Frame):\n    pass\n"
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import call
+from conftest import call, succeed
 from fake_lm import FakeLM, evaluate
 from jasco_folders import build_jasco, said, write_judgements
 
@@ -80,7 +80,9 @@ def test_loads_from_the_clone_and_from_the_folder_of_the_clips(root: Path, below
         (lambda rows: rows[2].__setitem__(1, " "), "field 'Audio' is empty"),
     ],
 )
-def test_bad_rows_are_told_once_a_clip(root: Path, change: Callable[[list[list[str]]], object], reason: str) -> None:
+def test_bad_rows_are_reported_once_a_clip(
+    root: Path, change: Callable[[list[list[str]]], object], reason: str
+) -> None:
     edit(root, change)
     loaded = TASK.load(TASK.find(root))
     (bad,) = loaded.bad_rows
@@ -142,8 +144,7 @@ def test_the_real_clips_agree_with_the_originals_example() -> None:
 
 @real_clips
 def test_the_real_clips_are_whole_and_each_has_its_anchors() -> None:
-    code, output = call("data", "verify", "jasco", "--data", REAL)
-    assert code == 0, output
+    output = succeed("data", "verify", "jasco", "--data", REAL)
     assert "640" in output
     samples = TASK.load(TASK.find(Path(REAL))).samples
     records = [Record(one.id, one.cluster, reply="?", reference=TASK.reference(one)) for one in samples]
@@ -258,8 +259,7 @@ def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_e
     texts = ("Rating: 2\nOrientation: Both", "Rating: 1\nOrientation: Speech-Oriented")
     write_judgements(folder, "a", [(one, texts[one.cluster == records[0].cluster]) for one in records])
     write_judgements(folder, "b", [(one, texts[0]) for one in records])
-    code, output = call("score", folder)
-    assert code == 0, output
+    succeed("score", folder)
     judged = json.loads((folder / "summary.json").read_text())
     empty = {one.cluster for one in read_records(folder).values()} - {one.cluster for one in records}
     assert (judged["best_mean: a"], judged["best_mean: b"]) == (1, 2 - len(empty))
@@ -288,8 +288,7 @@ def test_tables_name_the_judges_and_unlike_judged_runs_are_not_compared(
     assert call("score", out)[0] == 0
     code, output = call("compare", out)
     assert (code, "only one has best_mean: b" in output) == (2, True)
-    code, output = call("jasco", "table", out, "-o", tmp_path / "t.csv")
-    assert code == 0
+    output = succeed("jasco", "table", out, "-o", tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="") as stream:
         rows = {row["setting"]: row for row in csv.DictReader(stream)}
     summary = json.loads((folders["base-0"] / "summary.json").read_text())

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 import torch
 from builders import records_in
-from conftest import call
+from conftest import call, succeed
 from jasco_folders import TEXTS, build_jasco
 
 from audiomarathon.audio import voice_activity
@@ -40,8 +40,7 @@ def root(tmp_path: Path) -> Path:
 def varied(root: Path, control: str) -> Loaded:
     """The task's samples under a control."""
     out = root.parent / "controls"
-    code, output = call("data", "controls", "jasco", "--control", control, "--data", root, "-o", out)
-    assert code == 0, output
+    succeed("data", "controls", "jasco", "--control", control, "--data", root, "-o", out)
     return TASK.load(TASK.find(out / control))
 
 
@@ -94,7 +93,7 @@ class TestTexts:
         told = varied(root, "text-both")
         assert [TASK.reference(one) for one in told.samples] == [TASK.reference(one) for one in plain.samples]
 
-    def test_are_told_as_they_are_written(self, root: Path) -> None:
+    def test_are_given_to_the_model_as_written(self, root: Path) -> None:
         odd = 'a {bit}\n"of" %s\\n ' + "é"
         file = root / "dataset" / "v0" / "v0.csv"
         with file.open(encoding="utf-8", newline="") as stream:
@@ -111,20 +110,17 @@ class TestTexts:
         options = ("--max-new-tokens", 2, "--limit", 9)
         for place, results in ((root, out / "plain"), (data, out / "told")):
             run = ("run", "jasco", "--model", "embedded", "--data", place, "--results", results)
-            code, output = call(*run, *options)
-            assert code == 0, output
+            succeed(*run, *options)
         folder = out / "told" / "jasco" / "embedded" / "base-0"
         records = records_in(folder)
         assert {(one["control"], one["clip_seconds"], one["audio_tokens"]) for one in records} == {("text-both", 0, 0)}
         assert {one["error"] for one in records} == {None}
         summary = json.loads((folder / "summary.json").read_text())
         assert (summary["n"], summary["control"]["kind"]) == (16, "text-both")
-        code, output = call("report", out, "-o", tmp_path / "report.html")
-        assert code == 0, output
+        succeed("report", out, "-o", tmp_path / "report.html")
         assert f"The audio sound is: {TEXTS['audio_sound']}" in (tmp_path / "report.html").read_text()
         for command in (("durations", "jasco"), ("card", "jasco", "-o", tmp_path / "card")):
-            code, output = call("data", *command, "--data", data)
-            assert code == 0, output
+            succeed("data", *command, "--data", data)
         assert call("status", out)[0] == 0
         for refused in (("jasco", "example"), ("explain", "jasco:1-p1", "--model", "embedded")):
             code, output = call(*refused, "--data", data, "-o", tmp_path / "none.png")
@@ -161,7 +157,7 @@ class TestRotation:
 
     @pytest.mark.parametrize("spans", [[SPEECH], [(1.0, 1.5), (3.0, 4.5)], [(0.0, 1.0)], [(5.0, 6.0)]])
     @pytest.mark.parametrize("control", [FIRST, LAST])
-    def test_brings_the_speech_to_the_start_or_the_end_as_told(
+    def test_brings_the_speech_to_the_start_or_the_end_as_asked(
         self, spans: list[tuple[float, float]], control: str
     ) -> None:
         made = turn_clip(bursts(*spans), RATE, spans, control)
@@ -218,7 +214,7 @@ def test_a_control_that_a_task_does_not_know_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_without_controls_of_its_own_has_none() -> None:
+def test_a_task_without_own_controls_has_none() -> None:
     with pytest.raises(DataError, match="tau: has no control 'text-both'"):
         get_task("tau").vary(Loaded(Path(), ()), "text-both")
 

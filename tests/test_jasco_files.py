@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import call
+from conftest import call, succeed
 from jasco_folders import TEXTS, build_jasco, said, write_judgements
 
 from audiomarathon.benchmarks.rows import as_csv
@@ -61,8 +61,7 @@ def test_the_example_is_filled_in_and_imported(tmp_path: Path) -> None:
     for row in rows:
         row["allm_output"] = "None"
     file.write_text(as_csv(rows, list(rows[0])), encoding="utf-8")
-    code, output = call("jasco", "import", file, "--model-name", "M/1", "--results", tmp_path / "out")
-    assert code == 0, output
+    succeed("jasco", "import", file, "--model-name", "M/1", "--results", tmp_path / "out")
     folder = next((tmp_path / "out" / "jasco").rglob("run.json")).parent
     assert folder.name == "imported"
     facts, summary = (json.loads((folder / name).read_text()) for name in ("run.json", "summary.json"))
@@ -80,8 +79,7 @@ def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch:
         folder = tmp_path / "results" / "jasco" / name / "imported"
         write_judgements(folder, "j", [(one, "Rating: 2\nOrientation: Both") for one in read_records(folder).values()])
         assert call("score", folder)[0] == 0
-    code, output = call("compare", "results")
-    assert code == 0, output
+    succeed("compare", "results")
     code, output = call("jasco", "import", files[1], "--model-name", "A")
     assert (code, "its reply to 2-p1 differs" in output) == (2, True)
 
@@ -101,7 +99,7 @@ def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch:
         (lambda rows: rows[1].__setitem__("allm_output", "x" * 100_001), "line 4: allm_output has 100,001 characters"),
     ],
 )
-def test_faults_are_told_by_line_and_leave_the_clip_out(tmp_path: Path, change: Any, fault: str) -> None:
+def test_faults_are_reported_by_line_and_leave_the_clip_out(tmp_path: Path, change: Any, fault: str) -> None:
     file = edited(a_file(tmp_path / "a.csv"), change)
     with pytest.raises(DataError, match=fault):
         read_whole(file)
@@ -117,7 +115,7 @@ def test_a_row_that_is_too_long_is_not_missed_and_equal_faults_are_one(tmp_path:
     assert str(raised.value).count("not filled in") == 1
 
 
-def test_prompts_are_matched_whatever_their_white_space(tmp_path: Path) -> None:
+def test_prompts_are_matched_with_any_white_space(tmp_path: Path) -> None:
     file = edited(a_file(tmp_path / "a.csv"), lambda rows: rows[0].update(prompt=f" {INSTRUCTIONS[0]}\n"))
     assert len(read_whole(file)) == 16
 
@@ -192,7 +190,7 @@ def test_a_judged_file_is_read_again_without_a_judge(five: tuple[Path, Path], tm
     assert not again.with_name("again.csv.run").exists()
 
 
-def test_the_door_goes_on_where_it_was(five: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_door_resumes_where_it_was(five: tuple[Path, Path], tmp_path: Path) -> None:
     file, judgements = five
     lines = judgements.read_bytes().splitlines(keepends=True)
     judgements.write_bytes(b"".join(lines[:4]))

@@ -336,7 +336,7 @@ def test_a_changed_reply_makes_a_judgement_stale() -> None:
     assert SCORER.judge(record)["as_published"] == {}
 
 
-def test_the_older_prompt_is_read_where_no_other_was_asked() -> None:
+def test_the_older_prompt_is_assumed_where_none_is_on_record() -> None:
     older, record = Strict("v1"), a_reply(1, 1)
     assert older.messages(record) != STRICT.messages(record)
     values = SCORER.judge(replace(record, judgements={"j": said(older, record, "Rating: 2\nOrientation: Good")}))

@@ -205,7 +205,7 @@ def at(found: list[Survival], method: str, order: str) -> Survival:
     return one
 
 
-def test_position_controls_are_averaged_and_their_difference_is_told() -> None:
+def test_position_controls_are_averaged_and_their_difference_is_reported() -> None:
     found = survivals(a_sweep(), SPEECH)
     both = at(found, "fast_v-0.5", "mean of both")
     assert both.headline

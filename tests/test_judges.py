@@ -21,10 +21,10 @@ import pytest
 import torch
 import toy_judged
 from builders import added, lines_of
-from conftest import call
+from conftest import call, succeed
 from endpoint_server import KEY
 from jasco_folders import a_reply as a_jasco_reply
-from tiny_tokenizer import byte_tokenizer, spread
+from tiny_base import byte_tokenizer, spread
 from toy_judged import Asking, Grade, Grades, Scripted, perfect, replies_to
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -109,8 +109,7 @@ def copied(folder: Path, name: str, replies: Sequence[str] = REPLIES) -> Path:
 def test_a_served_judge_is_asked_once_and_replayed_without_a_network(
     toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, said = call("judge", toy, "--with", "A=endpoint:tiny")
-    assert code == 0, said
+    said = succeed("judge", toy, "--with", "A=endpoint:tiny")
     assert said.index("Anchors: ") < said.index("records in")
     summary = summary_of(toy)
     assert summary["grade"] == pytest.approx(sum(GRADES) / len(GRADES))
@@ -136,8 +135,7 @@ def test_a_served_judge_is_asked_once_and_replayed_without_a_network(
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.delenv("OPENAI_BASE_URL")
     replayed = copied(toy, "replayed")
-    code, said = call("judge", replayed, "--with", f"replay:{toy / 'judgements-A.jsonl'}")
-    assert code == 0, said
+    succeed("judge", replayed, "--with", f"replay:{toy / 'judgements-A.jsonl'}")
     for folder in (other, replayed):
         assert (folder / "summary.json").read_bytes() == (toy / "summary.json").read_bytes()
     before = (toy / "summary.json").read_bytes()
@@ -163,8 +161,7 @@ def test_a_plan_asks_nothing_and_writes_nothing(
     monkeypatch.setenv("OPENAI_PRICE_IN", "10")
     monkeypatch.setenv("OPENAI_PRICE_OUT", "1000000")
     before = sorted(toy.iterdir())
-    code, said = call("judge", toy, "--with", "endpoint:tiny", "--plan")
-    assert code == 0
+    said = succeed("judge", toy, "--with", "endpoint:tiny", "--plan")
     assert (server(), sorted(toy.iterdir())) == (0, before)
     plan = plan_of(case_of(toy), Bench("A", Scripted()))
     assert (plan.on_file, plan.cached, plan.most_tokens) == (0, 0, 40 * plan.calls)
@@ -322,8 +319,7 @@ def test_the_certificate_tells_good_judges_from_weak_ones(tmp_path: Path) -> Non
 
 
 def test_anchors_alone_leave_a_run_as_it_was(toy: Path) -> None:
-    code, said = call("judge", toy, "--with", "scripted", "--anchors-only")
-    assert code == 0, said
+    said = succeed("judge", toy, "--with", "scripted", "--anchors-only")
     assert "injection" in said
     assert not (toy / "summary.json").exists()
     verdicts = verdicts_of(toy)
@@ -579,8 +575,7 @@ def test_names_of_judges(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_judges_are_listed(toy: Path) -> None:
-    code, said = call("list", "judges")
-    assert code == 0
+    said = succeed("list", "judges")
     for part in ("llama-3.1-70b", "meta-llama/Llama-3.1-70B-Instruct", "endpoint:MODEL", "replay:FILE", "scripted"):
         assert part in said
 
@@ -618,7 +613,7 @@ def test_a_terminal_is_asked_before_many_calls(
     assert (toy / "judgements-scripted.jsonl").exists() is (code == 0)
 
 
-def test_a_run_that_no_model_judges_is_told(tmp_path: Path) -> None:
+def test_a_run_that_needs_no_judge_is_reported(tmp_path: Path) -> None:
     folder = replies_to(tmp_path, ["A"], task="tau")
     code, said = call("judge", folder, "--with", "org/model")
     assert code == 2

@@ -65,7 +65,7 @@ def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
 
 
 @pytest.mark.parametrize("setting", ["cudnn", "efficient", "math"])
-def test_a_cpu_has_kernels_of_its_own(tiny_checkpoint: Path, setting: str, no_env: Callable[[str, str], None]) -> None:
+def test_a_cpu_keeps_its_own_kernels(tiny_checkpoint: Path, setting: str, no_env: Callable[[str, str], None]) -> None:
     """The setting is about GPUs: a CPU would have no kernel left, or another one, and its folders do not say which."""
     no_env("SDPA_BACKENDS", setting)
     settings = RunSettings.read(model_path=str(tiny_checkpoint))
@@ -129,7 +129,7 @@ class TestIdentity:
     def test_decode_as_a_graph_is_part_of_it_and_eager_decode_is_not(
         self, identity: Callable[..., dict[str, Any]]
     ) -> None:
-        """So that folders of older versions, which decoded eagerly, are gone on with."""
+        """So that folders of older versions, which decoded eagerly, can be resumed."""
         for flags in ({"device": "cuda:0"}, {"device": "cpu", "decode": "graph"}):
             found = identity(**flags)
             assert (found["decode"], found["certificate"]["decode"]) == ("graph", "graph")

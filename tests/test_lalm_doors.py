@@ -71,7 +71,7 @@ def door(
 
 
 def files_of(folder: Path) -> list[str]:
-    """The files of a folder but for those of its runs."""
+    """The files of a folder, without those of its runs."""
     found = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
     return sorted(file for file in found if "runs/" not in file)
 
@@ -80,7 +80,7 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def test_run_writes_the_originals_files_and_goes_on_where_it_was(door: Call, tmp_path: Path) -> None:
+def test_run_writes_the_originals_files_and_resumes_where_it_was(door: Call, tmp_path: Path) -> None:
     code, stdout, _ = door("run", "clotho", "-m", "embedded", "-t", "--output-root", "./out", "--no-save-attn")
     out = tmp_path / "out" / "embedded"
     assert code == 0, stdout
@@ -182,7 +182,7 @@ def test_noise_is_heard_in_place_of_the_first_rows_under_every_setting(door: Cal
     assert f"\nRun: {run}\n" in text
 
 
-def test_one_models_failure_costs_no_others(door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_models_failure_does_not_stop_others(door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran, run = [], engine.run
 
     def failing(tasks: Any, model: str, *others: Any, **more: Any) -> Any:
@@ -274,7 +274,7 @@ def test_eval_of_a_file_weighs_words_by_a_folder_and_tells_noise_apart(door: Cal
 
 
 @pytest.mark.parametrize("benchmark", ["clotho", "mmau-pro"])
-def test_chosen_bad_rows_are_left_out_and_told(
+def test_chosen_bad_rows_are_left_out_and_reported(
     door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: str
 ) -> None:
     root = tmp_path / "data"

@@ -19,7 +19,7 @@ import huggingface_hub
 import pytest
 from archive_makers import packed
 from caption_folders import CAPTIONS, clotho_folder, table, tone
-from conftest import call
+from conftest import call, succeed
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 from lalm_folders import ROWS, mmau_pro_folder
@@ -73,8 +73,7 @@ def files(root: Path) -> set[str]:
 
 
 def test_clotho_comes_from_archives_in_a_folder(clotho: Path, root: Path, tmp_path: Path) -> None:
-    code, output = call("data", "download", "clotho", "--from", clotho, "--data", root)
-    assert code == 0, output
+    output = succeed("data", "download", "clotho", "--from", clotho, "--data", root)
     assert "captions not for commercial use" in output
     table_name = "clotho/clotho_captions_evaluation.csv"
     assert files(root) == {table_name, "clotho/audiomarathon.json", *(f"clotho/evaluation/{name}" for name in CAPTIONS)}
@@ -88,8 +87,7 @@ def test_clotho_comes_from_archives_in_a_folder(clotho: Path, root: Path, tmp_pa
     task = get_task("clotho")
     for limit in (0, 1):  # a limit takes nothing away
         flags = ("--from", clotho, "--data", root, "--split", "validation", "--limit", limit)
-        code, output = call("data", "download", "clotho", *flags)
-        assert code == 0, output
+        succeed("data", "download", "clotho", *flags)
         assert [one.id for one in task.load(task.find(root), Filters(split="validation")).samples] == ["x.wav", "y.wav"]
         assert (root / "clotho" / "audiomarathon.json").read_text() == manifest
 
@@ -103,8 +101,7 @@ def test_a_limit_of_another_split_changes_nothing_that_is_expected(clotho: Path,
 def test_a_limit_keeps_the_whole_corpus_from_copy_to_copy(clotho: Path, root: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     for source, place, limit in ((clotho, root, 2), (root / "clotho", again, 1)):
-        code, output = call("data", "download", "clotho", "--from", source, "--data", place, "--limit", limit)
-        assert code == 0, output
+        succeed("data", "download", "clotho", "--from", source, "--data", place, "--limit", limit)
         task = get_task("clotho")
         loaded = task.load(task.find(place))
         assert (len(loaded.samples), len(task.corpus(loaded)), len(loaded.bad_rows)) == (limit, 3, 0)
@@ -257,21 +254,18 @@ def hub(mmau_pro: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def test_the_hub_is_read_in_parts(hub: Hub, root: Path) -> None:
-    code, output = call("data", "download", "mmau_pro", "--data", root, "--dry-run")
-    assert code == 0, output
+    output = succeed("data", "download", "mmau_pro", "--data", root, "--dry-run")
     assert "23 clips to download" in output
     size = (hub.folder / "data.zip").stat().st_size
     assert (files(root), hub.read < size / 20, hub.fetched) == (set(), True, ["test.parquet"])
-    code, output = call("data", "download", "mmau_pro", "--data", root, "--limit", 2)
-    assert code == 0, output
+    output = succeed("data", "download", "mmau_pro", "--data", root, "--limit", 2)
     assert "as its page on the hub says" in output
     assert 0 < hub.read < size / 2  # two of 19 samples
     task = get_task("mmau_pro")
     assert len(task.load(task.find(root)).samples) == 2
     assert call("data", "verify", "mmau_pro", "--data", root)[0] == 0
     assert "gamma-lab-umd/MMAU-Pro@abc" in (root / "mmau_pro" / "audiomarathon.json").read_text()
-    code, output = call("data", "download", "mmau_pro", "--data", root)
-    assert code == 0, output
+    succeed("data", "download", "mmau_pro", "--data", root)
     loaded = task.load(task.find(root))
     assert (len(loaded.samples), len(loaded.bad_rows)) == (len(ROWS), 0)
     clips = {clip.relative_to(root / "mmau_pro").as_posix() for one in loaded.samples for clip in one.clips}

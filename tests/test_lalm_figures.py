@@ -138,7 +138,7 @@ def test_a_hand_table() -> None:
     assert own["closed_as_published"] is own["as_published"] is None
 
 
-def test_what_nobody_has_judged_is_in_no_figure() -> None:
+def test_replies_without_a_judgement_enter_no_figure() -> None:
     verdicts, own = scored(closed("a", "Blues"), opened("h"), opened("i"))
     assert (own["accuracy"], own["open"], own["not_judged"]) == (1, None, 2)
     notes = QuestionTypes().notes(verdicts)
@@ -190,7 +190,7 @@ def test_few_questions_have_wide_intervals_or_none() -> None:
     assert table.loc[0, ["base_said", "base, chance corrected"]].tolist() == ["n 20", pytest.approx(1 / 3)]
 
 
-def test_as_published_the_nearest_option_counts_whatever_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_published_the_nearest_option_counts_for_any_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = Encoder()
     monkeypatch.setattr(figures, "text_encoder", lambda: encoder)
     verdicts, own = scored(

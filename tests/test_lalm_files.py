@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from caption_folders import CAPTIONS, clotho_folder
-from conftest import call
+from conftest import call, succeed
 from lalm_folders import KWARGS, ROWS, SCHEMA, closed, following, mmau_pro_folder, replies_table
 from pyarrow import parquet
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
@@ -86,8 +86,7 @@ def test_predictions_of_clotho_become_a_run_and_come_out_again(tmp_path: Path, m
     records, summary = read_records(run), read(run, "summary.json")
     assert [records[one["audio_id"]].reply for one in ENTRIES] == ["Rain falls on tin.", None, ""]
     assert (summary["n"], summary["errors"], summary["corpus"]["items"]) == (2, 1, 3)
-    code, output = call("export", "lalm", "results", "-o", "out")
-    assert code == 0, output
+    succeed("export", "lalm", "results", "-o", "out")
     (place,) = Path("out").glob("A_b-*/clotho")
     assert read(place, "predictions.json") == [ENTRIES[0], ENTRIES[2]]
     assert (place / "predictions.json").read_text(encoding="utf-8").startswith('[\n    {\n        "audio_id"')
@@ -172,14 +171,16 @@ def test_a_clotho_folder_weighs_words_by_the_split_that_has_the_clips(tmp_path: 
         (ENTRIES[:1], "one entry is not enough to weigh words"),
     ],
 )
-def test_faults_of_predictions_are_told_by_entry_and_leave_no_run(tmp_path: Path, content: object, fault: str) -> None:
+def test_faults_of_predictions_are_reported_by_entry_and_leave_no_run(
+    tmp_path: Path, content: object, fault: str
+) -> None:
     file = written(tmp_path / "predictions.json", content)
     code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r")
     assert (code, fault in output, output.count("\n")) == (2, True, 1), output
     assert not (tmp_path / "r").exists()
 
 
-def test_faults_of_parquet_files_are_told_by_row(tmp_path: Path) -> None:
+def test_faults_of_parquet_files_are_reported_by_row(tmp_path: Path) -> None:
     def told(file: Path, *flags: str) -> str:
         code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r", *flags)
         assert code == 2
@@ -246,7 +247,7 @@ def test_hostile_columns_are_one_line_and_leave_no_run(
     assert not fault or (fault in output and output.count("\n") == 1), output
 
 
-def test_what_is_exported_has_the_columns_of_the_original_whatever_was_answered(tmp_path: Path) -> None:
+def test_an_export_has_the_originals_columns_for_any_reply(tmp_path: Path) -> None:
     columns = SCHEMA.append(pa.field("model_output", pa.string()))
     rows = following("q1", "No Commas", "Say no commas."), following("q2", "Title", "With title.")
     records = read_answers(replies_file(tmp_path / "p.parquet", {"q1": "a"}, *rows))

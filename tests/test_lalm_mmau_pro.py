@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import call
+from conftest import call, succeed
 from lalm_folders import DEFECTS, ROWS, SCHEMA, edit_table, mmau_pro_folder
 from pyarrow import parquet
 from task_folders import write_clip
@@ -72,7 +72,7 @@ class TestTable:
             {"length": "none", "category": "instruction following"},
         ]
 
-    def test_answers_are_letters_texts_or_what_is_to_be_done(self, folder: Path) -> None:
+    def test_answers_are_letters_texts_or_instructions(self, folder: Path) -> None:
         found = samples(folder)
         said = {"c1": "A", "c2": "B", "m3": "C", "o1": "A bell rings.", "d1": "A", "d2": "", "d3": "A"}
         assert {id_: found[id_].answer for id_ in said} == said
@@ -129,7 +129,7 @@ class TestTable:
 
 
 class TestDefects:
-    def test_are_counted_and_told_by_a_run_its_folder_and_verify(self, folder: Path, registered: None) -> None:
+    def test_are_counted_and_reported_by_a_run_its_folder_and_verify(self, folder: Path, registered: None) -> None:
         told: list[str] = []
         loaded = load_task(TASK, RunSettings(data=folder.parent), told.append)
         assert loaded.defects == DEFECTS
@@ -226,7 +226,7 @@ class TestFaults:
             (lambda row: row.update(ROWS[14], kwargs={"N1": 3.0}, id="m2"), "needs a number as N2"),
         ],
     )
-    def test_of_a_row_are_told_by_its_number(self, folder: Path, change: Callable[[Any], Any], reason: str) -> None:
+    def test_of_a_row_are_reported_by_its_number(self, folder: Path, change: Callable[[Any], Any], reason: str) -> None:
         edit_table(folder, lambda rows: change(rows[9]))
         loaded = TASK.load(folder)
         assert len(loaded.samples) == len(ROWS) - 1
@@ -267,8 +267,7 @@ class TestFaults:
 def varied(folder: Path, *arguments: str) -> Loaded:
     """The task under a control; the last argument names its root."""
     out = folder.parent.parent / "controls"
-    code, output = call("data", "controls", "mmau-pro", *arguments[:-1], "--data", folder.parent, "-o", out)
-    assert code == 0, output
+    succeed("data", "controls", "mmau-pro", *arguments[:-1], "--data", folder.parent, "-o", out)
     return TASK.load(TASK.find(out / arguments[-1]))
 
 
@@ -353,8 +352,7 @@ def test_views_show_samples_without_a_right_option(
     assert "\n* B. a bell" in described(found["c2"])
     edit_table(folder, lambda rows: rows.__delitem__(slice(0, 16)))
     for command in (("durations", "mmau-pro", "-o", tmp_path / "d"), ("card", "mmau-pro", "-o", tmp_path / "card")):
-        code, output = call("data", *command, "--data", folder.parent)
-        assert code == 0, output
+        succeed("data", *command, "--data", folder.parent)
     card = (tmp_path / "card" / "card.md").read_text()
     assert "Oil" not in card
     assert min(path.name for path in (tmp_path / "card" / "audio").iterdir()) == "00-lalm-mmau_pro.wav"

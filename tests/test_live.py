@@ -94,7 +94,7 @@ class TestProgress:
         assert other.score == own.score
         assert other.interval == pytest.approx(own.interval, abs=0.02)
 
-    def test_a_summary_is_taken_as_it_is(self) -> None:
+    def test_a_summary_is_read_unchanged(self) -> None:
         summary = {"score": 0.25, "intervals": {"score": [0.1, 0.4]}, "unparsed": 1}
         own = progress_of(get_task("tau").scorer, [a_choice("a")], {}, 1, seed=1, summary=summary)
         assert (own.score, own.interval, own.unparsed, own.complete) == (0.25, (0.1, 0.4), 1, True)
@@ -164,7 +164,7 @@ class TestWatch:
         assert look.heading(NOON) == ("tau: 3 of 5 samples, 2 samples/min, 3 s of audio/s, ends in 1 min 0 s (12:01)")
         assert "base-0 0.8" in look.line(NOON)
 
-    def test_what_is_to_be_done_again_does_not_count_until_it_is(self, job: Job) -> None:
+    def test_samples_to_repeat_do_not_count_until_they_are_repeated(self, job: Job) -> None:
         job.folder.append(typed(a_failed_record("a")))
         job.folder.append(a_choice("b", clips="old"))
         watch = Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
@@ -215,7 +215,7 @@ class TestWatch:
         watch.show()
         assert "tau: 1 of 2 samples" in shown[-1].heading(NOON)
 
-    def test_a_line_of_a_log_is_short_whatever_the_number_of_settings(self) -> None:
+    def test_a_line_of_a_log_is_short_for_any_number_of_settings(self) -> None:
         one = Progress(1145, 600, 2, 1, score=0.833, interval=(0.5, 1.0))
         settings = {f"segment_fast_v-0.{n}-layer2": one for n in range(1, 10)}
         line = Look("librispeech", 600, 1145, 600, 36_000.0, 108_000.0, settings).line(NOON)
@@ -223,7 +223,7 @@ class TestWatch:
         assert "18 errors" in line
         assert len(line) < 100
 
-    def test_lines_at_the_end_but_none_when_told_or_nothing_was_done(self, job: Job) -> None:
+    def test_lines_at_the_end_unless_quiet_or_nothing_was_done(self, job: Job) -> None:
         for progress, samples, expected in [(None, 1, 1), (False, 1, 0), (None, 0, 0)]:
             said: list[str] = []
             with watching(a_plan("a"), [job], said.append, progress=progress) as watch:

@@ -1,4 +1,4 @@
-"""A results folder that an earlier version wrote: it is read and gone on with, and no answered sample is done again."""
+"""A results folder of an earlier version: it is read and resumed, and no answered sample runs again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_it_is_read(results: Path) -> None:
         }
 
 
-def test_it_is_gone_on_with(results: Path) -> None:
+def test_it_is_resumed(results: Path) -> None:
     """Only the sample that failed is tried again, and fails again."""
     before = records(results)
     done = go(results)
@@ -79,7 +79,7 @@ def test_it_is_gone_on_with(results: Path) -> None:
         )
 
 
-def test_its_fingerprints_are_called_weak_whenever_it_is_gone_on_with(results: Path) -> None:
+def test_its_fingerprints_are_called_weak_after_resuming(results: Path) -> None:
     """Its records do not become more certain by a new session, but rule 1 is not written again."""
     for _ in range(2):
         said: list[str] = []

@@ -76,7 +76,7 @@ def entries(cached: torch.Tensor, layer: Layer, head: int) -> list[int]:
 
 
 def assert_highest(chosen: list[int], score: Any, places: list[int], k: int) -> None:
-    """`chosen` are the k of `places` that score highest; all but equal scores may have changed places by rounding."""
+    """Check that `chosen` are the k of `places` that score highest; rounding may swap scores that are nearly equal."""
     assert len(chosen) == len(set(chosen)) == k
     assert set(chosen) <= set(places)
     finite = [score[place] for place in places if math.isfinite(score[place])]

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from audiomarathon.metrics.classification import choice_sums, macro_f1
-from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, PairedResult, holm, judge, mcnemar
+from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, PairedResult, _small_p, holm, judge, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Sums, expanded_tail, interval_of_mean, wilson_reach
 
 
@@ -91,7 +91,7 @@ class TestDifference:
         pair = pair_of(choice_sums(truth, own, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
         assert pair.scores == pytest.approx((macro_f1(truth, own), macro_f1(truth, other)))
 
-    def test_over_tasks_is_the_mean_of_theirs_whatever_their_size(self) -> None:
+    def test_over_tasks_is_the_plain_mean_of_theirs(self) -> None:
         small = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"), "mean")
         large = pair_of(mean_sums(np.zeros(40)), mean_sums(np.zeros(40)), [str(i) for i in range(40)], "mean")
         assert verdict([small, large]).difference == pytest.approx(0.5)
@@ -219,6 +219,15 @@ class TestSignFlip:
         exact = np.mean(np.abs(mean) >= abs(mean[0, 0]) - 1e-12)
         assert exact < 1e-3
         assert verdict(pairs).p == pytest.approx(exact, rel=0.15)
+
+    def test_a_small_p_is_never_nothing(self) -> None:
+        """Also where no draw reaches the difference, the observed labelling counts."""
+        drawn = Drawn.of(
+            pair_of(mean_sums(np.ones(30)), mean_sums(np.zeros(30)), [str(one) for one in range(30)]),
+            np.random.default_rng(0),
+            10,
+        )
+        assert all(_small_p([drawn], 1.0, np.random.default_rng(seed), 1) > 0 for seed in range(30))
 
     def test_no_difference_at_all(self) -> None:
         same = np.array([1.0, 0, 1])

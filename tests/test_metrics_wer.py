@@ -201,7 +201,7 @@ def test_every_apostrophe_is_one(mark: str) -> None:
 @pytest.mark.parametrize(
     "mark", [*"\u00ad\u200b\u200c\u200d\u2060\ufeff\u200e\u202a\x00\x1b\ufe0f\u034f\u3164\U000e0100"]
 )
-def test_what_nobody_sees_costs_no_word(mark: str) -> None:
+def test_invisible_characters_cost_no_word(mark: str) -> None:
     assert transcript_errors(MAT, f"{mark}the c{mark}at sat{mark} on the mat").errors == 0
 
 

@@ -97,7 +97,7 @@ def test_vox_answers_are_texts(root: Path) -> None:
     assert rows_of(root, "vox_age")[1]["answer_gt"] == "Early Career (31-40)"
 
 
-def test_folders_that_stand_for_metadata(root: Path) -> None:
+def test_tasks_whose_folders_are_the_metadata(root: Path) -> None:
     assert len(list((root / "had/real").glob("*.wav"))) == len(list((root / "had/fake").glob("*.wav"))) == 1
     flacs = sorted((root / "librispeech").glob("*/*/*/*.flac"))
     assert len(flacs) == 2

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from builders import a_run, added, as_control, changed
-from conftest import call, content_of
+from conftest import content_of, succeed
 
 from audiomarathon import compare_runs, load_runs, write_report
 from audiomarathon.engine.run import Result
@@ -74,8 +74,7 @@ def test_runs_are_named_by_folder_by_list_and_by_result(results: Path) -> None:
 
 
 def test_the_comparison_is_that_of_the_command(results: Path, tmp_path: Path) -> None:
-    code, _ = call("compare", results, "--against", "dart-0.5-layer2", "-o", tmp_path / "table.csv")
-    assert code == 0
+    succeed("compare", results, "--against", "dart-0.5-layer2", "-o", tmp_path / "table.csv")
     frame = compare_runs(results, "dart-0.5-layer2")
     assert frame.set_index("setting").loc["base-0", "difference"] == 0.5
     pd.testing.assert_frame_equal(pd.DataFrame(frame), pd.read_csv(tmp_path / "table.csv"), check_dtype=False)
@@ -136,8 +135,7 @@ def test_controls_and_failed_samples_have_rows(results: Path) -> None:
 
 def test_the_page_is_that_of_the_command(results: Path, tmp_path: Path) -> None:
     written = write_report(results, tmp_path / "new" / "own.html", audio="none", spectrograms=False)
-    code, _ = call("report", results, "-o", tmp_path / "page.html", "--audio", "none", "--no-spectrograms")
-    assert code == 0
+    succeed("report", results, "-o", tmp_path / "page.html", "--audio", "none", "--no-spectrograms")
     assert content_of(written.read_text()) == content_of((tmp_path / "page.html").read_text())
     with pytest.raises(SettingsError, match="allowed: link, embed, none"):
         write_report(results, tmp_path / "no.html", audio="loud")

@@ -21,7 +21,7 @@ import pytest
 import task_folders
 import torch
 from builders import records_in
-from conftest import HOME, call, noise, skip_unless_carried
+from conftest import HOME, noise, skip_unless_carried, succeed
 from families import FAMILIES
 
 from audiomarathon.certify.bench import Bench
@@ -389,8 +389,7 @@ def test_one_sample_out_of_memory_is_an_error_record(
 
 
 def test_certify_passes() -> None:
-    code, said = call("certify", "--model", "embedded", "--device", DEVICE)
-    assert code == 0, said
+    succeed("certify", "--model", "embedded", "--device", DEVICE)
 
 
 @pytest.mark.parametrize("name", ["control:logmel", f"tower:{HOME}"])

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from builders import a_run, a_session, changed, changed_records, finished, with_identity
+from builders import (
+    a_failed_record,
+    a_run,
+    a_session,
+    a_timed_choice,
+    added,
+    changed,
+    changed_records,
+    finished,
+    with_identity,
+)
 from typer.testing import CliRunner
 
 from audiomarathon.benchmarks import registry
@@ -22,7 +32,7 @@ from audiomarathon.engine.run import Result, score
 from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.report import tables
 from audiomarathon.report.controls import control_runs
-from audiomarathon.report.curves import MEAN, read_panels
+from audiomarathon.report.curves import MEAN, Panel, read_panels
 from audiomarathon.report.page import PageOptions, page
 from audiomarathon.report.page_data import PageData, scores_table
 from audiomarathon.report.paper import write_paper
@@ -31,11 +41,11 @@ from audiomarathon.report.render import csv as as_csv
 from audiomarathon.report.sections import sections
 from audiomarathon.report.sweep_report import write_outcome
 from audiomarathon.results.best import ranking_of
-from audiomarathon.results.compare import compare
+from audiomarathon.results.compare import Compared, compare
 from audiomarathon.results.reproduce import reproduced
 from audiomarathon.results.status import read_status
-from audiomarathon.results.sweep_summary import read_outcome
-from audiomarathon.results.systems import find_reference, read_systems
+from audiomarathon.results.sweep_summary import Outcome, read_outcome
+from audiomarathon.results.systems import System, find_reference, read_systems
 
 DEMO = Path(__file__).parent / "data" / "made_by_8983bac" / "demo"
 Figures = dict[tuple[str, str], Any]
@@ -43,7 +53,7 @@ Figures = dict[tuple[str, str], Any]
 
 
 def near(value: Any) -> Any:
-    """The same but for the last digits; None stays None."""
+    """Return what equals a value up to the last digits; None stays None."""
     return value if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
@@ -77,6 +87,31 @@ def golden(summaries: Figures) -> dict[tuple[str, str], tuple[float, Any]]:
     return {key: (one["score"], one["intervals"]["score"]) for key, one in summaries.items()}
 
 
+@pytest.fixture(scope="module")
+def systems(results: Path) -> list[System]:
+    return list(read_systems([results]))
+
+
+@pytest.fixture(scope="module")
+def data(systems: list[System]) -> PageData:
+    return PageData(systems)
+
+
+@pytest.fixture(scope="module")
+def compared(systems: list[System]) -> Compared:
+    return compare(systems, find_reference(systems, None))
+
+
+@pytest.fixture(scope="module")
+def outcome(results: Path) -> Outcome:
+    return read_outcome(results, seed=42)
+
+
+@pytest.fixture(scope="module")
+def panels(results: Path) -> list[Panel]:
+    return list(read_panels([results]))
+
+
 class TestTheScoreOfARun:
     def test_in_status(self, results: Path, golden: Figures) -> None:
         found = {(one.task, one.setting): one.progress for one in read_status([results])}
@@ -93,8 +128,7 @@ class TestTheScoreOfARun:
             value, interval = golden["race", one.setting]
             assert (one.progress.score, one.progress.interval) == (near(value), pair(interval))
 
-    def test_on_the_page(self, results: Path, golden: Figures) -> None:
-        data = PageData(read_systems([results]))
+    def test_on_the_page(self, data: PageData, golden: Figures) -> None:
         own = {place: row for place, row in data.figures.items() if place[0] in data.tasks}
         rows = {(scope, data.systems[place].method): row for (scope, place), row in own.items()}
         assert rows.keys() == golden.keys()
@@ -102,9 +136,9 @@ class TestTheScoreOfARun:
             low_high = None if rows[key]["score_low"] is None else (rows[key]["score_low"], rows[key]["score_high"])
             assert (rows[key]["score"], low_high) == (near(value), pair(interval))
 
-    def test_in_plots(self, results: Path, golden: Figures) -> None:
-        panels = [panel for panel in read_panels([results]) if panel.headline != MEAN]
-        found = {(panel.name, one.label): one.figures["score"] for panel in panels for one in panel.settings}
+    def test_in_plots(self, panels: list[Panel], golden: Figures) -> None:
+        tasks = [panel for panel in panels if panel.headline != MEAN]
+        found = {(panel.name, one.label): one.figures["score"] for panel in tasks for one in panel.settings}
         assert found.keys() == golden.keys()
         for key, (value, interval) in golden.items():
             assert (found[key].value, found[key].interval) == (near(value), pair(interval))
@@ -118,10 +152,10 @@ class TestTheScoreOfARun:
             assert (found[key]["score"], low_high) == (near(value), pair(interval or (value, value)))
 
     def test_in_papers_files(
-        self, results: Path, golden: Figures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, data: PageData, golden: Figures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("vl_convert.vegalite_to_pdf", lambda _spec: b"")  # test_report_page.py looks at a PDF
-        write_paper(PageData(read_systems([results])), tmp_path)
+        write_paper(data, tmp_path)
         rows = {
             (file.stem, row["setting"]): row for file in tmp_path.glob("*.csv") for row in csv.DictReader(file.open())
         }
@@ -143,8 +177,8 @@ class TestTheScoreOfARun:
             text = f"{value:.3f} " + ("[–]" if interval is None else "[{:.3f}, {:.3f}]".format(*interval))
             assert table["score [95 % interval]"][place] == text
 
-    def test_in_the_summary_of_sweeps(self, results: Path, golden: Figures, tmp_path: Path) -> None:
-        write_outcome(read_outcome(results, seed=42), results, "embedded")
+    def test_in_the_summary_of_sweeps(self, results: Path, outcome: Outcome, golden: Figures) -> None:
+        write_outcome(outcome, results, "embedded")
         told = json.loads((results / "summary.json").read_text())["results"]
         rows = {(row["task"], row["setting"]): row for row in csv.DictReader((results / "summary.csv").open())}
         assert {(one["task"], one["setting"]) for one in told} == golden.keys() == rows.keys()
@@ -153,9 +187,8 @@ class TestTheScoreOfARun:
             assert (one["summary"]["score"], one["summary"]["intervals"]["score"]) == (near(value), interval)
             assert float(rows[one["task"], one["setting"]]["score"]) == near(value)
 
-    def test_in_comparisons(self, results: Path, golden: Figures) -> None:
-        systems = read_systems([results])
-        for row in compare(systems, find_reference(systems, None)).rows:
+    def test_in_comparisons(self, compared: Compared, golden: Figures) -> None:
+        for row in compared.rows:
             if len(row.tasks) == 1:
                 assert row.score == near(golden[row.scope, row.side][0])
                 assert row.reference_score == near(golden[row.scope, "base-0"][0])
@@ -172,15 +205,16 @@ class TestTheScoreOfARun:
 
 
 class TestTheDifferenceFromBase:
-    def test_of_scores_and_times(self, results: Path) -> None:
+    def test_of_scores_and_times(
+        self, systems: list[System], compared: Compared, data: PageData, outcome: Outcome
+    ) -> None:
         """In the comparison, in a sweep's summary, and on the page."""
-        systems = read_systems([results])
-        rows = {(row.scope, row.side): row for row in compare(systems, find_reference(systems, None)).rows}
-        figures = PageData(systems).figures.items()
+        rows = {(row.scope, row.side): row for row in compared.rows}
+        figures = data.figures.items()
         shown = {(scope, systems[at].method): row for (scope, at), row in figures if not row.get("is_base")}
         swept = {
             (task, one.result.method): one
-            for (_, task), group in read_outcome(results, seed=42).groups.items()
+            for (_, task), group in outcome.groups.items()
             for one in group
             if one.result.method != "base-0"
         }
@@ -206,17 +240,15 @@ class TestTheDifferenceFromBase:
 
 
 class TestTheMeanOverTasks:
-    def test_and_its_interval(self, results: Path) -> None:
+    def test_and_its_interval(
+        self, systems: list[System], data: PageData, compared: Compared, panels: list[Panel]
+    ) -> None:
         """On the page, in plots, in the paper's table and in the comparison."""
-        systems = read_systems([results])
-        data = PageData(systems)
         own = {systems[place].method: row for (scope, place), row in data.figures.items() if scope == "overall"}
-        (panel,) = [panel for panel in read_panels([results]) if panel.headline == MEAN]
+        (panel,) = [panel for panel in panels if panel.headline == MEAN]
         plots = {one.label: one.figures["score"] for one in panel.settings}
         paper = {row["setting"]: row for row in scores_table(data).frame.to_dict("records")}
-        compared = {
-            row.side: row for row in compare(systems, find_reference(systems, None)).rows if row.scope == "overall"
-        }
+        overall = {row.side: row for row in compared.rows if row.scope == "overall"}
         for system in systems:
             one = mean_over([run.headline for run in system.runs.values()])
             label, interval = system.method, pair(one.interval)
@@ -225,24 +257,25 @@ class TestTheMeanOverTasks:
                 low_high = None if found[f"{name}_low"] is None else (found[f"{name}_low"], found[f"{name}_high"])
                 assert (found[name], low_high) == (near(one.value), interval)
             assert (plots[label].value, plots[label].interval) == (near(one.value), interval)
-            if label in compared:
-                assert compared[label].score == near(one.value)
+            if label in overall:
+                assert overall[label].score == near(one.value)
 
 
 class TestEveryFormatOfATable:
     """A view is one frame; a terminal, Markdown, LaTeX, HTML and CSV are drawn from it, and say the same."""
 
     @pytest.fixture(params=["results", "comparison", "savings", "scores", "differences"])
-    def table(self, request: pytest.FixtureRequest, results: Path, summaries: Figures) -> Table:
+    def table(
+        self, request: pytest.FixtureRequest, results: Path, summaries: Figures, compared: Compared, data: PageData,
+        outcome: Outcome,
+    ) -> Table:  # fmt: skip
         runs = [Result(results / task / "embedded" / label, label, one) for (task, label), one in summaries.items()]
-        systems = read_systems([results])
-        groups = read_outcome(results, seed=42).groups.values()
         made: dict[str, Any] = {
             "results": lambda: tables.results(runs),
-            "comparison": lambda: tables.comparison(compare(systems, find_reference(systems, None))),
-            "savings": lambda: tables.sweep([one for own in groups for one in own])[1],
-            "scores": lambda: scores_table(PageData(systems)),
-            "differences": lambda: scores_table(PageData(systems), "difference"),
+            "comparison": lambda: tables.comparison(compared),
+            "savings": lambda: tables.sweep([one for own in outcome.groups.values() for one in own])[1],
+            "scores": lambda: scores_table(data),
+            "differences": lambda: scores_table(data, "difference"),
         }
         found: Table = made[request.param]()
         return found
@@ -270,8 +303,7 @@ class TestEveryFormatOfATable:
                     assert float(row[str(name)]) == value
 
 
-def test_the_page_shows_what_its_tables_hold(results: Path) -> None:
-    data = PageData(read_systems([results]))
+def test_the_page_shows_what_its_tables_hold(data: PageData) -> None:
     text = page(data, PageOptions(spectrograms=False)).partition('<script type="application/json"')[0]
     for table in (scores_table(data, narrow=True), scores_table(data, "difference", narrow=True)):
         assert html(table) in text
@@ -294,10 +326,10 @@ class TestWhichRunIsTheBase:
         """By view, whether the score of `dart` is compared with base's, and whether its times are."""
         systems = read_systems([root])
         (place,) = [at for at, one in enumerate(systems) if one.method.startswith("dart")]
-        rows = {row.side.split()[0]: row for row in compare(systems, find_reference(systems, None)).rows}
-        data = PageData(systems)
-        own = data.figures["tau", place]
-        ranked = {one.name.split()[0] for one in ranking_of(compare(systems, find_reference(systems, None))).candidates}
+        compared = compare(systems, find_reference(systems, None))
+        rows = {row.side.split()[0]: row for row in compared.rows}
+        own = PageData(systems).figures["tau", place]
+        ranked = {one.name.split()[0] for one in ranking_of(compared).candidates}
         (group,) = read_outcome(root, seed=42).groups.values()
         (swept,) = [one for one in group if one.result.method.startswith("dart")]
         (panel,) = read_panels([root])
@@ -313,6 +345,34 @@ class TestWhichRunIsTheBase:
 
     def test_if_nothing_differs(self, pruned: Path) -> None:
         assert set(self.views(pruned.parents[2]).values()) == {(True, True)}
+
+    @pytest.mark.parametrize("lost", ["failed", "clip replaced", "not selected again", ""])
+    def test_samples_that_only_one_side_has_are_left_out(self, pruned: Path, lost: str) -> None:
+        """A later, smaller run of base takes no sample away."""
+        if lost == "failed":
+            added(pruned, a_failed_record("clip3"))
+        elif lost == "clip replaced":
+            added(pruned, a_timed_choice(3, right=True, prefill=0.5, clips="another"))
+        elif lost == "not selected again":
+            base = changed(pruned.with_name("base-0"), samples=["clip0"])
+            changed(base, "summary.json", n=1, expected=1)
+        finished(pruned)
+        systems = read_systems([pruned.parents[2]])
+        rows = {row.side: row for row in compare(systems, find_reference(systems, None)).rows}
+        (place,) = [at for at, one in enumerate(systems) if one.method.startswith("dart")]
+        figures = PageData(systems).figures["tau", place]
+        (group,) = read_outcome(pruned.parents[2], seed=42).groups.values()
+        (swept,) = [one for one in group if one.result.method.startswith("dart")]
+        (panel,) = read_panels([pruned.parents[2]])
+        (drawn,) = [one for one in panel.settings if one.label.startswith("dart")]
+        scored = (
+            rows["dart-0.5-layer2"].samples,
+            figures["shared"],
+            swept.against_base["samples"],
+            len(drawn.pairs.pairs),
+        )
+        timed = rows["dart-0.5-layer2"].timed, figures["timed"], swept.savings["compared_samples"]
+        assert {*scored, *timed} == {8 if lost in ("not selected again", "") else 7}
 
     @pytest.mark.parametrize(
         "identity",

@@ -185,7 +185,7 @@ class TestAsking:
             ("thinking cut", "", "length"),
         ],
     )
-    def test_a_reply_that_is_none_is_a_reply(self, url: str, wish: str, text: str, finish: str) -> None:
+    def test_an_empty_reply_is_a_reply(self, url: str, wish: str, text: str, finish: str) -> None:
         answer = ask(client(url, attempts=1), text=wish)
         assert (answer.text, answer.finish) == (text, finish)
 
@@ -367,7 +367,7 @@ except EndpointError:
         assert [answer.text for answer in answers] == [crc(_wav(noise(seed))) for seed in range(40)]
         assert sum(answer.attempts for answer in answers) > 60
 
-    def test_a_client_that_is_left_ends_its_requests_and_takes_no_others(self, url: str) -> None:
+    def test_a_closed_client_ends_its_requests_and_takes_no_others(self, url: str) -> None:
         endpoint = client(url)
         with ThreadPoolExecutor() as pool, endpoint:
             before = told(url)["posts"]
@@ -540,7 +540,7 @@ class TestKey:
             Endpoint.from_env("m", {"OPENAI_API_KEY": key})
         assert "cret" not in str(caught.value)
 
-    def test_white_space_around_it_is_none_of_it(self) -> None:
+    def test_white_space_around_the_key_is_dropped(self) -> None:
         assert Endpoint.from_env("m", {"OPENAI_API_KEY": f" {KEY}\n"}).key == KEY
 
 
@@ -758,7 +758,7 @@ class TestRuns:
         assert all(KEY not in file.read_text() for file in folder.iterdir() if file.is_file())
 
     @pytest.mark.parametrize("wish", ["400 {key} {quoted}", "500 {part}", "the key"])
-    def test_the_key_is_in_no_file_and_no_line_whatever_the_server_says(
+    def test_the_key_is_in_no_file_and_no_line_for_any_answer_of_the_server(
         self,
         go: Callable[..., Any],
         url: str,
@@ -917,7 +917,7 @@ class TestRuns:
         (line,) = told
         assert line.startswith("127.0.0.1:9: ConnectError: ")
 
-    def test_goes_on_where_it_stopped(self, go: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    def test_resumes_where_it_stopped(self, go: Callable[..., Any], url: str, tmp_path: Path) -> None:
         result = go(url)
         file = result.folder / "samples.jsonl"
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
@@ -962,7 +962,7 @@ class TestRuns:
             go("http://127.0.0.1:9/v1", **{setting: value})
 
     @pytest.mark.parametrize("value", ["-1", "nan", "inf", "much", ""])
-    def test_prices_that_are_none_are_refused(
+    def test_wrong_prices_are_refused(
         self, go: Callable[..., Any], no_env: Callable[[str, str], None], value: str
     ) -> None:
         no_env("OPENAI_PRICE_IN", "1")
@@ -979,7 +979,7 @@ class TestRuns:
             ("a/", "-endpoint"),
         ],
     )
-    def test_the_models_name_makes_a_folder_of_its_own(
+    def test_the_models_name_makes_a_separate_folder(
         self, go: Callable[..., Any], url: str, tmp_path: Path, model: str, folder: str
     ) -> None:
         with pytest.raises(ModelError, match="refuses"):

@@ -95,7 +95,7 @@ def test_a_setting_without_figures_is_not_recommended(root: Path) -> None:
     assert said(root) == ["M: no recommendation, because no setting can be compared with its base."]
 
 
-def test_a_speed_up_that_does_not_show_is_none(root: Path) -> None:
+def test_a_speed_up_that_rounds_to_1_is_not_counted(root: Path) -> None:
     a_pruned(root, prefill=0.999)
     assert "no setting keeps the score within 1 point of base's and is faster" in said(root)[0]
 
@@ -177,7 +177,7 @@ def test_over_how_many_samples_is_said_where_it_is_not_all(tmp_path: Path) -> No
 
 
 class TestOddRuns:
-    def test_a_task_that_is_not_installed_takes_no_other_down(self, root: Path) -> None:
+    def test_a_task_that_is_not_installed_does_not_break_others(self, root: Path) -> None:
         a_pruned(root)
         for label in ("base-0", "dart-0.5-layer2"):
             changed(finished(a_run(root / "x", label, [True] * 4)), task="alien")

@@ -169,7 +169,7 @@ class TestCurves:
         _base, *joined = panel_of(results, "mean").lines()["fast_v+snapkv"]
         assert sorted(one.figures["score"].value for one in joined) == pytest.approx([0.4, 0.8])
 
-    def test_layers_of_joined_methods_are_lines_of_their_own(self, results: Path) -> None:
+    def test_layers_of_joined_methods_are_separate_lines(self, results: Path) -> None:
         for layer in (1, 2):
             first = {"method": "fast_v", "ratio": 0.5, "layer": layer}
             second = {"method": "snapkv", "ratio": 0.3, "scope": "audio"}
@@ -182,12 +182,12 @@ class TestCurves:
         assert set(panel_of(results, "tau").lines()) == {"frame", "random"}
         assert set(panel_of(results, "mean").lines()) == {"frame"}
 
-    def test_layers_are_lines_of_their_own(self, results: Path) -> None:
+    def test_layers_are_separate_lines(self, results: Path) -> None:
         plotted(results, "tau", {"method": "frame", "ratio": 0.5, "layer": 1}, score=0.5, prefill=0.3)
         assert set(panel_of(results, "tau").lines()) == {"frame layer 1", "frame layer 2"}
 
     @pytest.mark.parametrize(("other", "said"), [({"seed": 7}, "seed 7"), ({"prompts": "x"}, "other prompts")])
-    def test_what_ran_under_other_conditions_has_a_line_of_its_own(
+    def test_what_ran_under_other_conditions_has_a_separate_line(
         self, results: Path, tmp_path: Path, other: dict[str, Any], said: str
     ) -> None:
         for file in results.rglob("run.json"):
@@ -215,7 +215,7 @@ class TestCurves:
         with pytest.raises(RecordError, match="same task, checkpoint and setting"):
             read_panels([results])
 
-    def test_controls_have_panels_of_their_own(self, results: Path, tmp_path: Path) -> None:
+    def test_controls_have_separate_panels(self, results: Path, tmp_path: Path) -> None:
         plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1, prefill=0.4)
         as_control(tmp_path / "more" / "tau" / "base-0-")
         panels = {panel.name: panel for panel in read_panels([results])}
@@ -238,11 +238,11 @@ class TestCurves:
         assert set(panel.settings[0].figures) == {"score", "kv_mb"}
 
     def test_an_old_summary_is_not_drawn_over_other_records(self, results: Path) -> None:
-        """Of base's ten samples it knows but four: a longer run is being written, or was killed."""
+        """The summary counts four of base's ten samples: a longer run is going on, or was killed."""
         changed(results / "tau" / "base-0-", "summary.json", n=4, expected=4)
         assert "base-0" not in {one.label for one in panel_of(results, "tau").settings}
 
-    def test_a_later_smaller_run_of_base_takes_nothing_away(self, results: Path) -> None:
+    def test_a_later_smaller_run_of_base_removes_nothing(self, results: Path) -> None:
         changed(results / "tau" / "base-0-", samples=["s9"])
         changed(results / "tau" / "base-0-", "summary.json", n=1, expected=1)
         panel = panel_of(results, "tau")
@@ -301,7 +301,7 @@ def a_chart(**options: Any) -> Chart:
 
 
 class TestCharts:
-    """A description of a picture holds what is to be seen."""
+    """A chart's description holds everything that is drawn."""
 
     def test_holds_every_figure_of_a_panel(self, results: Path) -> None:
         panel = panel_of(results, "desed")
@@ -398,7 +398,7 @@ class TestCharts:
         names = {layer["data"]["name"] for layer in a_chart().spec["layer"]}
         assert names == {"frame", "intervals", "points", "labels"}
 
-    def test_the_front_is_of_those_that_no_other_beats(self) -> None:
+    def test_the_front_holds_settings_that_no_other_beats(self) -> None:
         points = [{"x": 1, "y": 0.5}, {"x": 2, "y": 0.4}, {"x": 3, "y": 0.9}, {"x": 3, "y": 0.8}]
         assert pareto_front(points) == [{"x": 1, "y": 0.5}, {"x": 3, "y": 0.9}]
 

@@ -230,7 +230,7 @@ def test_a_judge_of_a_plugin_that_raises_while_it_answers_is_named(
         next(answers)
 
 
-def test_code_that_ends_the_program_where_nobody_expects_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_that_ends_the_program_unexpectedly_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     code = compile("import sys\nsys.exit(0)", "/theirs/code.py", "exec")
     with pytest.raises(SystemExit) as ended:
         reporting_errors(lambda: exec(code, {"__name__": "theirs"}))()

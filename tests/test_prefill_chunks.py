@@ -164,7 +164,7 @@ def test_a_window_has_the_queries_of_the_last_chunk_only(windowed: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["base", "frame:0.5", "snapkv:0.5"])
-def test_a_static_step_goes_on_from_chunks(lm: AudioLM, name: str) -> None:
+def test_a_static_step_continues_after_chunks(lm: AudioLM, name: str) -> None:
     assert_same(lm, prompts(1), get_method(name), 9, GRAPH)
 
 

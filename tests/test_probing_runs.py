@@ -318,7 +318,7 @@ class TestSplits:
         assert len({(part, cluster) for part, (_, cluster) in zip(parts, given, strict=True)}) == 11
         assert "share clusters" in said[0]
 
-    def test_classes_that_no_probe_can_learn_are_told(self) -> None:
+    def test_classes_that_no_probe_can_learn_are_reported(self) -> None:
         clips = [type("Clip", (), {"part": "1", "cluster": f"{i}", "id": f"{i}"})() for i in range(10)]
         for label, told in ((lambda i: i // 2, []), (lambda i: max(i - 1, 0), ["8 of 9 classes"])):
             said = list[str]()
@@ -385,7 +385,7 @@ class TestStore:
             results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
 
 
-def test_audio_that_lies_in_two_parts_is_told(tmp_path: Path) -> None:
+def test_audio_that_lies_in_two_parts_is_reported(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
     same = [wav(wave(300, 0.2 * (i % 3), i)) for i in range(9)]  # made once: such files hold the second of their making
     write(root / "tones", "3", [(f"s9-{i}", {"tone": "abc"[i % 3]}, same[i]) for i in range(6)])
@@ -466,7 +466,7 @@ def test_published_tags_are_ranked_within_a_fold(tmp_path: Path) -> None:
     assert (run.task.scorer.own_score(unlabelled), run.task.scorer.shown(unlabelled)) == (None, "no labels")
 
 
-def test_encoders_of_one_name_are_told_apart_and_doubles_refused(tmp_path: Path) -> None:
+def test_encoders_of_one_name_are_distinguished_and_doubles_refused(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
     runs = []
     for kind in (FramesEncoder, LeakyEncoder):
@@ -497,7 +497,7 @@ def test_means_weigh_tasks_alike_and_public_ones_as_published() -> None:
     assert weighed[PUBLISHED[1]] == pytest.approx(0.3)
 
 
-def test_a_task_that_fails_ends_no_other() -> None:
+def test_a_task_that_fails_does_not_stop_others() -> None:
     def works(*found: Any) -> Any:
         for one in found:
             if isinstance(one, Exception):

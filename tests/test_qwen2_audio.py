@@ -56,7 +56,7 @@ def whole(folder: Path) -> AudioLM:
 
 
 class TestWindows:
-    def test_each_is_an_audio_of_its_own(self, whole: AudioLM) -> None:
+    def test_each_is_a_separate_audio(self, whole: AudioLM) -> None:
         inputs = whole.prepare([Prompt("Who?", (noise(31.0), noise(2.0)))])
         assert whole.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
             "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"

@@ -77,7 +77,7 @@ class TestExperts:
 
 class TestAudio:
     @pytest.mark.parametrize("samples", [12840, 16000, 30001])
-    def test_is_the_processors_own_whatever_the_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
+    def test_is_the_processors_own_at_any_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
         """12,840 samples are 80.25 frames: the processor cuts the last one, and a token with it."""
         prompt = Prompt("Who?", (noise(2.0)[:samples],))
         ours, theirs = lm.prepare([prompt]).tensors, lm.documented_inputs(folder, prompt)

@@ -141,9 +141,7 @@ class TestRuns:
         assert (len(lines), len(errors)) == (4, 3)
         assert all("changed since the run began" in error for error in errors)
 
-    def test_go_on_with_the_next_task_when_one_fails_in_their_hands(
-        self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path
-    ) -> None:
+    def test_take_the_next_task_after_one_fails(self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         task_folders.build_tau(tmp_path / "TAU")
         task_folders.build_librispeech(tmp_path / "LibriSpeech")
@@ -156,7 +154,7 @@ class TestRuns:
         assert "no judge" in found.failures["tau"]
         assert [(one.summary["task"], one.summary["complete"]) for one in found.results] == [("librispeech", True)]
 
-    def test_keep_what_is_done_at_ctrl_c_and_go_on_from_it_elsewhere(self, go, local, monkeypatch) -> None:
+    def test_keep_records_at_ctrl_c_and_resume_elsewhere(self, go, local, monkeypatch) -> None:
         append, seen = RunFolder.append, []
 
         def interrupted(folder: RunFolder, record: Record) -> None:
@@ -189,7 +187,7 @@ def a_plan(batch_size: int | None, count: int = 10) -> Plan:
         ("a", "bfloat16", "A100", False, ""),
     ],
 )
-def test_a_worker_that_differs_is_told(hash_: str, dtype: str, card: str, timing: bool, said: str) -> None:
+def test_a_worker_that_differs_is_reported(hash_: str, dtype: str, card: str, timing: bool, said: str) -> None:
     from audiomarathon.engine.ray_engine import differences
 
     def setup(checkpoint_hash: str, dtype: str, name: str) -> Any:
@@ -352,7 +350,7 @@ class TestWaiting:
         pool.known["worker"] = SimpleNamespace(host="node7", pid=42)
         return lambda: pool._ended({"call": ("worker", ("chunk", 0))})
 
-    def test_is_told_more_and_more_seldom_and_says_for_whom(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_reported_less_and_less_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from audiomarathon.engine import ray_pool
 
         monkeypatch.setattr(ray_pool, "check_cluster", lambda: None)

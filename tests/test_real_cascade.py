@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import real_recordings
 from builders import lines_of
-from conftest import call
+from conftest import call, succeed
 from real_weights import real_weights
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "real"))
@@ -25,10 +25,7 @@ def cascaded(data: Path, results: Path, *tasks: object) -> list[Path]:
     where = ("--data", data, "--results", results, "--limit", 2, "--max-new-tokens", 16)
     whisper = ("--model", "whisper-base", "--model-path", real_weights("whisper-base"), "--at", "input")
     assert call("transcribe", *tasks, *whisper, "--methods", "frame:0.8", *where[:-2])[0] == 0
-    code, output = call(
-        "cascade", results / "transcripts", *tasks, "--with", real_weights("smollm2-135m-instruct"), *where
-    )
-    assert code == 0, output
+    succeed("cascade", results / "transcripts", *tasks, "--with", real_weights("smollm2-135m-instruct"), *where)
     return sorted(results.glob("**/whisper-base+smollm2-135m-instruct/*"))
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import soundfile
-from conftest import call
+from conftest import succeed
 from task_folders import write_clip
 
 from audiomarathon import load_runs
@@ -121,8 +121,7 @@ class TestSpeech:
     def test_the_task_files_find_sound_rows(self, options: list[str], tmp_path: Path) -> None:
         assert speech.main([str(tmp_path / "out"), *options]) == 0
         (task,) = (tmp_path / "out").glob("*.toml")
-        code, said = call("data", "verify", task, "--data", tmp_path / "out")
-        assert code == 0, said
+        said = succeed("data", "verify", task, "--data", tmp_path / "out")
         assert " ok " in said
 
     @pytest.mark.parametrize(("long", "least", "most"), [(False, 3, 28), (True, 90, 300)])

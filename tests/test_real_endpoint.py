@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import call
+from conftest import succeed
 from transformers import Qwen2_5OmniThinkerForConditionalGeneration
 from transformers_server import serving
 
@@ -47,8 +47,7 @@ def test_replies_over_the_network_equal_replies_here(
     data = generate(tmp_path / "data", tasks=TASKS, limit=4, progress=False)
     common = (*TASKS, "--data", data, "--results", tmp_path / "out")
     for model, *options in (("openai", "--model-path", thinker), ("embedded", "--dtype", "float32")):
-        code, output = call("run", *common, "--model", model, *options)
-        assert code == 0, output
+        succeed("run", *common, "--model", model, *options)
     runs = {(one.key, one.facts["model"]): one for one in read_runs([tmp_path / "out"])}
     for task in TASKS:
         there, here = (replies(runs[task, model]) for model in ("openai", "embedded"))

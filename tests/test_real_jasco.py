@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders import records_in
-from conftest import call
+from conftest import succeed
 from real_recordings import build_jasco
 from real_weights import real_qwen2_audio
 
@@ -24,8 +24,7 @@ def test_a_sweep_of_it_and_what_survives(no_env: Callable[[str, str], None], tmp
         tmp_path / "o",
     )
     place = ("--model", "qwen2-audio", "--model-path", checkpoint, "--data", clone, "--results", out)
-    code, output = call("sweep", "jasco", *place, "--methods", "random,fast_v", "--ratios", 0.5)
-    assert code == 0, output
+    succeed("sweep", "jasco", *place, "--methods", "random,fast_v", "--ratios", 0.5)
     labels = ("base-0", "random-0.5-layer2", "fast_v-0.5-layer2")
     base, *pruned = (records_in(out / "jasco" / "real-155m" / label) for label in labels)
     assert [len(records) for records in (base, *pruned)] == [64] * 3
@@ -36,6 +35,5 @@ def test_a_sweep_of_it_and_what_survives(no_env: Callable[[str, str], None], tmp
     for label in labels:
         summary = json.loads((out / "jasco" / "real-155m" / label / "summary.json").read_text())
         assert (summary["complete"], summary["errors"], summary["score"]) == (True, 0, None)
-    code, output = call("jasco", "survival", out)
-    assert code == 0, output
+    output = succeed("jasco", "survival", out)
     assert "not measurable" in output

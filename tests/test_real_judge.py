@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import call
+from conftest import call, succeed
 from real_recordings import build_jasco
 from real_weights import real_weights
 from toy_judged import Grade, Grades, replies_to
@@ -143,8 +143,7 @@ def judged_jasco(jasco_run: Path, served: str, smollm2: Path) -> Iterator[tuple[
         for name in ("OPENAI_API_KEY", "OPENAI_PRICE_IN", "OPENAI_PRICE_OUT"):
             patch.delenv(name, raising=False)
         given = f"smollm2=endpoint:{smollm2}"
-        code, output = call("judge", jasco_run, "--with", given, "--anchors-only", "--no-cache", "--batch-size", 2)
-        assert code == 0, output
+        output = succeed("judge", jasco_run, "--with", given, "--anchors-only", "--no-cache", "--batch-size", 2)
         yield jasco_run, output
 
 

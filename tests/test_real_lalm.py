@@ -16,7 +16,7 @@ import soundfile
 import torch
 from builders import records_in
 from caption_folders import clotho_folder
-from conftest import call
+from conftest import succeed
 from families import FAMILIES
 from lalm_folders import ROWS, mmau_pro_folder
 from real_captions import caption_tables
@@ -62,8 +62,7 @@ def said(text: str, file: Path) -> Path:
 def swept(task: str, checkpoint: Path, data: Path, out: Path) -> list[tuple[list[dict[str, Any]], dict[str, Any]]]:
     """Run a task as it is and with half the audio tokens; return each setting's records and summary."""
     place = ("--model", "qwen2-audio", "--model-path", checkpoint, "--data", data, "--results", out)
-    code, output = call("sweep", task, *place, "--methods", "fast_v", "--ratios", 0.5)
-    assert code == 0, output
+    succeed("sweep", task, *place, "--methods", "fast_v", "--ratios", 0.5)
     folders = [out / "lalm" / task / "real-155m" / label for label in LABELS]
     return [(records_in(folder), json.loads((folder / "summary.json").read_text())) for folder in folders]
 
@@ -161,8 +160,7 @@ def test_side_experiments_on_published_captions(
     """A system's replies and people's, against five references: what is alike, and what stands apart."""
     file, encoder = caption_tables()[place], real_weights("all-minilm-l6-v2")
     out, options = tmp_path / "references", ("--encoder", encoder)
-    code, said = call("experiment", "references", file, "-o", out, *options)
-    assert code == 0, said
+    succeed("experiment", "references", file, "-o", out, *options)
     (summary,) = (json.loads(one.read_text()) for one in out.glob("*.json"))
     by_figure = {row["figure"].partition("[")[0]: row for row in summary["scores"]}
     assert by_figure["replies: cider_d"]["all"] == pytest.approx(cider_d)  # of aac-metrics itself
@@ -178,8 +176,7 @@ def test_side_experiments_on_published_captions(
         rows = [{"audio_id": id_, "prediction": said_of[id_], "references": list(texts)} for id_, texts in clips]
         runs.append(tmp_path / f"{name}.json")
         runs[-1].write_text(json.dumps(rows))
-    code, said = call("experiment", "similarity", *runs, *options, "-o", tmp_path)
-    assert code == 0, said
+    succeed("experiment", "similarity", *runs, *options, "-o", tmp_path)
     content = json.loads((tmp_path / "similarity.json").read_text())
     overall = content["audiomarathon"]["rows"][-1]
     assert overall["floor"] + 0.1 < overall["similarity_low"]

@@ -14,7 +14,7 @@ import pytest
 from builders import a_failed_record, a_record, records_in, typed
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import append_line, write_json
+from audiomarathon.files import Appending, append_line, write_json
 from audiomarathon.runs.folder import RunFolder, checkpoint_of, identity_hash, read_records, read_run, read_summary
 
 IDENTITY = {"method": "frame", "ratio": 0.5, "checkpoint": "abc"}
@@ -33,7 +33,7 @@ def read_ids(path: Path) -> list[str]:
 
 
 class TestResume:
-    def test_goes_on_from_what_is_there(self, tmp_path: Path) -> None:
+    def test_resumes_from_the_records_on_disk(self, tmp_path: Path) -> None:
         fill(tmp_path, "ab")
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a", "b"}
@@ -189,7 +189,7 @@ class TestPowerCut:
             for id_ in ids:
                 folder.append(typed(a_record(id_)))
 
-    def test_an_error_of_the_last_sync_while_a_run_goes_on_is_told_at_its_end(
+    def test_an_error_of_the_last_sync_during_a_run_is_reported_at_its_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The system tells an error once: a later sync of the same file succeeds, though a record is lost."""
@@ -204,6 +204,23 @@ class TestPowerCut:
         refused = pytest.raises(RecordError, match=r"samples\.jsonl: cannot be written: Input/output error")
         with refused, RunFolder(tmp_path, IDENTITY) as folder:
             folder.append(typed(a_record("a")))
+
+    def test_an_error_of_a_sync_is_reported_before_the_next_sync(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 0)
+        growing = Appending(tmp_path / "lines")
+        told = iter([OSError(errno.EIO, "Input/output error")])
+
+        def fails_once(number: int) -> None:
+            for error in told:
+                raise error
+
+        monkeypatch.setattr("os.fsync", fails_once)
+        growing.add(b"a\n")
+        growing._threads.submit(int).result()  # the sync has ended
+        with pytest.raises(OSError, match="Input/output error"):
+            growing.add(b"b\n")
 
     def test_a_file_system_without_syncs_is_used_as_it_is(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -231,7 +248,7 @@ class TestIdentity:
         with pytest.raises(RecordError, match=r"another run .*control"):
             fill(tmp_path, "b", second)
 
-    def test_run_json_states_this_runs_identity_whatever_else_is_written(self, tmp_path: Path) -> None:
+    def test_run_json_keeps_this_runs_identity_over_other_fields(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({"task": "tau", "identity": {"ratio": 0.9}, "identity_hash": "x", "schema_version": 1})
         facts = read_run(tmp_path)
@@ -248,12 +265,12 @@ class TestIdentity:
     def test_hash_depends_on_values_not_on_order(self) -> None:
         assert identity_hash({"a": 1, "b": 2}) == identity_hash({"b": 2, "a": 1}) != identity_hash({"a": 1, "b": 3})
 
-    def test_a_folder_without_records_is_nobodys(self, tmp_path: Path) -> None:
+    def test_a_folder_without_records_belongs_to_no_run(self, tmp_path: Path) -> None:
         fill(tmp_path, "")
         fill(tmp_path, "a", {**IDENTITY, "ratio": 0.7})
         assert read_ids(tmp_path) == ["a"]
 
-    def test_records_of_nobody_are_refused(self, tmp_path: Path) -> None:
+    def test_records_without_an_identity_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / "samples.jsonl").write_text('{"id": "a"}\n')
         with pytest.raises(RecordError, match=r"no run\.json"):
             fill(tmp_path, "")

@@ -209,13 +209,13 @@ def test_buttons_walk_the_list(opened: Any) -> None:
     assert one(opened, "#detail h3").text == first
 
 
-def test_keys_are_told_only_where_there_are_some(opened: Any) -> None:
+def test_keys_are_reported_only_where_there_are_some(opened: Any) -> None:
     touch = opened.execute_script("return matchMedia('(hover: none)').matches")  # a machine without a mouse, too
     assert one(opened, ".keys").is_displayed() != touch
 
 
 @pytest.mark.long
-def test_a_clip_that_is_not_there_is_told(opened: Any) -> None:
+def test_a_clip_that_is_not_there_is_reported(opened: Any) -> None:
     """As on a page that was moved to another machine; the address is of the sample that is shown."""
     opened.execute_script("detail({ ...samples[0], audio: ['file:///nowhere/a%20clip.wav'] })")
     told = WebDriverWait(opened, 5, poll_frequency=0.05).until(lambda page_: one(page_, "#detail .odd"))
@@ -409,7 +409,7 @@ def test_a_picture_of_a_single_point_is_not_drawn(settings_page: Any) -> None:
     assert settings_page.find_elements(By.CSS_SELECTOR, "#durations") == []
 
 
-def test_tasks_have_tables_of_their_own(settings_page: Any) -> None:
+def test_tasks_have_separate_tables(settings_page: Any) -> None:
     assert "tau: Recall per class" in one(settings_page, "#tasks").text
 
 

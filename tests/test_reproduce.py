@@ -104,7 +104,7 @@ class TestProtocol:
         settings = protocol_settings(RunSettings(), "paper")
         assert (settings.balance, settings.skip_persons, settings.skip_emotion) == (True, ("2", "10"), "happy")
 
-    def test_full_is_every_sample_whatever_the_environment_leaves_out(self) -> None:
+    def test_full_is_every_sample_though_the_environment_leaves_some_out(self) -> None:
         narrowed = RunSettings(balance=True, skip_persons=("3",), skip_emotion="sad", seed=7)
         assert protocol_settings(narrowed, "full") == RunSettings(seed=7)
 
@@ -134,7 +134,7 @@ class TestCommand:
         for line in ("race was not run: ", "2 samples per task only", "tau: the data has 10 samples, the whole task"):
             assert f"\n- {line}" in told
 
-    def test_known_gaps_are_told_with_the_number_of_samples_scored(
+    def test_known_gaps_are_reported_with_the_number_of_samples_scored(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SLUE_DATA_PATH", str(task_folders.build_slue(tmp_path / "SLUE")))

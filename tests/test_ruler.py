@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from builders import a_record, finished, typed, write_run
-from conftest import call
+from conftest import call, succeed
 
 from audiomarathon.audio.decode import decode
 from audiomarathon.benchmarks import get_task
@@ -159,6 +159,11 @@ class TestClips:
                 found = 20 * np.log10(sounds.level(needle) / sounds.level(alone))
                 assert found == pytest.approx(row["snr_db"], abs=0.1)
 
+    @pytest.mark.parametrize(("question", "deciding"), [("word", 1), ("after", 2)])
+    def test_a_row_has_only_the_needles_that_decide(self, root: Path, question: str, deciding: int) -> None:
+        """Each clip has two words and a bell."""
+        assert {len(row["needles"]) for row in rows_of(root, question)} == {deciding}
+
     def test_a_loud_needle_is_not_clipped(self, tmp_path: Path) -> None:
         loud = replace(SMALL, snr=(40,), minutes=(0.2,), questions=("count",))
         build.write(build.Ruler(loud, sounds.voice(), sounds.synthetic_backgrounds(2, 1)), tmp_path)
@@ -192,6 +197,14 @@ class TestClips:
         for other in others:
             assert not own & {other.name(other.backgrounds[0], one) for one in other.clips(0) if one.item}
 
+    def test_the_gain_of_the_loudest_needle_names_a_clip(self) -> None:
+        """Other needles may be louder, and all clips of a background have one gain."""
+        one, louder = (build.Ruler(SMALL, sounds.voice(), sounds.synthetic_backgrounds(1, 1)) for _ in range(2))
+        vars(louder)["peak"] = one.peak + 1
+        assert not {one.name(one.backgrounds[0], clip) for clip in one.clips(0)} & {
+            louder.name(one.backgrounds[0], clip) for clip in one.clips(0)
+        }
+
     def test_needles_longer_than_the_clip_are_refused(self) -> None:
         bells = replace(SMALL, gap=3600, needles=(99,), questions=("count",))  # more than memory holds
         for own, said in ((replace(SMALL, gap=4), r"2: .* last \d+\.\d s, longer"), (bells, "99: .*longer")):
@@ -204,8 +217,7 @@ class TestRecordings:
         words = recordings(tmp_path / "words", "red_light", "green", "blue", "grey", "pink")
         around = recordings(tmp_path / "around", *"abcde", seconds=2)
         given = ["--minutes", "0.2", "--places", "0.5", "--needles", "2", "--items", "4", "--gap", "0.5"]
-        code, output = call("ruler", tmp_path / "out", *given, "--words", words, "--background", around)
-        assert code == 0, output
+        succeed("ruler", tmp_path / "out", *given, "--words", words, "--background", around)
         rows = rows_of(tmp_path / "out", "order")
         assert any("red light" in row["heard"] for row in rows)
         assert len({row["background"] for row in rows}) == 4
@@ -286,16 +298,14 @@ class TestRecordings:
         assert not (tmp_path / "out").exists()
 
     def test_a_dry_run_writes_nothing(self, tmp_path: Path) -> None:
-        code, output = call("ruler", tmp_path / "out", "--minutes", "60", "--dry-run")
-        assert code == 0
+        output = succeed("ruler", tmp_path / "out", "--minutes", "60", "--dry-run")
         assert "clips, " in output
         assert not (tmp_path / "out").exists()
 
 
 class TestControls:
     def test_no_needle_is_the_background_of_the_same_length(self, root: Path, tmp_path: Path) -> None:
-        code, output = call("data", "controls", "ruler/word", "--control", "no-needle", "--data", root, "-o", tmp_path)
-        assert code == 0, output
+        succeed("data", "controls", "ruler/word", "--control", "no-needle", "--data", root, "-o", tmp_path)
         task = get_task("ruler/word")
         loaded = task.load(task.find(tmp_path / "no-needle"))
         rows = {row["uniq_id"]: row for row in rows_of(root, "word")}
@@ -305,8 +315,7 @@ class TestControls:
             assert "needles" not in task.reference(sample)
 
     def test_a_short_control_keeps_the_needles_and_knows_where_they_are(self, root: Path, tmp_path: Path) -> None:
-        code, output = call("data", "controls", "ruler/after", "--durations", "9", "--data", root, "-o", tmp_path)
-        assert code == 0, output
+        succeed("data", "controls", "ruler/after", "--durations", "9", "--data", root, "-o", tmp_path)
         task = get_task("ruler/after")
         loaded = task.load(task.find(tmp_path / "9s"))
         rows = {row["uniq_id"]: row for row in rows_of(root, "after")}

@@ -89,7 +89,7 @@ def test_verdicts_that_hold_are_taken(run: Path, asked: list[str]) -> None:
     assert asked == []
 
 
-def test_a_verdict_file_is_what_is_taken_and_not_the_reply(run: Path, asked: list[str]) -> None:
+def test_a_verdict_file_counts_and_not_the_reply(run: Path, asked: list[str]) -> None:
     """So that the tests below show what they say: under its own stamp and checksum a verdict is believed."""
     forge(run, "clip0", correct=False)
     assert rights(Run.read(run))["clip0"] is False
@@ -150,7 +150,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(run: Path, asked: list[str]) ->
     "content",
     [b"", b"[]\n", b"\x00\xff\n", b"{}\n{}\n", b'{"id": 7, "stamp": "x"}\n', b'{"id": "clip0"}\n', b"{" * 100_000],
 )
-def test_a_file_that_is_none_is_made_again(run: Path, content: bytes) -> None:
+def test_a_verdict_file_of_other_content_is_made_again(run: Path, content: bytes) -> None:
     file = verdicts_file(run, CHOICE)
     whole = file.read_bytes()
     file.write_bytes(content)
@@ -170,7 +170,7 @@ def test_a_verdict_without_its_checksum_is_not_taken(run: Path, asked: list[str]
 
 @pytest.mark.parametrize("command", ["status", "compare", "report"])
 @pytest.mark.parametrize("odd", [{"parsed": "Z"}, {"parsed": 7}, {"parsed": "AB"}, {"strict": "x"}, {"correct": None}])
-def test_odd_values_of_a_folder_from_elsewhere_hide_no_other(
+def test_odd_values_of_a_folder_from_elsewhere_hide_no_other_folder(
     run: Path, tmp_path: Path, odd: dict[str, Any], command: str
 ) -> None:
     """Under a right stamp and checksum, as only on purpose they can be."""
@@ -279,7 +279,7 @@ def test_a_scorer_typed_into_a_notebook_has_a_version() -> None:
     assert typed_in().version != CHOICE.version
 
 
-def test_a_summary_of_this_version_is_taken_as_it_is(run: Path, asked: list[str]) -> None:
+def test_a_summary_of_this_version_is_read_unchanged(run: Path, asked: list[str]) -> None:
     changed(run, "summary.json", score=0.125)
     assert Run.read(run).summary["score"] == 0.125  # type: ignore[index]
     assert asked == []
@@ -295,7 +295,7 @@ def test_intervals_are_drawn_by_the_seed_of_the_run(run: Path) -> None:
     assert drawn[0] != drawn[1]
 
 
-def test_a_summary_of_fewer_records_is_none_of_the_run(run: Path) -> None:
+def test_a_summary_of_fewer_records_is_not_the_runs(run: Path) -> None:
     assert Run.read(run).summary is not None
     changed(run, "summary.json", n=3)  # as a shorter run left it, and a killed one found it
     assert Run.read(run).summary is None
@@ -369,7 +369,7 @@ class TestOfABatch:
         assert list(judged(scorer, self.records(c="B", a="A", b="A"), tmp_path)) == ["c", "a", "b"]
         assert [(id_, one.values["correct"]) for id_, one in found.items()] == [("a", True), ("b", True), ("c", False)]
 
-    def test_a_failure_is_told_of_each(self) -> None:
+    def test_each_failure_is_reported(self) -> None:
         told: list[str] = []
         records = self.records(a="A", b="!")
         assert judged(self.Slow(), records, failed=lambda one, error: told.append(f"{one.id} {error}")) == {}
@@ -422,7 +422,7 @@ def test_a_verdict_file_is_not_written_through_or_waited_for(run: Path, tmp_path
     assert precious.read_text() == "precious"
 
 
-def test_the_version_is_the_same_whatever_is_imported() -> None:
+def test_the_version_does_not_depend_on_imports() -> None:
     """A run has imported more than a command that reads: both must agree on what is on file."""
     import audiomarathon.metrics.classification
     import audiomarathon.metrics.wer  # noqa: F401

@@ -121,7 +121,7 @@ def test_a_negative_limit_is_refused() -> None:
         select([], -1, 42)
 
 
-def test_named_samples_are_taken_in_their_order_and_no_other() -> None:
+def test_only_named_samples_are_taken_in_their_order() -> None:
     samples = [sample(name) for name in "abc"]
     assert [one.id for one in select(samples, 1, 0, ("c", "a"))] == ["c", "a"]
     with pytest.raises(SettingsError, match="unknown sample id 'x'"):

@@ -91,7 +91,7 @@ def test_what_cannot_be_served_is_said(arguments: list[str], env: dict[str, str]
     assert done.stderr.startswith(message)
 
 
-def test_vllm_has_to_be_there(tmp_path: Path) -> None:
+def test_vllm_must_be_installed(tmp_path: Path) -> None:
     done = call(tmp_path, "voxtral", PATH="/usr/bin:/bin")
     assert (done.returncode, "error: no vllm here: pip install" in done.stderr) == (2, True)
 

@@ -60,7 +60,7 @@ ODD = ("abc", "-1", "nan", "inf", "1e9", "٣", "²", "1_0", "0x1", "9" * 5000, "
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_what_is_odd_is_taken_as_it_is_or_refused_in_one_short_line(odd: str) -> None:
+def test_odd_values_are_taken_literally_or_refused_in_one_short_line(odd: str) -> None:
     free = {
         "PRUNE_METHOD",
         "RESULTS_DIR",

@@ -95,7 +95,7 @@ def test_an_edit_of_the_file_or_of_what_it_imports_is_seen(loaded: Callable[...,
     ],
     ids=["class", "partial", "bound method", "list", "function"],
 )
-def test_code_is_found_in_whatever_holds_it(loaded: Callable[..., Any], wrap: Callable[[Any], object]) -> None:
+def test_code_is_found_inside_any_container(loaded: Callable[..., Any], wrap: Callable[[Any], object]) -> None:
     before, after = (source_hash(wrap(loaded(helper=HELPER + edit))) for edit in ("", "#"))
     assert None is not before != after is not None
 

@@ -115,7 +115,7 @@ class TestStop:
             f"tau: dart-0.5-layer2: no worse by more than 0.1 after {fewest(0.1)} of 150 clusters (72 samples)"
         ]
 
-    def test_worse_stops_too_and_base_goes_on_for_the_others(self, tmp_path: Path) -> None:
+    def test_worse_stops_too_and_base_continues_for_the_others(self, tmp_path: Path) -> None:
         engine, outcomes, _ = run(tmp_path, dart_loses, [BASE, DART, RANDOM], stopping_of())
         after = {label: outcome["stopping"]["stopped_after"] for label, outcome in outcomes.items()}
         assert outcomes[DART.label]["stopping"]["verdict"] == "worse"
@@ -310,14 +310,14 @@ def test_sweep_stops_says_so_and_compare_goes_by_its_order(
     """The embedded model on its own benchmark, at a margin so wide that two clusters decide."""
     monkeypatch.chdir(tmp_path)
     command = ["sweep", "tau", "--model", "embedded", "--methods", "frame:0.1", "--margin", "0.9"]
-    result = CliRunner().invoke(app, [*command, "--stop-when-decided", "--limit", "12"])
+    result = CliRunner().invoke(app, [*command, "--stop-when-decided", "--limit", "4"])
     assert result.exit_code == 0, result.output
     run_json = next(Path("results").rglob("frame-0.1*/run.json"))
     stop = json.loads(run_json.read_text())["stopping"]
     assert stop["stopped_after"] < len(stop["order"])
     assert f"after {stop['stopped_after']} of" in result.stderr
     records = run_json.with_name("samples.jsonl").read_text()
-    again = CliRunner().invoke(app, [*command, "--stop-when-decided", "--limit", "12"])
+    again = CliRunner().invoke(app, [*command, "--stop-when-decided", "--limit", "4"])
     assert again.exit_code == 0
     assert run_json.with_name("samples.jsonl").read_text() == records
     compared = CliRunner().invoke(app, ["compare", "results", "--margin", "0.9", "-o", "c.json"])
@@ -334,7 +334,7 @@ def test_sweep_stops_says_so_and_compare_goes_by_its_order(
 class TestRunJson:
     """The embedded model on its own benchmark, at a margin so wide that two clusters decide."""
 
-    COMMAND = ("sweep", "tau", "--model", "embedded", "--methods", "frame:0.1", "--limit", "12")
+    COMMAND = ("sweep", "tau", "--model", "embedded", "--methods", "frame:0.1", "--limit", "4")
     STOP = ("--margin", "0.9", "--stop-when-decided")
 
     @pytest.fixture(autouse=True)

@@ -211,7 +211,7 @@ class TestSweep:
         _code, out, _err = command("gtzan", "--methods", "frame:0.5", "--no-timing", "--batch-size", 2)
         assert f"no samples a second for frame-0.5-layer2 in gtzan: {ONE_GRAPH}" in " ".join(out.split())
 
-    def test_goes_on_where_it_stopped(self, command) -> None:
+    def test_resumes_where_it_stopped(self, command) -> None:
         arguments = ("gtzan", "--methods", "frame", "--ratios", "0.5")
         command(*arguments)
         first = Path("results/gtzan/tiny-omni/frame-0.5-layer2/samples.jsonl").read_text()

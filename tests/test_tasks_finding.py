@@ -103,7 +103,7 @@ def test_librispeech_with_several_splits_is_one_task(tmp_path: Path) -> None:
     assert {s.id for s in task.load(task.find(tmp_path)).samples} == ids | {"99/1/99-1-0000"}
 
 
-def test_librispeech_folders_without_transcripts_are_none(tmp_path: Path) -> None:
+def test_folders_without_transcripts_are_not_librispeech(tmp_path: Path) -> None:
     write_clip(tmp_path / "music" / "artist" / "album" / "song.flac")
     with pytest.raises(DataError, match="FLAC with transcripts"):
         get_task("librispeech").find(tmp_path)

@@ -366,7 +366,7 @@ def test_age_groups_in_all_their_spellings(text: str, group: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["Early Career (18-30)", "18-40", "30", "Adult", "Young Adult or Senior", "(51-71)"])
-def test_age_groups_that_contradict_themselves_are_none(text: str) -> None:
+def test_age_groups_that_contradict_themselves_are_ignored(text: str) -> None:
     task = get_task("vox_age")
     assert isinstance(task, MultipleChoice)
     assert task.label(text) not in task.classes
@@ -388,7 +388,7 @@ def test_age_groups_that_contradict_themselves_are_none(text: str) -> None:
         ("??", ""),
     ],
 )
-def test_classes_are_told_from_their_texts(text: str, expected: str) -> None:
+def test_classes_are_found_from_their_texts(text: str, expected: str) -> None:
     scenes = ("metro", "metro_station", "street_pedestrian", "street_traffic")
     assert class_of(text, scenes) == expected
 
@@ -404,7 +404,7 @@ def test_a_text_of_two_classes_is_neither(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("person", [2, 2.0, "2", "2.0", "02", "person_02"])
-def test_a_person_is_told_by_number_however_written(person: object, tmp_path: Path) -> None:
+def test_a_person_is_found_by_number_in_any_spelling(person: object, tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["vesus"]) / "VESUS"
     edit_rows(metadata(folder, "vesus"), lambda rows: rows[2].update(person_id=person))
     loaded = load(tmp_path, "vesus")

@@ -183,7 +183,7 @@ class TestStreamsThatTakeNothing:
             assert self.code(lambda: console().print("A")) == 2
         assert capsys.readouterr().err == "error: standard output cannot be written: No space left on device\n"
 
-    def test_a_reader_that_has_left_is_told_nothing(self, left: io.TextIOWrapper, capsys) -> None:
+    def test_nothing_is_printed_for_a_reader_that_has_left(self, left: io.TextIOWrapper, capsys) -> None:
         with redirect_stdout(left):
             assert self.code(lambda: console().print("A")) == 141
         assert capsys.readouterr().err == ""

@@ -143,7 +143,7 @@ class FakeMemory(Clock):
 
 class TestPeakMemory:
     @pytest.mark.parametrize(("tower", "llm"), [(50, 80), (50, 20)])
-    def test_of_the_tower_is_told_apart(self, lm: AudioLM, prompts: list[Prompt], tower: int, llm: int) -> None:
+    def test_the_towers_time_is_separate(self, lm: AudioLM, prompts: list[Prompt], tower: int, llm: int) -> None:
         clock, own = FakeMemory(), lm.clock
         handles = [
             lm.audio_tower.conv1.register_forward_hook(lambda *_: clock.rise(tower)),

@@ -25,6 +25,7 @@ from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.tower_states import TowerStates
 from audiomarathon.models.whisper import Whisper
 from audiomarathon.settings import RunSettings
 
@@ -373,6 +374,12 @@ def test_the_tower_runs_and_is_timed_also_where_rounding_leaves_nothing_to_drop(
     for order in ([Base(), in_tower("frame", 1e-4)], [in_tower("frame", 1e-4), Base()]):
         ran.clear()
         assert [len(ran) for _method, _done in generations(lm, inputs, order, STEPS)] == [1, 2]
+
+
+def test_an_odd_mel_frame_has_a_state() -> None:
+    """The tower's second convolution has a stride of two, and padding."""
+    states = TowerStates.padded(torch.tensor([3000, 2999, 1]), torch.tensor([750, 750, 1]), 1500)
+    assert states.windows == ((1500, 750), (1500, 750), (1, 1))
 
 
 class TestPlaces:

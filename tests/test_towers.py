@@ -160,7 +160,7 @@ def test_states_left_in_a_tower_become_what_the_llm_hears(tower: Tower, method: 
     torch.testing.assert_close(projected, heard, atol=1e-5, rtol=1e-5)
 
 
-def test_merged_tokens_have_rows_of_their_own(embedded: Encoder) -> None:
+def test_merged_tokens_have_separate_rows(embedded: Encoder) -> None:
     read = embedded.module.tower.read
     reading = read(noise(2.0).numpy(), MergeFrame(0.5, layer=2).applied_to)
     assert reading.merged
@@ -461,7 +461,7 @@ def test_a_curve_names_the_layers_and_the_score_of_guessing() -> None:
     assert [row["y"] for row in chart.data["rules"]] == [0.5]
 
 
-def test_long_tasks_have_the_labels_prompts_and_clusters_of_their_own(tmp_path: Path) -> None:
+def test_long_tasks_keep_their_labels_prompts_and_clusters(tmp_path: Path) -> None:
     build_all(tmp_path, ["vox"])
     (task,) = encoder_tasks(["long/vox"])
     data = task.read(tmp_path)

@@ -82,7 +82,7 @@ def go(tiny_checkpoint: Path, tmp_path: Path, no_env) -> Callable[..., list[Resu
     return call
 
 
-def test_a_run_is_told_from_its_start_to_its_summary(go) -> None:
+def test_a_run_is_tracked_from_its_start_to_its_summary(go) -> None:
     noting = Noting()
     (result,) = go(noting)
     assert [hook for hook, _what in noting.of("base-0")] == ["started", "scored", "finished"]
@@ -154,7 +154,7 @@ def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> No
 
 
 @pytest.mark.parametrize("command", [run, sweep])
-def test_a_tracker_that_fails_in_one_task_holds_up_no_other(go, command: Callable[..., Any]) -> None:
+def test_a_tracker_that_fails_in_one_task_does_not_stop_others(go, command: Callable[..., Any]) -> None:
     """A server that hangs costs a minute a call: it was asked again in every task."""
     lines: list[str] = []
     go(Noting(started=OSError("no route")), say=lines.append, limit=1, command=command, tasks=[get_task("tau")] * 2)
@@ -176,7 +176,7 @@ def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.M
     assert all("score" not in point.figures for point in noting.points("base-0"))
 
 
-def test_an_interrupted_run_is_told_without_a_summary(go, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_tracked_without_a_summary(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "EVERY_S", 0.0)
     noting = Noting(scored=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -226,7 +226,7 @@ def test_mlflow_gets_new_points_only_and_how_a_run_ended(tmp_path: Path) -> None
     assert ended == ["FINISHED", "FAILED", "KILLED"]
 
 
-def test_mlflow_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     for command in ("run", "sweep"):
         done = CliRunner().invoke(app, [command, "tau", "--data", "mini", "--model", "embedded", "--track", "mlflow"])

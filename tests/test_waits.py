@@ -28,7 +28,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.timing import Clock, StageTimer
 
-ELSEWHERE = ("fast_v", "dart", "merge_frame", "snapkv", "ada_snapkv", "composed")
+ELSEWHERE = ("fast_v", "merge_frame", "ada_snapkv")  # what a family adds to a wait: masks, rotation and caches
 _WAIT = {"_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "unique_consecutive", "_unique2", "equal"}
 _INDEXES = {getattr(torch.Tensor, name) for name in ("__getitem__", "__setitem__")}
 _MIXES = {torch.Tensor.copy_, torch.Tensor.to}

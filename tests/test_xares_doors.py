@@ -81,7 +81,7 @@ def scores_of(results: Path, task: str) -> tuple[float, float | None]:
     return mlp.value, knn and knn.value
 
 
-def test_the_lines_are_those_of_xares_and_a_failing_task_ends_no_other(
+def test_the_lines_are_those_of_xares_and_a_failing_task_does_not_stop_others(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [f"{name}_task.py" for name in ("tones", "lost", "hums", "away", "off", "frames", "nothing")]
@@ -122,7 +122,7 @@ Encoders
 
 
 @pytest.mark.long
-def test_processes_work_side_by_side_and_one_that_is_killed_ends_no_other(place: Path) -> None:
+def test_processes_work_side_by_side_and_a_killed_one_does_not_stop_others(place: Path) -> None:
     kill = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os.kill(os.getpid(), 9)\n"
     (place / "hums_task.py").write_text(kill + (place / "hums_task.py").read_text())
     command = [

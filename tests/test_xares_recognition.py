@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from test_probing_runs import RATE, results_of, write
-from tiny_tokenizer import byte_tokenizer, spread
+from tiny_base import byte_tokenizer, spread
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from audiomarathon.errors import ModelError

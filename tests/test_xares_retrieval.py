@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_probing_runs import results_of, write
 from test_xares_grades import BandsEncoder, tone
-from tiny_tokenizer import byte_tokenizer
+from tiny_base import byte_tokenizer
 from torch import nn
 
 from audiomarathon.errors import ModelError, RecordError

@@ -13,7 +13,7 @@ from xares_tars import clips, write_tar
 from audiomarathon.benchmarks import all_tasks, get_task
 from audiomarathon.engine.run import load_task
 from audiomarathon.errors import PluginError, SettingsError
-from audiomarathon.report import tables
+from audiomarathon.report import listings
 from audiomarathon.settings import RunSettings
 from audiomarathon.wings.encoders.xares.benchmark import XARES
 from audiomarathon.wings.encoders.xares.published import ENCODERS, TABLES, published
@@ -104,7 +104,7 @@ def test_no_model_is_asked(tmp_path: Path) -> None:
     assert XARES.groups["music"] == (
         *("xares/freemusicarchive", "xares/gtzan_genre", "xares/maestro", "xares/nsynthinstument"),
     )
-    assert tables.tasks()
+    assert listings.tasks()
 
 
 def test_every_released_file_makes_the_released_task() -> None:

@@ -155,7 +155,7 @@ def test_a_part_of_a_file_is_continued_unless_the_server_ignores_the_range(
     assert sorted(server.asked, key=str) == sorted([("", None), (NAMES[0], "bytes=3000-"), (NAMES[2], None)], key=str)
 
 
-def test_a_connection_that_ends_early_is_taken_up_again(server: Server, tmp_path: Path) -> None:
+def test_a_connection_that_ends_early_is_resumed(server: Server, tmp_path: Path) -> None:
     server.cut = {NAMES[0]: 4096}
     zenodo.fetch(TASK, tmp_path / "env")
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
@@ -223,7 +223,7 @@ def test_two_downloads_of_one_task_do_not_mix(server: Server, tmp_path: Path) ->
         zenodo.fetch(TASK, tmp_path / "env")
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
+def test_a_disk_that_is_too_small_is_reported_before_a_download(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "SPARE_BYTES", 10**18)
@@ -247,7 +247,7 @@ def test_a_zip_of_the_record_is_unpacked(server: Server, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("place", ["folder", "env", "zip", "zip in folder"])
-def test_data_downloaded_by_hand_is_taken_over(place: str, server: Server, tmp_path: Path) -> None:
+def test_data_downloaded_by_hand_is_used(place: str, server: Server, tmp_path: Path) -> None:
     made = tmp_path / "made"
     (made / "readme.md").write_text("other")
     if place == "env":
@@ -262,7 +262,7 @@ def test_data_downloaded_by_hand_is_taken_over(place: str, server: Server, tmp_p
     assert server.asked == []
 
 
-def test_the_command_puts_data_where_it_is_told(server: Server, tmp_path: Path) -> None:
+def test_the_command_puts_data_where_asked(server: Server, tmp_path: Path) -> None:
     found = _zip(tmp_path / "hand.zip", server.files)
     assert call("encoder", "download", "cremad", "--from", found, "--data", tmp_path / "env")[0] == 0
     assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}

@@ -5,15 +5,22 @@ The family's processor and model are code on the hub, which is not run here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from tiny_qwen2_audio import WINDOW, audio_tokens, tiny_config, tiny_model
-from tiny_tokenizer import byte_tokenizer
+from safetensors.torch import load_file
+from tiny_base import (
+    byte_tokenizer,
+    random_model,
+    read_json,
+    rewrite_weights,
+    save_whisper_extractor,
+    windows_of,
+    write_json,
+)
+from tiny_qwen2_audio import audio_tokens, tiny_config
 from transformers import (
     PreTrainedTokenizerFast,
     Qwen2AudioConfig,
@@ -43,15 +50,17 @@ def checkpoint(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
     """Save a random Aero as the hub has it: `audio_modal_projector.*`, and no head where the LLM ties it."""
     tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>")
     config = tiny_config(tokenizer, tie_word_embeddings=tied)
-    tiny_model(config, seed).save_pretrained(folder)
-    weights = {
-        name.replace("multi_modal_projector", "audio_modal_projector"): tensor
-        for name, tensor in load_file(folder / "model.safetensors").items()
-        if not (tied and name == "language_model.lm_head.weight")
-    }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    random_model(Qwen2AudioForConditionalGeneration, config, seed).save_pretrained(folder)
+    rewrite_weights(
+        folder,
+        lambda weights: {
+            name.replace("multi_modal_projector", "audio_modal_projector"): tensor
+            for name, tensor in weights.items()
+            if not (tied and name == "language_model.lm_head.weight")
+        },
+    )
     # As older transformers write it; the named code does not exist here, so nothing can run it.
-    parts = json.loads((folder / "config.json").read_text())
+    parts = read_json(folder / "config.json")
     text = {
         name: value for name, value in parts["text_config"].items() if name not in ("layer_types", "rope_parameters")
     }
@@ -64,23 +73,23 @@ def checkpoint(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
         "audio_config": parts["audio_config"], "audio_token_index": parts["audio_token_index"],
         "text_config": text | {"rope_theta": 1000000.0, "rope_scaling": None, "sliding_window": 4096},
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(hub))
+    write_json(folder / "config.json", **hub)
     tokenizer.save_pretrained(folder)
     processor = {"processor_class": "AeroProcessor", "auto_map": {"AutoProcessor": "processing_aero.AeroProcessor"}}
-    (folder / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    (folder / "processor_config.json").write_text(json.dumps(processor | {"audio_token": "<|AUDIO|>"}))
-    WhisperFeatureExtractor(feature_size=128, return_attention_mask=True).save_pretrained(folder)
+    write_json(folder / "chat_template.json", chat_template=TEMPLATE)
+    write_json(folder / "processor_config.json", **processor, audio_token="<|AUDIO|>")
+    save_whisper_extractor(folder)
     for name, more in (
         ("tokenizer_config.json", {"chat_template": BARE_LLM_TEMPLATE}),
         ("preprocessor_config.json", {}),
     ):
-        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | processor | more))
+        write_json(folder / name, **read_json(folder / name) | processor | more)
     return folder
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load step by step as the published example and processor do, in no code of the engine's."""
-    audios = [clip[start : start + WINDOW] for clip in prompt.clips for start in range(0, len(clip), WINDOW)]
+    audios = windows_of(prompt.clips)
     features = WhisperFeatureExtractor.from_pretrained(folder)(
         audios, sampling_rate=16000, return_attention_mask=True, padding="max_length", return_tensors="pt"
     )
@@ -97,7 +106,7 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
 
 def native(folder: Path) -> Qwen2AudioForConditionalGeneration:
     """The checkpoint's weights in transformers' class, each carried over by hand."""
-    facts = json.loads((folder / "config.json").read_text())
+    facts = read_json(folder / "config.json")
     config = Qwen2AudioConfig(**{name: facts[name] for name in ("audio_config", "text_config", "audio_token_index")})
     model = Qwen2AudioForConditionalGeneration(config)
     weights = load_file(folder / "model.safetensors")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from tiny_tokenizer import byte_tokenizer, spread, worded
+from tiny_base import LLM, byte_tokenizer, halved_twice, random_model, worded, write_json
 from transformers import (
     AudioFlamingo3Config,
     AudioFlamingo3ForConditionalGeneration,
@@ -37,11 +36,7 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast) -> AudioFlamingo3Config:
             "hidden_size": 16, "num_attention_heads": 1, "intermediate_size": 16, "num_hidden_layers": 1,
             "num_mel_bins": 128, "max_source_positions": 1500,
         },
-        text_config={
-            "model_type": "qwen2", "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64,
-            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "max_position_embeddings": 32768,
-        },
+        text_config=LLM | {"model_type": "qwen2", "vocab_size": len(tokenizer)},
         audio_token_id=tokenizer.convert_tokens_to_ids("<sound>"),
     )  # fmt: skip
 
@@ -49,15 +44,12 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast) -> AudioFlamingo3Config:
 def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     """Save a random Audio Flamingo 3 under the hub's names: `language_model.*`, `audio_tower.*`, and the projector."""
     tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>")
-    torch.manual_seed(seed)
-    model = AudioFlamingo3ForConditionalGeneration(tiny_config(tokenizer))
-    spread(model)
-    model.save_pretrained(folder)
+    random_model(AudioFlamingo3ForConditionalGeneration, tiny_config(tokenizer), seed).save_pretrained(folder)
     extractor = WhisperFeatureExtractor(feature_size=128, return_attention_mask=True)
     AudioFlamingo3Processor(extractor, tokenizer, chat_template=TEMPLATE).save_pretrained(folder)
     # The hub's file samples, and penalises repetition.
     settings = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05}
-    (folder / "generation_config.json").write_text(json.dumps(settings))
+    write_json(folder / "generation_config.json", **settings)
     return folder
 
 
@@ -76,7 +68,4 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
     return inputs, model
 
 
-def audio_tokens(samples: int) -> int:
-    """Return the audio tokens of a clip: mel frames of 10 ms, over all windows, halved twice."""
-    frames = -(-samples // 160)
-    return ((frames - 1) // 2 + 1 - 2) // 2 + 1
+audio_tokens = halved_twice  # over all windows

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from safetensors.torch import load_file, save_file
-from tiny_tokenizer import AudioOnly, byte_tokenizer, spread, worded
+from tiny_base import (
+    WINDOW,
+    byte_tokenizer,
+    processor_of,
+    random_model,
+    rewrite_weights,
+    windows_of,
+    worded,
+    write_json,
+)
 from transformers import (
-    AutoTokenizer,
     Gemma3nAudioFeatureExtractor,
     Gemma3nConfig,
     Gemma3nForConditionalGeneration,
@@ -44,7 +50,6 @@ NAMED = {
     "audio_token": "<audio_soft_token>", "boa_token": "<start_of_audio>", "eoa_token": "<end_of_audio>",
 }  # fmt: skip
 
-WINDOW = 480000  # 30 s
 TOKENS = 188
 BANDS = 32  # mel bands; the hub has 128
 LAYER_TYPES = ["sliding", "full", "sliding", "full", "sliding", "full"]
@@ -97,40 +102,28 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     """Save a random Gemma 3n as the hub has it: a vision tower, and keys and values that sharing layers never use."""
     words = tokenizer()
     config = tiny_config(words)
-    torch.manual_seed(seed)
-    model = native(lambda: Gemma3nForConditionalGeneration(config))
-    spread(model)
-    model.save_pretrained(folder)
-    weights = load_file(folder / "model.safetensors")
-    weights["model.vision_tower.timm_model.conv_stem.conv.weight"] = torch.ones(2, 3, 3, 3)
+    random_model(lambda config: native(lambda: Gemma3nForConditionalGeneration(config)), config, seed).save_pretrained(
+        folder
+    )
+    unused = {"model.vision_tower.timm_model.conv_stem.conv.weight": torch.ones(2, 3, 3, 3)}
     for layer in range(len(LAYER_TYPES) - SHARED, len(LAYER_TYPES)):
         attention = f"model.language_model.layers.{layer}.self_attn"
-        weights |= {f"{attention}.{name}_proj.weight": torch.ones(16, 32) for name in "kv"}
-        weights[f"{attention}.k_norm.weight"] = torch.ones(8)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        unused |= {f"{attention}.{name}_proj.weight": torch.ones(16, 32) for name in "kv"}
+        unused[f"{attention}.k_norm.weight"] = torch.ones(8)
+    rewrite_weights(folder, lambda weights: weights | unused)
     words.save_pretrained(folder)
     # The hub's file samples.
     ends = [words.eos_token_id, words.convert_tokens_to_ids("<end_of_turn>")]
-    settings = {"do_sample": True, "top_k": 64, "top_p": 0.95, "eos_token_id": ends}
-    (folder / "generation_config.json").write_text(json.dumps(settings))
+    write_json(folder / "generation_config.json", do_sample=True, top_k=64, top_p=0.95, eos_token_id=ends)
     Gemma3nAudioFeatureExtractor(feature_size=BANDS).save_pretrained(folder)
     return folder
 
 
-class _Processor(AudioOnly, Gemma3nProcessor):
-    """The family's processor for audio and text."""
-
-
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does, a long clip as several audios, each padded to 30 s."""
-    processor = _Processor(
-        feature_extractor=Gemma3nAudioFeatureExtractor.from_pretrained(folder),
-        image_processor=None,
-        tokenizer=AutoTokenizer.from_pretrained(folder),
-        chat_template=TEMPLATE,
-        audio_seq_length=TOKENS,
-    )
-    audios = [clip[start : start + WINDOW] for clip in prompt.clips for start in range(0, len(clip), WINDOW)]
+    more = {"image_processor": None, "audio_seq_length": TOKENS}
+    processor = processor_of(Gemma3nProcessor, folder, TEMPLATE, Gemma3nAudioFeatureExtractor, **more)
+    audios = windows_of(prompt.clips)
     text = worded(processor, len(audios), prompt.text)
     inputs = processor(
         text=text,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tiny_tokenizer import AudioOnly, byte_tokenizer, spread, worded
+from tiny_base import LLM, byte_tokenizer, processor_of, random_model, worded, write_json
 from torch import nn
 from transformers import (
-    AutoTokenizer,
     Phi4MultimodalConfig,
     Phi4MultimodalFeatureExtractor,
     Phi4MultimodalForCausalLM,
@@ -40,9 +38,9 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, *, layers: int = 4, switch: 
     """A model of about 0.1 M parameters whose rotary factors change when a sequence grows past `switch`."""
     token = tokenizer.convert_tokens_to_ids
     return Phi4MultimodalConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=layers,
-        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, sliding_window=262144,
-        max_position_embeddings=131072, original_max_position_embeddings=switch, partial_rotary_factor=0.75,
+        **LLM | {"num_hidden_layers": layers, "max_position_embeddings": 131072}, vocab_size=len(tokenizer),
+        tie_word_embeddings=True, sliding_window=262144, original_max_position_embeddings=switch,
+        partial_rotary_factor=0.75,
         rope_parameters={
             "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
             "short_factor": [1.0, 1.0, 1.0], "long_factor": [1.0, 4.0, 32.0],  # a head has 8 numbers, 6 are rotated
@@ -74,11 +72,10 @@ def save_adapter(folder: Path, layers: nn.ModuleList, rank: int) -> None:
     folder.mkdir()
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     target = r"model\.layers\.\d+\.((self_attn\.(qkv|o)_proj)|(mlp\.(gate_up|down)_proj))"
-    config = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "TBA", "inference_mode": True,
-        "r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.01, "bias": "none", "target_modules": target,
-    }  # fmt: skip
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    write_json(
+        folder / "adapter_config.json", peft_type="LORA", task_type="CAUSAL_LM", base_model_name_or_path="TBA",
+        inference_mode=True, r=rank, lora_alpha=2 * rank, lora_dropout=0.01, bias="none", target_modules=target,
+    )  # fmt: skip
 
 
 def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0, switch: int = 4096) -> Path:
@@ -86,9 +83,7 @@ def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0, switch: int = 40
     tokenizer = byte_tokenizer(
         SPECIAL, end="<|endoftext|>", pad="<|endoftext|>", image_token="<|image|>", audio_token="<|audio|>"
     )
-    torch.manual_seed(seed)
-    model = Phi4MultimodalForCausalLM(tiny_config(tokenizer, layers=layers, switch=switch))
-    spread(model)
+    model = random_model(Phi4MultimodalForCausalLM, tiny_config(tokenizer, layers=layers, switch=switch), seed)
     model.generation_config.eos_token_id = model.config.eos_token_id
     model.save_pretrained(folder)
     save_adapter(folder / "speech-lora", model.model.layers, rank=4)
@@ -100,25 +95,12 @@ def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0, switch: int = 40
     return folder
 
 
-class _Processor(AudioOnly, Phi4MultimodalProcessor):
-    """The family's processor for audio and text."""
-
-
-def processor(folder: Path) -> Phi4MultimodalProcessor:
-    """Return the family's processor, the part for pictures left out."""
-    return _Processor(
-        image_processor=None,
-        audio_processor=Phi4MultimodalFeatureExtractor.from_pretrained(folder),
-        tokenizer=AutoTokenizer.from_pretrained(folder),
-        chat_template=TEMPLATE,
-    )
-
-
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as transformers' page of the model does."""
-    own = processor(folder)
-    text = worded(own, len(prompt.clips), prompt.text)
-    inputs = own(text=text, audio=list(prompt.clips), sampling_rate=16000, return_tensors="pt")
+    more = {"extractor_name": "audio_processor", "image_processor": None}
+    processor = processor_of(Phi4MultimodalProcessor, folder, TEMPLATE, Phi4MultimodalFeatureExtractor, **more)
+    text = worded(processor, len(prompt.clips), prompt.text)
+    inputs = processor(text=text, audio=list(prompt.clips), sampling_rate=16000, return_tensors="pt")
     model = Phi4MultimodalForCausalLM.from_pretrained(folder)
     model.load_adapter(str(folder), adapter_name="speech", adapter_kwargs={"subfolder": "speech-lora"})
     model.set_adapter("speech")

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from tiny_tokenizer import AudioOnly, byte_tokenizer, spread, worded
+from tiny_base import (
+    LLM,
+    TOWER,
+    VISION,
+    byte_tokenizer,
+    halved_twice,
+    processor_of,
+    random_model,
+    read_json,
+    rewrite_weights,
+    save_whisper_extractor,
+    worded,
+    write_json,
+)
 from transformers import (
-    AutoTokenizer,
     PreTrainedTokenizerFast,
     Qwen2_5OmniProcessor,
     Qwen2_5OmniThinkerConfig,
     Qwen2_5OmniThinkerForConditionalGeneration,
-    WhisperFeatureExtractor,
 )
 
 from audiomarathon.models.prompt import Prompt
@@ -53,18 +62,13 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast, *, layers: int = 4) 
     token = tokenizer.convert_tokens_to_ids
     rope = {"mrope_section": [1, 1, 2], "rope_type": "default", "rope_theta": 10000.0}
     return Qwen2_5OmniThinkerConfig(
-        audio_config={
-            "d_model": 32, "encoder_attention_heads": 4, "encoder_ffn_dim": 32, "encoder_layers": 1, "num_mel_bins":
-            128, "max_source_positions": 1500, "n_window": 100, "output_dim": 32,
+        audio_config=TOWER | {
+            "d_model": 32, "encoder_attention_heads": 4, "encoder_ffn_dim": 32, "n_window": 100, "output_dim": 32,
         },
-        vision_config={
-            "depth": 1, "hidden_size": 32, "intermediate_size": 32, "out_hidden_size": 32, "num_heads": 4,
-            "fullatt_block_indexes": [0],
-        },
-        text_config={
-            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": layers,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32768,
-            "rope_parameters": rope, "pad_token_id": token("<|endoftext|>"),
+        vision_config=VISION | {"fullatt_block_indexes": [0]},
+        text_config=LLM | {
+            "vocab_size": len(tokenizer), "num_hidden_layers": layers, "rope_parameters": rope,
+            "pad_token_id": token("<|endoftext|>"),
         },
         audio_token_index=token("<|AUDIO|>"),
         image_token_index=token("<|IMAGE|>"),
@@ -79,43 +83,28 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast, *, layers: int = 4) 
 def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
     """Save a random Qwen2.5-Omni as the hub has it: `thinker.*` beside `talker.*` and `token2wav.*`."""
     tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>", **NAMED)
-    torch.manual_seed(seed)
-    thinker = Qwen2_5OmniThinkerForConditionalGeneration(tiny_thinker_config(tokenizer, layers=layers))
-    spread(thinker)
-    folder.mkdir(parents=True, exist_ok=True)
+    thinker = random_model(
+        Qwen2_5OmniThinkerForConditionalGeneration, tiny_thinker_config(tokenizer, layers=layers), seed
+    )
     thinker.save_pretrained(folder)
-    weights = {f"thinker.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
-    weights |= {"talker.model.norm.weight": torch.ones(4), "token2wav.dit.proj.weight": torch.ones(4, 4)}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    hub_config = {"model_type": "qwen2_5_omni", "architectures": ["Qwen2_5OmniModel"], "thinker_config": config}
-    (folder / "config.json").write_text(json.dumps(hub_config))
+    speech = {"talker.model.norm.weight": torch.ones(4), "token2wav.dit.proj.weight": torch.ones(4, 4)}
+    rewrite_weights(folder, lambda weights: {f"thinker.{name}": one for name, one in weights.items()} | speech)
+    hub = {"model_type": "qwen2_5_omni", "architectures": ["Qwen2_5OmniModel"]}
+    write_json(folder / "config.json", **hub, thinker_config=read_json(folder / "config.json"))
     # The hub's file samples; a run that heeded it would differ from one call to the next.
-    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.9, "top_p": 0.8}))
+    write_json(folder / "generation_config.json", do_sample=True, temperature=0.9, top_p=0.8)
     tokenizer.save_pretrained(folder)
-    (folder / "chat_template.json").write_text(json.dumps({"chat_template": QWEN_OMNI_TEMPLATE}))
-    WhisperFeatureExtractor(feature_size=128, chunk_length=PADDED_S, return_attention_mask=True).save_pretrained(folder)
+    write_json(folder / "chat_template.json", chat_template=QWEN_OMNI_TEMPLATE)
+    save_whisper_extractor(folder, chunk_length=PADDED_S)
     return folder
-
-
-class _Processor(AudioOnly, Qwen2_5OmniProcessor):
-    """The family's processor for audio and text."""
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does, the parts for pictures and for making speech left out."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    processor = _Processor(
-        feature_extractor=WhisperFeatureExtractor.from_pretrained(folder),
-        tokenizer=tokenizer,
-        chat_template=QWEN_OMNI_TEMPLATE,
-    )
+    processor = processor_of(Qwen2_5OmniProcessor, folder, QWEN_OMNI_TEMPLATE)
     text = worded(processor, len(prompt.clips), prompt.text)
     inputs = processor(text=text, audio=list(prompt.clips), return_tensors="pt", padding=True)
     return inputs, Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder).eval()
 
 
-def audio_tokens(samples: int) -> int:
-    """Return the audio tokens of a clip: mel frames of 10 ms, halved by a convolution and again by pooling."""
-    frames = -(-samples // 160)
-    return ((frames - 1) // 2 + 1 - 2) // 2 + 1
+audio_tokens = halved_twice

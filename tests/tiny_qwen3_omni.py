@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from tiny_tokenizer import AudioOnly, byte_tokenizer, spread, worded
+from tiny_base import (
+    LLM,
+    TOWER,
+    VISION,
+    byte_tokenizer,
+    processor_of,
+    random_model,
+    read_json,
+    rewrite_weights,
+    save_whisper_extractor,
+    worded,
+    write_json,
+)
 from transformers import (
-    AutoTokenizer,
     PreTrainedTokenizerFast,
     Qwen3OmniMoeProcessor,
     Qwen3OmniMoeThinkerConfig,
     Qwen3OmniMoeThinkerForConditionalGeneration,
-    WhisperFeatureExtractor,
 )
 
 from audiomarathon.models.prompt import Prompt
@@ -42,20 +50,14 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3OmniMoeThink
     """About 0.1 M parameters: four experts a layer, of which a token meets two."""
     token = tokenizer.convert_tokens_to_ids
     return Qwen3OmniMoeThinkerConfig(
-        audio_config={
-            "d_model": 16, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "encoder_layers": 1, "num_mel_bins":
-            128, "max_source_positions": 1500, "n_window": 50, "n_window_infer": 800, "output_dim": 32,
+        audio_config=TOWER | {
+            "encoder_attention_heads": 2, "n_window": 50, "n_window_infer": 800, "output_dim": 32,
             "downsample_hidden_size": 4, "conv_chunksize": 500,
         },
-        vision_config={
-            "depth": 1, "hidden_size": 32, "intermediate_size": 32, "out_hidden_size": 32, "num_heads": 4,
-            "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
-        },
-        text_config={
-            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 16,
-            "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_attention_heads": 4,
-            "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 32768,
-            "rope_parameters": {
+        vision_config=VISION | {"deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+        text_config=LLM | {
+            "vocab_size": len(tokenizer), "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2,
+            "head_dim": 8, "rope_parameters": {
                 "mrope_section": [2, 1, 1], "mrope_interleaved": True, "rope_type": "default", "rope_theta": 10000.0,
             },
             "pad_token_id": token("<|endoftext|>"),
@@ -74,43 +76,28 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3OmniMoeThink
 def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     """Save a random Qwen3-Omni as the hub has it: `thinker.*`, expert by expert, beside `talker.*` and `code2wav.*`."""
     tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>", **NAMED)
-    torch.manual_seed(seed)
-    thinker = Qwen3OmniMoeThinkerForConditionalGeneration(tiny_thinker_config(tokenizer))
-    spread(thinker)
+    thinker = random_model(Qwen3OmniMoeThinkerForConditionalGeneration, tiny_thinker_config(tokenizer), seed)
     for convolution in (module for module in thinker.modules() if isinstance(module, torch.nn.Conv2d)):
         convolution.weight.data *= 4  # as spread they let so little through that all clips sound alike
-    folder.mkdir(parents=True, exist_ok=True)
     thinker.save_pretrained(folder)
-    weights = {
-        name if name.startswith("thinker.") else f"thinker.{name}": tensor
-        for name, tensor in load_file(folder / "model.safetensors").items()
-    }
-    weights |= {"talker.model.norm.weight": torch.ones(4), "code2wav.decoder.0.conv.weight": torch.ones(4, 4)}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    hub_config = {
-        "model_type": "qwen3_omni_moe", "architectures": ["Qwen3OmniMoeForConditionalGeneration"],
-        "thinker_config": config, "enable_audio_output": True,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(hub_config))
-    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.6, "top_p": 0.95}))
+    speech = {"talker.model.norm.weight": torch.ones(4), "code2wav.decoder.0.conv.weight": torch.ones(4, 4)}
+    rewrite_weights(
+        folder,
+        lambda weights: {f"thinker.{name.removeprefix('thinker.')}": one for name, one in weights.items()} | speech,
+    )
+    hub = {"model_type": "qwen3_omni_moe", "architectures": ["Qwen3OmniMoeForConditionalGeneration"]}
+    thinker_config = read_json(folder / "config.json")
+    write_json(folder / "config.json", **hub, thinker_config=thinker_config, enable_audio_output=True)
+    write_json(folder / "generation_config.json", do_sample=True, temperature=0.6, top_p=0.95)
     tokenizer.save_pretrained(folder)
-    (folder / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    WhisperFeatureExtractor(feature_size=128, return_attention_mask=True).save_pretrained(folder)
+    write_json(folder / "chat_template.json", chat_template=TEMPLATE)
+    save_whisper_extractor(folder)
     return folder
-
-
-class _Processor(AudioOnly, Qwen3OmniMoeProcessor):
-    """The family's processor for audio and text."""
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does, the parts for pictures and for making speech left out."""
-    processor = _Processor(
-        feature_extractor=WhisperFeatureExtractor.from_pretrained(folder),
-        tokenizer=AutoTokenizer.from_pretrained(folder),
-        chat_template=TEMPLATE,
-    )
+    processor = processor_of(Qwen3OmniMoeProcessor, folder, TEMPLATE)
     text = worded(processor, len(prompt.clips), prompt.text)
     inputs = processor(text=text, audio=list(prompt.clips), return_tensors="pt", padding=True)
     return inputs, Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(folder).eval()

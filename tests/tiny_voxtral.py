@@ -14,7 +14,7 @@ import numpy as np
 import soundfile
 import torch
 from safetensors.torch import save_file
-from tiny_tokenizer import spread
+from tiny_base import LLM, WINDOW, random_model, write_json
 from transformers import AutoProcessor, VoxtralConfig, VoxtralForConditionalGeneration, WhisperFeatureExtractor
 
 from audiomarathon.models.prompt import Prompt
@@ -58,10 +58,8 @@ def config(*, layers: int = 4) -> VoxtralConfig:
             "hidden_size": 8, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1,
             "num_mel_bins": 128, "max_source_positions": 1500, "vocab_size": 99,
         },
-        text_config={
-            "model_type": "llama", "vocab_size": _FILLED + _WORDS, "hidden_size": 32, "intermediate_size": 64,
-            "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "head_dim": 16, "max_position_embeddings": 32768,
+        text_config=LLM | {
+            "model_type": "llama", "vocab_size": _FILLED + _WORDS, "num_hidden_layers": layers, "head_dim": 16,
         },
         audio_token_id=AUDIO_TOKEN,
     )  # fmt: skip
@@ -76,19 +74,16 @@ def hub_name(name: str) -> str:
 
 def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
     """Save a random Voxtral as the hub has it, Mistral's own format beside transformers'."""
-    torch.manual_seed(seed)
-    model = VoxtralForConditionalGeneration(config(layers=layers))
-    spread(model)
+    model = random_model(VoxtralForConditionalGeneration, config(layers=layers), seed)
     folder.mkdir(parents=True, exist_ok=True)
     model.config.architectures = ["VoxtralForConditionalGeneration"]
     model.config.save_pretrained(folder)
     weights = {hub_name(name): tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     save_file({"tok_embeddings.weight": torch.ones(64, 64)}, folder / "consolidated.safetensors")
-    (folder / "params.json").write_text(json.dumps({"dim": 32, "n_layers": layers}))
-    (folder / "tekken.json").write_text(json.dumps(tekken()))
-    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 11}
-    (folder / "generation_config.json").write_text(json.dumps(ends))
+    write_json(folder / "params.json", dim=32, n_layers=layers)
+    write_json(folder / "tekken.json", **tekken())
+    write_json(folder / "generation_config.json", bos_token_id=1, eos_token_id=2, pad_token_id=11)
     WhisperFeatureExtractor(feature_size=128, processor_class="VoxtralProcessor").save_pretrained(folder)
     return folder
 
@@ -111,4 +106,4 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
 
 def audio_tokens(samples: int) -> int:
     """Return the audio tokens of a clip: 375 for each window of 30 s, the last one padded."""
-    return 375 * -(-samples // 480000)
+    return 375 * -(-samples // WINDOW)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from tiny_tokenizer import byte_tokenizer, spread
+from tiny_base import byte_tokenizer, random_model
 from transformers import GenerationConfig, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 SPECIAL = (
@@ -25,9 +24,7 @@ def checkpoint(folder: Path, *, seed: int = 0, english_only: bool = False) -> Pa
         decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=24, num_mel_bins=80, max_source_positions=1500,
         max_target_positions=64, pad_token_id=end, bos_token_id=end, eos_token_id=end, decoder_start_token_id=start,
     )  # fmt: skip
-    torch.manual_seed(seed)
-    model = WhisperForConditionalGeneration(config)
-    spread(model)
+    model = random_model(WhisperForConditionalGeneration, config, seed)
     known = {} if english_only else {f"<|{name}|>": token(f"<|{name}|>") for name in LANGUAGES}
     model.generation_config = GenerationConfig(
         decoder_start_token_id=start, eos_token_id=end, pad_token_id=end, bos_token_id=end, max_length=64,

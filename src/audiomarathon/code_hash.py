@@ -6,6 +6,7 @@ Rule 2. Older versions hashed the bytes of files (rule 1), so that every move of
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import io
 import tokenize
@@ -61,8 +62,13 @@ Span = tuple[int, int, int, int]
 
 def code_hash(files: Iterable[Path]) -> str:
     """Return `2:` and a hash of the code in some files, whatever their names and order."""
-    each = sorted(hashlib.sha256(code_of(file.read_bytes())).hexdigest() for file in files)
+    each = sorted(_hash_of(file.read_bytes()) for file in files)
     return f"2:{hashlib.sha256(''.join(each).encode()).hexdigest()[:32]}"
+
+
+@functools.lru_cache(maxsize=500)  # an encoder's files are hashed whenever one is loaded; all of ours take 3 MB
+def _hash_of(source: bytes) -> str:
+    return hashlib.sha256(code_of(source)).hexdigest()
 
 
 def code_of(source: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What befalls a results folder: kills, a full disk, a read-only place, damaged lines, two sweeps, a clock set back."""
+"""Faults of a results folder: kills, a full disk, a read-only place, damaged lines, two sweeps, a clock set back."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_read_only_place(whole, said, data: Path, tiny_checkpoint: Path, tmp_p
     tell(str(raised.value).replace(str(tmp_path), ""))
 
 
-def test_a_place_where_nobody_may_write(data: Path, tiny_checkpoint: Path, tell) -> None:
+def test_a_folder_without_write_access(data: Path, tiny_checkpoint: Path, tell) -> None:
     with pytest.raises(RecordError, match="cannot be") as raised:
         killed_sweep.go(str(data), str(tiny_checkpoint), "/proc/audiomarathon")
     tell(str(raised.value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from pathlib import Path
@@ -20,13 +21,15 @@ from audiomarathon.cli.app import app
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
 
+#: Characters of a long reply: a megabyte in `make drills`.
+MUCH = 1_000_000 if os.environ.get("AUDIOMARATHON_DRILLS") == "long" else 200_000
 HOSTILE = {
     "html": "<script>alert(1)</script><img src=x onerror=alert(1)></script><!--",
     "ansi": "\x1b[31mA\x1b[2J\x1b]0;owned\x07\x9b1m\rB",
-    "megabyte": "A" * 1_000_000,
-    "megabyte of words": "the answer is " * 70_000,
-    "megabyte of letters": "A. B. C. " * 110_000,
-    "megabyte of markup": "<b>" * 330_000,
+    "megabyte": "A" * MUCH,
+    "megabyte of words": "the answer is " * (MUCH // 14),
+    "megabyte of letters": "A. B. C. " * (MUCH // 9),
+    "megabyte of markup": "<b>" * (MUCH // 3),
     "formula": '=HYPERLINK("http://x","A")',
     "lines": "A\n\n| x | y |\n|---|---|\nB\u2028C\u2029",
     "template": "{{ 7*7 }} {% raw %} ${x} [bold]A[/x] \\input{/etc/passwd} %s %n {0}",
@@ -37,7 +40,7 @@ HOSTILE = {
     "stacked": "Z" + "\u0301" * 5000,
     "nothing": "",
     "blank": " \u200b\ufeff\n",
-    "transcript": "ha " * 300_000,
+    "transcript": "ha " * (MUCH // 3),
 }
 #: What no terminal may be sent.
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -67,7 +70,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         more = {"settings": {"seed": 42}, "sessions": [], "bad_rows": [], "left_out": {}, "cost": None, "drops": None}
         counts = {"data_samples": len(replies), "data_expected": len(replies), "data_folder": "nowhere"}
         if request.param == "librispeech":  # a megabyte of words takes seconds to normalise: one is enough
-            replies = {id_: reply for id_, reply in replies.items() if len(reply) < 800_000 or id_ == "transcript"}
+            replies = {id_: reply for id_, reply in replies.items() if len(reply) < MUCH // 2 or id_ == "transcript"}
         run.write_run({**facts, **more, **counts, "samples": list(replies)})
         for id_, reply in replies.items():
             run.append(record := record_of(request.param, id_, reply))

@@ -1,4 +1,4 @@
-"""What befalls a run on Ray's workers: workers killed, a machine lost, samples that kill, Ctrl-C again and again."""
+"""Faults of a run on Ray's workers: workers killed, a machine lost, samples that kill, Ctrl-C again and again."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_workers_killed_at_random_moments(go, tmp_path: Path, times, tell) -> No
         assert go(name, None) == whole
     assert set(errors) <= {"WorkerLost: 3 workers died while they ran this sample"}
     assert 0 < sum(" died;" in line for line in said) <= count
-    tell(f"{count} workers killed in {rounds} runs, {len(errors)} error records; gone on with here, all as a local run")
+    tell(f"{count} workers killed in {rounds} runs, {len(errors)} error records; resumed here, all as a local run")
 
 
 def test_all_workers_killed_between_tasks(go, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:

@@ -346,7 +346,8 @@ def probe_pruned(
     """
     assert isinstance(encoder.module, TowerEncoder)
     check_methods(methods, tower := encoder.module.tower)
-    points = list(dict.fromkeys(tower.point(point) for point in (*points, TEXT)))
+    named = [*points, TEXT] if TEXT in tower.sizes else points  # an encoder-decoder has no prompt with audio
+    points = list(dict.fromkeys(map(tower.point, named)))
     noise = np.random.default_rng(0).standard_normal(16 * encoder.sampling_rate).astype(np.float32) * 0.1
 
     def fitted(read: Points, key: str, label: str, method: Method) -> Iterator[Result]:
