@@ -184,6 +184,19 @@ def test_reported_scores_are_compared_by_cluster_and_at_a_margin(data: Path, tmp
     )
 
 
+def test_samples_with_a_score_under_one_setting_only_are_not_compared(tmp_path: Path) -> None:
+    for setting, values in (("base-0", [0, 0, 0, 0, 1, 1, 1, 1]), ("half", [math.nan] * 4 + [1, 1, 1, 1])):
+        rows = [{"input": "?", "target": "t", "reply": "r", "scores": {"ok": value}} for value in values]
+        log = lmms_folder(tmp_path / setting, rows)
+        call("import", "lmms-eval", log, "--setting", setting, "--results", tmp_path / "out")
+    row = compare_runs(tmp_path / "out").iloc[0]
+    assert (row["difference"], row["samples"]) == (0, 4)  # half scored only the samples that base got right
+    code, said = call("compare", tmp_path / "out", "--margin", "0.5")
+    assert code == 0
+    assert "4 samples had a score under only one of the two" in said
+    assert "4 without a score count as lost" in said
+
+
 def test_the_log_scores_samples_of_a_task_if_asked(data: Path, tmp_path: Path) -> None:
     log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
     run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data, "--score", "accuracy")
