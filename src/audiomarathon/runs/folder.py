@@ -43,8 +43,7 @@ _NUMBER = int | float
 _RUN_TYPES = (  # types of the fields of run.json
     dict.fromkeys(("task", "method", "model", "checkpoint", "checkpoint_name", "data_folder"), str)
     | dict.fromkeys(("identity", "settings", "control", "drops", "cost", "environment", "left_out"), dict)
-    | {"stopping": dict, "note": str}
-    | dict.fromkeys(("largest_cluster", "data_samples", "data_expected"), _NUMBER)
+    | {"stopping": dict}
     | dict.fromkeys(("samples", "sessions", "bad_rows"), list)
 )
 _SUMMARY_TYPES = (
@@ -418,7 +417,6 @@ def check_run(file: Path, content: object) -> dict[str, Any]:
         raise RecordError(f"{file}: the facts of its run are not a JSON object")
     _check(file, content, _RUN_TYPES)
     _check(file, content.get("identity") or {}, dict.fromkeys(_PLAIN, str | _NUMBER))
-    _check(file, content.get("stopping") or {}, {"order": list, "largest": _NUMBER})
     if not all(isinstance(session, dict) for session in content.get("sessions") or ()):
         raise RecordError(f"{file}: its 'sessions' must hold JSON objects")
     if (version := content.get("schema_version", 1)) not in range(1, SCHEMA_VERSION + 1):

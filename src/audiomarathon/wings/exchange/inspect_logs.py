@@ -214,6 +214,9 @@ def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, 
     seed, seconds = (run.get("settings") or {}).get("seed"), control.get("seconds") or 0
     sound = type(seed) is int and isinstance(control.get("kind", ""), str) and isinstance(seconds, int | float)
     sound &= isinstance(corpus, list) and all(type(one) is list and {*map(type, one)} == {str} for one in corpus)
+    stop, note = run.get("stopping") or {}, run.get("note") or ""
+    numbers = [*map(run.get, ("largest_cluster", "data_samples", "data_expected")), stop.get("largest")]
+    sound &= {*map(type, numbers)} <= {int, type(None)} and type(note) is str and type(stop.get("order", [])) is list
     sound &= bool(_KEY.fullmatch(key)) and not is_reference(key) and not key.endswith(".toml")
     if not (sound and all(one.isprintable() and 0 < len(one) <= 200 for one in names)):
         raise DataError(f"{file}: the metadata of its run cannot be used")
