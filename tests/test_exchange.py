@@ -367,6 +367,11 @@ def test_samples_that_a_stopped_evaluation_lacks_count_as_not_run(
     assert (summary["n"], summary["expected"], summary["complete"]) == (15, 20, False)
 
 
+def test_the_number_of_a_hostile_epoch_costs_nothing(tmp_path: Path) -> None:
+    run = imported("inspect", inspect_json(tmp_path / "a.json", content_with(epoch=10**15)), tmp_path / "out")
+    assert list(run.records) == [f"clip0#{10**15}"]
+
+
 def test_choices_of_inspect_are_its_own_list(data: Path, tmp_path: Path) -> None:
     rows = [{**row, "input": "Where?", "fields": {"choices": list(sample.options)}}
             for row, sample in zip(asked(tau_samples(data), TAU), tau_samples(data), strict=True)]  # fmt: skip

@@ -96,8 +96,8 @@ def as_results(
     folder = results / Path(*map(file_name, (*key.split("/"), model, setting)))
     corpus = home.corpus(loaded) if home and loaded else ()
     there = {(one.id, one.epoch) for one in log.entries}
-    lacking = [one for one in itertools.product(log.ids, range(1, epochs + 1)) if one not in there]
-    listed = [*records, *(f"{id_}#{epoch}" if epochs > 1 else id_ for id_, epoch in lacking)]
+    lacking = {*itertools.product(log.ids, {epoch for _, epoch in there})} - there
+    listed = [*records, *(f"{id_}#{epoch}" if epochs > 1 else id_ for id_, epoch in sorted(lacking))]
     facts = {"method": setting, "samples": listed}
     found = as_run(folder, key, file, model, list(records.values()), corpus=corpus, facts=facts)
     if score:
