@@ -18,10 +18,12 @@ from conftest import call
 from exchange_logs import asked, inspect_content, inspect_eval, inspect_json, lmms_folder, tau_samples
 
 from audiomarathon import compare_runs, load_runs
+from audiomarathon.audio.member import Member
 from audiomarathon.judges.judgements import Judgement
 from audiomarathon.runs.read import Run
 from audiomarathon.wings.exchange.entries import score_of
 from audiomarathon.wings.exchange.importing import letter_of, options_in
+from audiomarathon.wings.exchange.inspect_logs import log_of
 
 TAU = "ABCDABCDAB"  # the right letters, in the order of the rows
 
@@ -100,6 +102,15 @@ def test_an_order_that_cannot_be_checked_is_refused(answers: str, alike: Path, t
     file.write_text(json.dumps(rows))
     log = lmms_folder(tmp_path / "log", asked(tau_samples(alike), "A" * 10))
     assert "a shifted order fits as well" in refused("lmms-eval", log, "--task", "tau", "--data", alike)
+
+
+def test_an_order_is_no_proof_if_the_data_are_sorted_by_answer(alike: Path, tmp_path: Path) -> None:
+    file = alike / "acoustic_scene_task_meta.json"
+    rows = [row | {"answer_gt": "AB"[n >= 5]} for n, row in enumerate(json.loads(file.read_text()))]
+    file.write_text(json.dumps(rows))
+    samples = tau_samples(alike)
+    log = lmms_folder(tmp_path / "log", asked([samples[1], samples[0], *samples[2:]], "A" * 10))
+    assert "or nearly" in refused("lmms-eval", log, "--task", "tau", "--data", alike)
 
 
 def test_a_part_of_the_data_is_matched_by_place(data: Path, tmp_path: Path) -> None:
@@ -184,6 +195,19 @@ def test_reported_scores_are_compared_by_cluster_and_at_a_margin(data: Path, tmp
     )
 
 
+def test_samples_with_a_score_under_one_setting_only_are_not_compared(tmp_path: Path) -> None:
+    for setting, values in (("base-0", [0, 0, 0, 0, 1, 1, 1, 1]), ("half", [math.nan] * 4 + [1, 1, 1, 1])):
+        rows = [{"input": "?", "target": "t", "reply": "r", "scores": {"ok": value}} for value in values]
+        log = lmms_folder(tmp_path / setting, rows)
+        call("import", "lmms-eval", log, "--setting", setting, "--results", tmp_path / "out")
+    row = compare_runs(tmp_path / "out").iloc[0]
+    assert (row["difference"], row["samples"]) == (0, 4)  # half scored only the samples that base got right
+    code, said = call("compare", tmp_path / "out", "--margin", "0.5")
+    assert code == 0
+    assert "4 samples had a score under only one of the two" in said
+    assert "4 without a score count as lost" in said
+
+
 def test_the_log_scores_samples_of_a_task_if_asked(data: Path, tmp_path: Path) -> None:
     log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
     run = imported("lmms-eval", log, tmp_path / "out", "--task", "tau", "--data", data, "--score", "accuracy")
@@ -206,6 +230,8 @@ def test_several_scores_need_a_name(tmp_path: Path) -> None:
     assert refused("lmms-eval", log).endswith("allowed: wer, accuracy\n")
     assert "did you mean 'accuracy'" in refused("lmms-eval", log, "--score", "acuracy")
     assert "not with --task or --score" in refused("lmms-eval", log, "--choices", "--score", "wer")
+    assert "read as better if higher" in call("import", "lmms-eval", log, "--score", "wer", "--results", tmp_path)[1]
+    assert "its scores: wer, accuracy, points, note; --out-of" in refused("lmms-eval", log, "--out-of", "1e-9")
     assert "--out-of 0" in refused("lmms-eval", log, "--score", "wer", "--out-of", "0")
 
 
@@ -283,6 +309,8 @@ def test_a_folder_of_several_logs_is_refused(data: Path, tmp_path: Path) -> None
     log = lmms_folder(tmp_path / "log", asked(tau_samples(data), TAU))
     lmms_folder(log, asked(tau_samples(data), TAU), task="other")
     assert "holds 2 files" in refused("lmms-eval", log)
+    (tmp_path / "empty").mkdir()
+    assert "log of Inspect (.eval, .json)" in refused("inspect", tmp_path / "empty")
 
 
 # Inspect
@@ -322,6 +350,26 @@ def test_failed_and_unscored_samples_stay_failed_and_unscored(tmp_path: Path) ->
     assert [one.values["reported"] for one in run.verdicts.values()] == [1.0, None]
     assert run.summary is not None
     assert run.summary["score"] == 1.0
+
+
+@pytest.mark.parametrize("options", [(), ("--score", "accuracy")], ids=str)
+def test_samples_that_a_stopped_evaluation_lacks_count_as_not_run(
+    options: tuple[str, ...], data: Path, tmp_path: Path
+) -> None:
+    content = inspect_content(asked(tau_samples(data), TAU), epochs=2) | {"status": "cancelled"}
+    del content["samples"][15:]
+    log = inspect_json(tmp_path / "a.json", content)
+    code, said = call("import", "inspect", log, "--results", tmp_path / "out", *options)
+    assert code == 1  # as of any run that is not complete
+    assert "5 not run" in said
+    summary = Run.read(next((tmp_path / "out").rglob("run.json")).parent).summary
+    assert summary is not None
+    assert (summary["n"], summary["expected"], summary["complete"]) == (15, 20, False)
+
+
+def test_the_number_of_a_hostile_epoch_costs_nothing(tmp_path: Path) -> None:
+    run = imported("inspect", inspect_json(tmp_path / "a.json", content_with(epoch=10**15)), tmp_path / "out")
+    assert list(run.records) == [f"clip0#{10**15}"]
 
 
 def test_choices_of_inspect_are_its_own_list(data: Path, tmp_path: Path) -> None:
@@ -430,6 +478,33 @@ def test_our_runs_come_back_from_inspects_log_with_the_same_figures(ours: Path, 
     assert before == after  # though one setting has a sample more
 
 
+def test_caveats_of_our_runs_come_back(ours: Path, tmp_path: Path) -> None:
+    folder = ours / "tau" / "M" / "dart-0.5-layer2"
+    order = [f"clip{n}" for n in range(9)]
+    stop = {"verdict": "no worse", "margin": 0.1, "order": order, "stopped_after": 8, "largest": 3}
+    facts = {"samples": order, "note": "a note", "left_out": {"known gaps": 2}, "data_samples": 9, "data_expected": 11}
+    changed(folder, stopping=stop, largest_cluster=3, **facts)
+    call("score", folder)
+    call("export", "inspect", folder, "-o", tmp_path / "logs")
+    (log,) = (tmp_path / "logs").iterdir()
+    call("import", "inspect", log, "--results", tmp_path / "back")
+    before, after = (Run.read(root / "tau" / "M" / "dart-0.5-layer2") for root in (ours, tmp_path / "back"))
+    assert before.summary == after.summary  # it has the counts and the notes
+    assert before.summary is not None
+    assert not before.summary["complete"]
+    for name in ("stopping", "largest_cluster"):  # which the bounds at a margin need
+        assert before.facts[name] == after.facts[name]
+
+
+def test_times_of_runs_that_come_back_are_not_compared(ours: Path, tmp_path: Path) -> None:
+    call("export", "inspect", ours, "-o", tmp_path / "logs")
+    for log in (tmp_path / "logs").iterdir():
+        call("import", "inspect", log, "--results", tmp_path / "back")
+    said = call("compare", tmp_path / "back")[1]
+    assert "times of an imported run" in said
+    assert "times of an imported run" not in call("compare", ours)[1]
+
+
 def test_judges_answers_come_back_and_later_ones_stay(ours: Path, tmp_path: Path) -> None:
     folder = ours / "tau" / "M" / "base-0"
     said = Judgement("a-judge", "p", "1", "clip0", "hash", text="Rating: 4 – gut", messages=[{"role": "user"}])
@@ -468,12 +543,22 @@ def test_clips_and_prompts_are_in_a_log_if_the_data_are_there(data: Path, tmp_pa
     assert "What is the acoustic scene?" in text["text"]
 
 
+def test_a_clip_inside_a_tar_is_named_as_a_document(data: Path, ours: Path) -> None:
+    run = Run.read(ours / "tau" / "M" / "base-0")
+    sample = replace(tau_samples(data)[0], clips=(Member(data / "clips.tar", "a/b.wav", 512, 100),))
+    content = log_of(run, {"clip0": sample})[1]
+    part = content["samples"][0]["input"][0]["content"][0]
+    assert part == {"type": "document", "document": f"{data}/clips.tar/a/b.wav", "mime_type": "audio/wav"}
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"task": "evil.py:X"}, {"task": "evil.toml"}, {"task": "../tau"}, {"task": "no-such-task"}, {"task": 3},
         {"method": "a\nb"}, {"method": ["x"]}, {"identity": [1]}, {"identity": {"data": [1]}},
         {"settings": {"seed": "7"}}, {"settings": 3}, {"control": {"kind": 3}},
+        {"largest_cluster": "x"}, {"note": [1]}, {"data_samples": "9"}, {"samples": {"a": 1}}, {"stopping": [1]},
+        {"stopping": {"largest": "x"}}, {"stopping": {"order": 3}},
     ],
     ids=str,
 )  # fmt: skip

@@ -41,7 +41,7 @@ from audiomarathon.runs.attention import FOLDER, captured
 from audiomarathon.runs.folder import Job, RunFolder, read_run, with_context
 from audiomarathon.runs.record_line import to_line
 from audiomarathon.runs.scored import cannot_be_judged, judged, write_verdicts
-from audiomarathon.runs.summary import summarise
+from audiomarathon.runs.summary import IMPORTED, summarise
 from audiomarathon.settings import AUTO, COLD, RunSettings
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import Say, counted
@@ -50,9 +50,6 @@ from audiomarathon.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
-
-IMPORTED = "imported"
-"""Method label of a run whose replies were generated elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -493,8 +490,9 @@ def as_run(
     judgements
         Judges' answers about the records.
     facts
-        Further content of `run.json`, such as another `method` than "imported". Its `identity` says what the records
-        depend on beyond their questions; its `data`, if there, stands for the questions.
+        Further content of `run.json`, such as another `method` than "imported", or `samples` with missing ones. Its
+        `identity` says what the records depend on beyond their questions; its `data`, if there, stands for the
+        questions.
 
     Raises
     ------
@@ -524,7 +522,7 @@ def as_run(
                 raise DataError(f"{folder}: {why}; remove the folder first")
         named = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
         origin = {"origin": IMPORTED, "file": file.name, "settings": {"seed": 42}}
-        run.write_run({**named, **origin, **controlled, **facts, "samples": [record.id for record in records]})
+        run.write_run({**named, "samples": [record.id for record in records], **origin, **controlled, **facts})
         if corpus:
             run.write_corpus(corpus)
         for judge in {one.judge for one in judgements}:

@@ -21,12 +21,14 @@ from audiomarathon.fingerprint import same
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import CODE
 from audiomarathon.runs.read import Run
-from audiomarathon.runs.summary import CASCADE, foreign_count
+from audiomarathon.runs.summary import CASCADE, IMPORTED, foreign_count
 
 ACROSS = "times come from different sessions on the same machine, which was quiet in both"
 
 #: Why no speed-up is claimed of a cascade; the medians follow.
 APART = "a cascade's parts are timed one after the other, not side by side with the reference; medians"
+
+ELSEWHERE = "times of an imported run, since the load of the machine that took them is unknown"
 
 LATENCIES = "latencies of an endpoint are not compared: they include the network and the server's queue"
 
@@ -146,8 +148,8 @@ def base_among(run: Run, runs: Sequence[Run]) -> Run | None:
 
 def other_machine(run: Run, base: Run) -> str:
     """Return why the times of two runs may not be compared, even within one session; "" if they may."""
-    if run.control != base.control:
-        return OTHER_AUDIO
+    if why := _other_kind(run, base):
+        return why
     if CASCADE in _origins(run, base) or any(one.latency for own in (run, base) for one in own.records.values()):
         return APART if CASCADE in _origins(run, base) else LATENCIES
     own, other = (one.identity.get("device") for one in (run, base))
@@ -160,6 +162,10 @@ def other_machine(run: Run, base: Run) -> str:
         if values[0] != values[1]:
             return f"times {what} ({' and '.join(values)})"
     return "" if _sharing(run) == _sharing(base) else SHARED
+
+
+def _other_kind(run: Run, base: Run) -> str:
+    return OTHER_AUDIO if run.control != base.control else ELSEWHERE if IMPORTED in _origins(run, base) else ""
 
 
 def _costs(both: Sequence[tuple[Record, Record]]) -> str:
@@ -225,8 +231,8 @@ def batched_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) ->
     """
     if not (measured := [pair for pair in both if pair[0].batch and pair[1].batch]):
         return [], ""
-    if run.control != base.control:
-        return [], OTHER_AUDIO
+    if why := _other_kind(run, base):
+        return [], why
     if _sharing(run) != _sharing(base):
         return [], SHARED
     together = [pair for pair in measured if pair[0].session == pair[1].session]

@@ -72,7 +72,7 @@ class Pairs:
     run, base
         The run, and the run it is compared with (the reference).
     pairs
-        (reference's verdict, run's verdict) of each sample that both answered, sorted by id.
+        (reference's verdict, run's verdict) of each sample that both answered and scored, sorted by id.
     timed
         (reference's record, run's record) of the samples with comparable times.
     untimed, undecoded
@@ -231,7 +231,7 @@ class Pairs:
         scores = [{id_: own_score(one) for id_, one in side.verdicts.items()} for side in sides]
         records = [{**side.records, **side.failed} for side in sides]
         paired = {own.record.id for _, own in self.pairs}
-        failed = {id_ for id_ in {*records[0]} & {*records[1]} if any(not side[id_].answered for side in records)}
+        failed = {id_ for id_ in {*records[0]} & {*records[1]} if any(side.get(id_) is None for side in scores)}
         for id_ in sorted(paired | (failed if lost is not None else set())):
             own, base = (side.get(id_) for side in scores)
             if odd := [one for one in (own, base) if one is not None and not 0 <= one <= 1]:
@@ -487,16 +487,18 @@ def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
 def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdict, Verdict]], dict[str, int]]:
     """Return the verdict pairs of samples that both answered, and the number of unpaired samples by reason.
 
-    With `same_clips`, samples whose clip was replaced between the runs are not paired. Controls replace clips on
-    purpose.
+    A sample with a score under only one of the two is not paired, or the two means would be of different samples. With
+    `same_clips`, neither are samples whose clip was replaced between the runs. Controls replace clips on purpose.
     """
-    found, lost = [], Counter[str]()
+    scorer, found, lost = get_task(run.key).scorer, [], Counter[str]()
     for id_, own in run.verdicts.items():
         theirs = base.verdicts.get(id_)
         if theirs is None:
             lost[f"of {counted(len(run.verdicts), 'sample')} not answered by the reference"] += 1
         elif same_clips and not same(theirs.record.clips, own.record.clips):
             lost["samples had another clip in the reference"] += 1
+        elif [scorer.own_score(one) for one in (theirs, own)].count(None) == 1:
+            lost["samples had a score under only one of the two"] += 1
         else:
             found.append((theirs, own))
     return sorted(found, key=lambda pair: pair[1].record.id), dict(lost)

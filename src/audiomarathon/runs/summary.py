@@ -19,8 +19,8 @@ from audiomarathon.scoring.scorer import figures_of, fingerprint_of
 from audiomarathon.settings import SEED
 from audiomarathon.text import counted
 
-#: Origin of a run in which a text LLM read transcripts of another model.
-CASCADE = "cascade"
+#: Origins of a run in which a text LLM read transcripts of another model, and of one that was generated elsewhere.
+CASCADE, IMPORTED = "cascade", "imported"
 
 
 def summarise(

@@ -37,7 +37,7 @@ def import_log(
     from audiomarathon.wings.exchange import inspect_logs, lmms_eval
     from audiomarathon.wings.exchange.importing import as_results
 
-    if log.suffix in (".eval", ".json"):
+    if log.suffix.lower() in (".eval", ".json"):
         content = inspect_logs.read_content(log)
         if inspect_logs.is_ours(content) and not (task or choices or score or cluster):
             return show([inspect_logs.restored(log, content, results, model_name, setting)])

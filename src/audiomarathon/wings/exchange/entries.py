@@ -62,11 +62,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Log:
-    """A log: the task and the model that it names, and its entries."""
+    """A log: the task and the model that it names, its entries, and the ids of all samples as far as it lists them."""
 
     task: str
     model: str
     entries: Sequence[Entry]
+    ids: Sequence[str] = ()
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:
@@ -132,7 +133,10 @@ def name_of_score(log: Log, name: str, most: float) -> str:
     if name and name not in names:
         raise SettingsError(f"--score {name}: the log has no such score{did_you_mean(name, names)}; {allowed}")
     if not name and len(fitting) != 1:
-        raise SettingsError(f"the log has {len(fitting)} scores from 0 to {most:g}; name one with --score; {allowed}")
+        why = f"name one with --score; {allowed}"
+        if not fitting:
+            why = f"its scores: {', '.join([*names][:20]) or 'none'}; --out-of sets the best score"
+        raise SettingsError(f"the log has {len(fitting)} scores from 0 to {most:g}; {why}")
     return name or fitting[0]
 
 

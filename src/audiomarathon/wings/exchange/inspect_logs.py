@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from audiomarathon.audio.member import Clip
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.rows import Row, RowError, for_each, shown
 from audiomarathon.benchmarks.task import Sample, Task
@@ -42,6 +43,8 @@ _HEADER = "header.json"
 _LEFT_OUT = frozenset(
     ("choices", "target", "output", "messages", "events", "events_data", "attachments", "timelines", "error_retries")
 )
+#: Facts of a run on which its summary's counts and notes, and the bounds at a margin, depend.
+_CAVEATS = ("samples", "stopping", "largest_cluster", "note", "left_out", "data_samples", "data_expected")
 _KEY = re.compile(r"[a-z][\w-]*(/[\w-][\w.-]*)*")  # of a task: no path
 _NEED = (
     "it is packed by zstd: pip install 'audiomarathon[inspect]', or: inspect log convert LOG --to json --output-dir OUT"
@@ -90,7 +93,7 @@ def read_log(file: Path, content: Mapping[str, Any]) -> Log:
     places = {str(id_): place for place, id_ in enumerate(order if isinstance(order, list) else ())}
     for_each(file, "sample", content["samples"], lambda one: entries.append(_entry(one, places)))
     task, model = (each if isinstance(each := spec.get(name), str) else "unknown" for name in ("task", "model"))
-    return Log(task, model, entries)
+    return Log(task, model, entries, list(places))
 
 
 def _joined(content: bytes) -> bytes:
@@ -165,7 +168,8 @@ def log_of(run: Run, samples: Mapping[str, Sample]) -> tuple[str, dict[str, Any]
     written = datetime.fromtimestamp((folder / "run.json").stat().st_mtime, UTC).isoformat(timespec="seconds")
     corpus = next((list(one.corpus.references) for one in records if one.corpus), [])
     figures = [name for name in summary.get("intervals") or {} if name != "score" and summary.get(name) is not None]
-    facts = {name: run.facts[name] for name in ("task", "method", "control", "identity") if run.facts.get(name)}
+    named = ("task", "method", "control", "identity", *_CAVEATS)
+    facts = {name: run.facts[name] for name in named if run.facts.get(name)}
     own = {"run": facts | {"settings": {"seed": run.seed}}, "checkpoint": run.checkpoint, "corpus": corpus}
     score = {
         "name": task.scorer.key, "scorer": task.scorer.key,
@@ -210,6 +214,9 @@ def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, 
     seed, seconds = (run.get("settings") or {}).get("seed"), control.get("seconds") or 0
     sound = type(seed) is int and isinstance(control.get("kind", ""), str) and isinstance(seconds, int | float)
     sound &= isinstance(corpus, list) and all(type(one) is list and {*map(type, one)} == {str} for one in corpus)
+    stop, note = run.get("stopping") or {}, run.get("note") or ""
+    numbers = [*map(run.get, ("largest_cluster", "data_samples", "data_expected")), stop.get("largest")]
+    sound &= {*map(type, numbers)} <= {int, type(None)} and type(note) is str and type(stop.get("order", [])) is list
     sound &= bool(_KEY.fullmatch(key)) and not is_reference(key) and not key.endswith(".toml")
     if not (sound and all(one.isprintable() and 0 < len(one) <= 200 for one in names)):
         raise DataError(f"{file}: the metadata of its run cannot be used")
@@ -232,6 +239,7 @@ def restored(file: Path, content: Mapping[str, Any], results: Path, model: str, 
     folder = results / Path(*map(file_name, (*key.split("/"), *names)))
     same = run.get("identity") or {}
     facts = {"method": names[1], "settings": {"seed": seed}, "identity": same, "control": control or None}
+    facts |= {name: run[name] for name in _CAVEATS if run.get(name)}
     return as_run(
         folder, key, file, names[0], list(records.values()), control=control.get("kind"), corpus=corpus,
         judgements=judgements, facts=facts,
@@ -263,10 +271,10 @@ def _sample(run: Run, task: Task, record: Record, sample: Sample | None, answers
     return found | {"messages": [*messages, reply], "output": output}
 
 
-def _part(clip: Path) -> dict[str, str]:
-    """Return a reference to a clip; Inspect knows audio of two formats, and takes others as documents."""
-    kind = clip.suffix.lower().removeprefix(".")
-    if kind in ("wav", "mp3"):
+def _part(clip: Clip) -> dict[str, str]:
+    """Return a reference to a clip; Inspect knows audio files of two formats, and takes others as documents."""
+    kind = Path(str(clip)).suffix.lower().removeprefix(".")
+    if kind in ("wav", "mp3") and isinstance(clip, Path):
         return {"type": "audio", "audio": str(clip), "format": kind}
     return {"type": "document", "document": str(clip), "mime_type": f"audio/{kind}"}
 

@@ -27,7 +27,8 @@ def read_log(path: Path) -> tuple[Path, Log]:
     """
     files = sorted(path.rglob("*samples_*.jsonl")) if path.is_dir() else [path]
     if len(files) != 1:
-        raise DataError(f"{path}: holds {len(files)} files *_samples_*.jsonl; name one of them")
+        what = "name one of them" if files else "name such a file, or a log of Inspect (.eval, .json)"
+        raise DataError(f"{path}: holds {len(files)} files *_samples_*.jsonl; {what}")
     file, entries = files[0], list[Entry]()
     lines = [line for line in read_text(file).split("\n") if line.strip()]
     for_each(file, "line", lines, lambda line: entries.append(_entry(line)))

@@ -58,7 +58,7 @@ class Reported(Scorer):
         names = ", ".join({str(one.record.reference["scored_by"]): None for one in verdicts})
         missing = sum(one.values[REPORTED] is None for one in verdicts)
         without = f"; {counted(missing, 'sample')} without one left out" if missing else ""
-        return [f"scores are those that the log reports ({names}){without}"]
+        return [f"scores are those that the log reports ({names}), read as better if higher{without}"]
 
 
 class ReportedTask(Task):

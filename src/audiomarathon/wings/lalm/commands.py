@@ -575,7 +575,7 @@ def _read(folder: Path) -> Run:
 def _place_of(run: Run, target: Path) -> Path:
     """Return the folder for a run's files: `target` for base and imported runs, else a subfolder of it."""
     from audiomarathon.compression.method import Base
-    from audiomarathon.engine.run import IMPORTED
+    from audiomarathon.runs.summary import IMPORTED
 
     return target if run.method in (Base().label, IMPORTED) else target / file_name(run.method)
 

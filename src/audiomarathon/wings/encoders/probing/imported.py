@@ -12,10 +12,11 @@ import numpy as np
 from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.shards import check_shards
 from audiomarathon.benchmarks.task import BadRow
-from audiomarathon.engine.run import IMPORTED, Result
+from audiomarathon.engine.run import Result
 from audiomarathon.errors import DataError, MissingDataError, SettingsError, told
 from audiomarathon.files import MAX_METADATA_BYTES, MAX_OBJECT_BYTES
 from audiomarathon.metrics.statistics import Floats
+from audiomarathon.runs.summary import IMPORTED
 from audiomarathon.untrusted import array_of
 from audiomarathon.wings.encoders.probing.probe_input import Encoded, Material
 from audiomarathon.wings.encoders.probing.published_probes import SEEDS
