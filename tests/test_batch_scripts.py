@@ -217,7 +217,7 @@ class TestDefaults:
     def test_of_a_model_folder(self, seen) -> None:
         tasks, model, settings, methods, ratios, named = seen("Qwen_2.5_Omni")
         assert tasks == ["all"]
-        assert (model, methods, ratios) == ("qwen2.5-omni-7b", "dart", "0.1:0.9:0.1")
+        assert (model, methods, ratios) == ("qwen2.5-omni-7b", "dart", None)
         assert (settings.layer, settings.limit, str(settings.results)) == (2, 0, "Qwen_2.5_Omni_Results")
         assert named == {"base": True, "plan": False, "logs": True, "ray": None}
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"

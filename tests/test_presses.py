@@ -30,6 +30,7 @@ from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.prompt import Prompt
 
 PRESSES = [method for method in all_methods() if isinstance(method, KVPress) and not method.by_head]
@@ -453,6 +454,34 @@ class TestKeptEntriesOfOtherLibraries:
             done = Foreign(press=press, name="odd").generate(lm, lm.prepare(prompts[:1]), max_new_tokens=3)
         assert done.kept_shares is None
         assert done.kept_audio_tokens == (None,)
+
+    def test_a_press_that_replaces_what_is_watched_has_none(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        """It drops states before a layer, or attends without the library's functions."""
+
+        def own_attention(hidden_states: torch.Tensor, past_key_values: Any, **_more: Any) -> tuple[torch.Tensor, None]:
+            entries = hidden_states.new_zeros(1, 2, hidden_states.shape[1], 8)
+            past_key_values.update(entries, entries, 1)
+            return hidden_states, None
+
+        def half(_module: Any, args: Any, call: dict[str, Any]) -> Any:
+            left = slice(1 - args[0].shape[1] % 2, None, 2)
+            angles = tuple(part[..., left, :] for part in call["position_embeddings"])
+            return (args[0][:, left],), call | {"position_embeddings": angles, "position_ids": None}
+
+        @contextmanager
+        def drops(model: Any) -> Iterator[None]:
+            with model.model.language_model.layers[-1].register_forward_pre_hook(half, with_kwargs=True):
+                yield
+
+        def attends(model: Any) -> Any:
+            return patched_attribute(model.model.language_model.layers[1].self_attn, "forward", own_attention)
+
+        for press, steps, why in ((drops, 1, "drops tokens"), (attends, 3, "own way")):
+            with pytest.warns(UserWarning, match=why):
+                done = Foreign(press=press, name="odd").generate(
+                    lm, lm.prepare(prompts[:1]), max_new_tokens=steps, ignore_end=True
+                )
+            assert done.kept_shares is None
 
     def test_of_a_batch_each_sample_has_its_own(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare([prompts[0], Prompt("Long or short?", (noise(3.0),))])

@@ -45,6 +45,19 @@ def test_at_the_input_only_methods_without_attention_are_run() -> None:
     assert {"fast_v", "dart", "speechprune_like"} <= {*at_layer} - {*at_input}
 
 
+@pytest.mark.parametrize(
+    ("more", "said"), [(["--read"], "no finished sweep"), (["--ratios", "abc"], "--ratios=abc: not allowed")]
+)
+def test_without_runs_or_with_a_bad_ratio_there_is_an_error_and_no_page(
+    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rivals.main([str(tmp_path / "out"), *more]) == 1
+    told = capsys.readouterr()
+    assert said in told.err
+    assert not told.out
+    assert not (tmp_path / "out").exists()
+
+
 def test_claims_are_of_methods_and_bars_that_are_run() -> None:
     for claim in rivals.CLAIMS:
         if claim.bar:

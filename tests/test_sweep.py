@@ -28,6 +28,11 @@ CONFIGS = Path(__file__).parent.parent / "docs" / "configs"
 
 
 class TestRatios:
+    def test_none_stand_for_the_end_of_a_schedule(self) -> None:
+        assert parse_ratios(None, "1:0.3,3:0.7") == [0.7]
+        assert parse_ratios(None, default="0.5") == [0.5]
+        assert parse_ratios("0.5", "1:0.3,3:0.7") == [0.5]
+
     @pytest.mark.parametrize(
         ("text", "ratios"),
         [
@@ -96,6 +101,10 @@ class TestGrid:
     def test_base_can_be_left_out(self) -> None:
         assert self.labels("random", ratios=(0.5,), base=False) == ["random-0.5-layer2"]
 
+    def test_ratio_0_is_base_with_a_schedule_too(self) -> None:
+        found = self.labels("frame", ratios=(0.0, 0.7), schedule="1:0.3,3:0.7")
+        assert found == ["base-0", "frame-0.7-layer1=0.3-3=0.7"]
+
     def test_own_ratios_take_no_grid(self) -> None:
         assert self.labels("fast_v:0.7", "fast_v:0.5+snapkv:0.3", "knorm", layer=3) == [
             "base-0", "fast_v-0.7-layer3", "fast_v-0.5-layer3+snapkv-0.3", "knorm-0.3", "knorm-0.5",
@@ -146,6 +155,11 @@ class TestSweep:
         for file in sorted(CONFIGS.glob("*.yaml")):
             code, out, err = command("tau", "--config", file, "--methods", "base")
             assert code == 0, out + err
+
+    def test_a_schedule_brings_its_ratio(self, command) -> None:
+        code, out, err = command("tau", "--methods", "frame", "--schedule", "1:0.3,3:0.7", "--plan")
+        assert code == 0, err
+        assert "frame-0.7-layer1=0.3-3=0.7" in out
 
     def test_writes_every_setting_beside_base(self, command) -> None:
         code, out, err = command(

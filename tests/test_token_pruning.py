@@ -38,7 +38,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.results.systems import control_of
-from audiomarathon.settings import flags_for
+from audiomarathon.settings import RunSettings, flags_for, schedule_of
 
 STEPS = 24 if ALL else 4
 DROPPERS = [
@@ -252,6 +252,16 @@ class TestSchedule:
         assert flags_for(method.parameters()) == ["--ratio", "0.7", "--schedule", "2:0.3,8:0.7"]
         assert control_of(method.label) == "random-0.7-layer2=0.3-8=0.7"
         assert "schedule" not in Frame(0.7).parameters()
+
+    def test_one_step_is_the_same_setting_as_its_layer(self) -> None:
+        assert get_method("frame", schedule="3:0.7") == get_method("frame", 0.7, layer=3)
+
+    def test_a_ratio_of_many_digits_is_its_own_schedules_last(self) -> None:
+        third = 1 / 3
+        method = get_method("frame", third, **RunSettings.read({}, schedule=f"1:0.1,3:{third}").places)
+        assert method.schedule == ((1, 0.1), (3, third))
+        assert schedule_of(method.parameters()["schedule"]) == method.schedule
+        Frame(0.7, schedule=((1, third), (3, 0.7))).check_schedule()
 
     def test_all_methods_of_a_sweep_are_those_that_can(self) -> None:
         found = {method.key for method in grid(["all"], [0.7], schedule="1:0.3,3:0.7")}

@@ -4,7 +4,9 @@ Three sweeps: Whisper base on real speech (see speech.py), every method that wor
 at the decoder's input; the embedded model's needle tasks, and its ruler, every token pruner at layer 1, the first at
 which all of them can choose. Then Markdown: each setting beside `random` and beside `frame` of the same ratio, paired
 on the same samples, with p after Holm's correction over all settings of the sweep; and what papers claim.
-`--read` only prints the tables of sweeps in OUT.
+`--read` only prints the tables of sweeps in OUT; a sweep that was stopped goes on with the same command. Makes
+Whisper base's folder (see whisper_base.py). Needs `pip install 'audiomarathon[vad,report]'`. With `--limit 14` it takes
+about an hour on one core.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from audiomarathon.compression.registry import BUILT_IN
 from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
 from audiomarathon.embedded.world import NEEDLES
-from audiomarathon.errors import AudioMarathonError
+from audiomarathon.engine.sweep import parse_ratios
+from audiomarathon.errors import AudioMarathonError, RecordError
 from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.compare import holm_within, weighed
 from audiomarathon.results.pairs import Pairs, mean_scores
@@ -82,6 +85,12 @@ CLAIMS = (
     Claim("fast_v, dart, …", "", "speed-ups on a GPU", why="no GPU"),
     Claim("snapkv, tova and all presses", "", "little loss at high ratios in long replies", why=LONG),
 )  # fmt: skip
+SAYING = (
+    "In our words and shortened: read the papers. The ratios are ours where a paper has several. A `_like` method and",
+    "`merge_adjacent` (A-ToMe without its training) depart from the paper, so their rows say nothing of its own code.",
+    "*Holds here*: better with p < 0.05 after Holm's correction over the rows of this table that have a p; or, for",
+    f'"without loss", an interval that excludes a loss of {MARGIN}.',
+)
 
 
 def methods(*, at_input: bool) -> list[str]:
@@ -203,13 +212,14 @@ def claims(found: Mapping[str, Mapping[str, System]]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sweeps, and print the page."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder for data and results")
     parser.add_argument("--limit", type=int, default=0, help="clips of speech for Whisper; 0 = all (0)")
-    parser.add_argument("--ratios", default=RATIOS, help=f"fractions removed ({RATIOS})")
+    parser.add_argument("--ratios", default=RATIOS, help=f"fractions removed, joined by commas ({RATIOS})")
     parser.add_argument("--read", action="store_true", help="only print the tables")
     given = parser.parse_args(arguments)
     try:
+        parse_ratios(given.ratios)
         if not given.read and (code := run(given.out, given.limit, given.ratios)):
             return code
         found = {
@@ -217,10 +227,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for part in PARTS
             if (given.out / "runs" / part.name).is_dir()
         }
+        if not any(found.values()):
+            raise RecordError(f"{given.out / 'runs'}: no finished sweep to read; leave out --read to run them")
         for part in PARTS:
-            if part.name in found:
+            if found.get(part.name):
                 print(*table(part, found[part.name]), sep="\n")
-        print("## What papers claim\n", *claims(found), sep="\n")
+        print("## What papers claim\n", *SAYING, "", *claims(found), sep="\n")
     except (AudioMarathonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

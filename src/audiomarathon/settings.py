@@ -130,7 +130,7 @@ def schedule_of(text: str) -> Schedule:
 
 def as_text(schedule: Schedule) -> str:
     """Return a schedule as the text that :func:`schedule_of` reads."""
-    return ",".join(f"{layer}:{ratio:.12g}" for layer, ratio in schedule)
+    return ",".join(f"{layer}:{float(ratio)!r}" for layer, ratio in schedule)
 
 
 def _schedule(text: str) -> str:

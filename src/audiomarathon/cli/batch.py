@@ -15,7 +15,7 @@ from typing import Annotated
 from audiomarathon.cli.command import run_script, with_options
 from audiomarathon.cli.options import PlanRuns, argument, option
 from audiomarathon.cli.output import say
-from audiomarathon.cli.sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
+from audiomarathon.cli.sweep import DEFAULT_METHOD, run_sweep
 from audiomarathon.engine.ray_options import read_executor
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.registry import all_models
@@ -73,8 +73,14 @@ def _batch(
         option("Layer at which tokens are dropped [env: PRUNE_LAYER_IDX; default: 2].", "--pruned-layer", "-l"),
     ] = None,
     ratios: Annotated[
-        str, option("Fractions to remove: 0.5, a list 0.1,0.5 or first:last:step.", "--ratios", "-r")
-    ] = DEFAULT_RATIOS,
+        str | None,
+        option(
+            "Fractions to remove: 0.5, a list 0.1,0.5 or first:last:step (default: 0.1:0.9:0.1; with PRUNE_SCHEDULE "
+            "its last).",
+            "--ratios",
+            "-r",
+        ),
+    ] = None,
     methods: Annotated[
         str | None, option("Methods joined by commas, or all [env: PRUNE_METHOD].", "--methods", "-m")
     ] = None,

@@ -55,7 +55,7 @@ def transcribe(
     if ratios and not methods:
         raise SettingsError(f"--ratios {ratios}: name a method too, such as --methods frame")
     chosen = [Transcripts(task) for task in tasks_named(tasks)]
-    settings_to_run = grid(listed(methods), parse_ratios(ratios) if ratios else [0.5], **settings.places)
+    settings_to_run = grid(listed(methods), parse_ratios(ratios or None, settings.schedule, "0.5"), **settings.places)
     trackers = open_trackers(track)
     return show(list(run_tasks(chosen, model, settings, settings_to_run, ray=ray, say=say, trackers=trackers)))
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 #: Default method of a sweep.
 DEFAULT_METHOD = "dart"
-DEFAULT_RATIOS = "0.1:0.9:0.1"
 
 
 @with_config
@@ -60,8 +59,14 @@ def sweep(
         ),
     ] = DEFAULT_METHOD,
     ratios: Annotated[
-        str, option("Fractions removed: first:last:step, a list 0.1,0.5, or a number; 0 = base.", "--ratios", "--ratio")
-    ] = DEFAULT_RATIOS,
+        str | None,
+        option(
+            "Fractions removed: first:last:step, a list 0.1,0.5, or a number; 0 = base (default: 0.1:0.9:0.1; with "
+            "--schedule its last).",
+            "--ratios",
+            "--ratio",
+        ),
+    ] = None,
     base: Annotated[bool, option("Also run base, to compare with.", "--base/--no-base")] = True,
     plan: PlanRuns = False,
     tflops: Annotated[
@@ -91,7 +96,8 @@ def sweep(
         from audiomarathon.engine.sweep import grid, parse_ratios
 
         names = listed(methods.strip() or DEFAULT_METHOD)
-        settings = renewed(tasks, model, settings, grid(names, parse_ratios(ratios), base=base, **settings.places))
+        swept = grid(names, parse_ratios(ratios, settings.schedule), base=base, **settings.places)
+        settings = renewed(tasks, model, settings, swept)
     return run_sweep(
         tasks, model, settings, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray, track=track,
         margins=margins,
@@ -99,8 +105,8 @@ def sweep(
 
 
 def run_sweep(
-    tasks: list[str], model: str | None, settings: RunSettings, methods: str, ratios: str, *, base: bool, plan: bool,
-    logs: bool, ray: Ray | None, tflops: float | None = None, track: str = "",
+    tasks: list[str], model: str | None, settings: RunSettings, methods: str, ratios: str | None, *, base: bool,
+    plan: bool, logs: bool, ray: Ray | None, tflops: float | None = None, track: str = "",
     margins: Mapping[str, float] | None = None,
 ) -> int:  # fmt: skip
     """Run a sweep, then print and write its summary; return 1 if a task or a sample failed, else 0.
@@ -110,7 +116,7 @@ def run_sweep(
     methods
         Names of methods, joined by commas.
     ratios
-        Such as `0.1:0.9:0.1` or `0.1,0.5`; see :func:`audiomarathon.engine.sweep.parse_ratios`.
+        Such as `0.1:0.9:0.1` or `0.1,0.5`; for None see :func:`audiomarathon.engine.sweep.parse_ratios`.
     ray
         Ray workers that share the samples; None runs in this process.
     track
@@ -126,7 +132,7 @@ def run_sweep(
     model, settings = toy_or_real(model, chosen, settings, say)
     spec = get_local_model(model)
     names = listed(methods.strip() or DEFAULT_METHOD)
-    settings_to_run = grid(names, parse_ratios(ratios), base=base, **settings.places)
+    settings_to_run = grid(names, parse_ratios(ratios, settings.schedule), base=base, **settings.places)
     if os.environ.get("PRUNE_RATIO"):
         say("warning: sweep ignores PRUNE_RATIO; use --ratios")
     if plan:

@@ -67,7 +67,7 @@ class Foreign(Method):
         from audiomarathon.compression.gathered import Gathered
 
         rows, audio = range(len(inputs.seeds)), inputs.audio_mask
-        trace, gathered = Trace((None,) * len(inputs.seeds)), Gathered(lm)
+        trace, gathered = Trace((None,) * len(inputs.seeds)), Gathered(lm, audio.shape[1])
         with self.press(lm.model), gathered.watching():
             yield trace
             found = gathered.kept()

@@ -20,11 +20,11 @@ from audiomarathon.models.layers import has_windows, source_of
 
 
 class Gathered:
-    """Watches one prefill, and tells afterwards which of its entries are left in the cache."""
+    """Watches the prefill of a prompt of S tokens, and tells afterwards which of its entries are left in the cache."""
 
-    def __init__(self, lm: AudioLM) -> None:
+    def __init__(self, lm: AudioLM, prompt: int) -> None:
         config: Any = lm.decoder.config
-        self.lm, self.lengths = lm, list[int]()
+        self.lm, self.prompt, self.lengths = lm, prompt, list[int]()
         self.cache: Any = None
         self.before: dict[int, torch.Tensor] = {}
         self.layers: list[int] = []
@@ -65,6 +65,8 @@ class Gathered:
         """
         if not self.why and len(self.before) < len(self.layers):
             self.why = "it attends in its own way"
+        elif any(before.shape[-1] != self.prompt for before in self.before.values()):
+            self.why = "it drops tokens before they have entries"
         found = []
         widths = [] if self.why else self.lengths or self._widths()
         for index, width in zip(self.layers if widths else [], widths, strict=True):
@@ -90,7 +92,8 @@ class Gathered:
         for index in self.layers:
             layers = getattr(self.cache, "layers", ())
             keys: Any = getattr(layers[index], "keys", None) if index < len(layers) else None
-            plain = torch.is_tensor(keys) and keys.dim() == 4 and keys.shape[:2] == self.before[index].shape[:2]
+            before = self.before.get(index, torch.empty(0))  # a layer may attend in its own way, unseen
+            plain = torch.is_tensor(keys) and keys.dim() == 4 and keys.shape[:2] == before.shape[:2]
             widths.append(int(keys.shape[2]) if plain else -1)
         return widths
 

@@ -170,13 +170,17 @@ def _get_one(
     if at != "layer" and "at" not in names:
         raise SettingsError(f"PRUNE_AT={at} (--at): {found.key} works on the layers' caches; allowed: layer")
     found = dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})
-    if steps and ratio:
-        found = dataclasses.replace(found, schedule=steps)  # type: ignore[call-arg]
-        try:
-            found.check_schedule()  # type: ignore[attr-defined]
-        except MethodError as error:
-            raise SettingsError(str(error)) from None
-    return found
+    return _in_steps(found, steps) if steps and ratio else found
+
+
+def _in_steps(method: Method, steps: Schedule) -> Method:
+    """Let a token pruner drop in steps, or say that it cannot. One step is the same setting as its layer."""
+    stepped = dataclasses.replace(method, schedule=steps)  # type: ignore[call-arg]
+    try:
+        stepped.check_schedule()  # type: ignore[attr-defined]
+    except MethodError as error:
+        raise SettingsError(str(error)) from None
+    return stepped if len(steps) > 1 else dataclasses.replace(method, layer=steps[0][0])  # type: ignore[call-arg]
 
 
 def _steps(method: Method, schedule: str) -> Schedule:

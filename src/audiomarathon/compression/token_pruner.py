@@ -270,13 +270,13 @@ class TokenPruner(Method):
             why = "merges tokens, which is done at once" if not self.in_steps else f"drops at {self.at!r}, at once"
             raise MethodError(f"{told}: the method {why}; allowed: no schedule")
         try:
-            rises = schedule_of(as_text(self.schedule)) == self.schedule
+            rises = schedule_of(as_text(self.schedule)) == tuple(map(tuple, self.schedule))
         except ValueError:
             rises = False
         if not rises:
             raise MethodError(f"{told}: not allowed; allowed: {RISING}")
         if (last := self.schedule[-1][1]) != self.ratio:
-            raise MethodError(f"{told}: it ends at {last:g}, but the ratio is {self.ratio:g}; allowed: ratio {last:g}")
+            raise MethodError(f"{told}: it ends at {last!r}, but the ratio is {self.ratio!r}; allowed: ratio {last!r}")
 
     def check_family(self, family: type[AudioLM], depth: int) -> None:
         """Refuse a family whose tower cannot drop states, and a layer that the tower lacks."""

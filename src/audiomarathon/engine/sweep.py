@@ -35,7 +35,7 @@ from audiomarathon.errors import ANY_ERROR, AudioMarathonError, RecordError, Set
 from audiomarathon.files import writing
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import what_failed
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RunSettings, schedule_of
 from audiomarathon.text import Say
 from audiomarathon.tracking.tracker import Tracker
 
@@ -56,16 +56,24 @@ class Swept:
 _ALLOWED = "ratios from 0 to below 1: one (0.5), a list (0.1,0.5), a range first:last:step (0.1:0.9:0.1)"
 
 
-def parse_ratios(text: str) -> list[float]:
+#: Ratios of a sweep that names none, and has no schedule.
+DEFAULT_RATIOS = "0.1:0.9:0.1"
+
+
+def parse_ratios(text: str | None, schedule: str = "", default: str = DEFAULT_RATIOS) -> list[float]:
     """Read ratios from a list, a range `first:last:step` (both ends included) or a single number.
 
-    Steps are decimal, so 0.1:0.9:0.1 contains 0.3 and not 0.30000000000000004. Ratios are sorted and unique.
+    Steps are decimal, so 0.1:0.9:0.1 contains 0.3 and not 0.30000000000000004. Ratios are sorted and unique. None
+    stands for the ratio at which `schedule` ends; without a schedule, for `default`.
 
     Raises
     ------
     SettingsError
         The text is none of these, or a ratio lies outside [0, 1).
     """
+    if text is None and schedule:
+        return [schedule_of(schedule)[-1][1]]
+    text = default if text is None else text
     try:
         ratios = [ratio for part in text.split(",") for ratio in _range([Decimal(word) for word in part.split(":")])]
         if not all(ratio.is_finite() and 0 <= ratio < 1 for ratio in ratios):
@@ -134,7 +142,9 @@ def _code(method: Method) -> list[str | None]:
 
 def _at(name: str, ratio: float, places: Mapping[str, Any]) -> Method:
     is_base = name.strip().lower() == Base.key
-    method = get_method(name, 0.0 if is_base else ratio or 0.5, **places)  # refuses an unknown name at ratio 0 too
+    # At ratio 0 too, an unknown name or a bad schedule is refused.
+    tried = ratio or (None if places.get("schedule") else 0.5)
+    method = get_method(name, 0.0 if is_base else tried, **places)
     return method if ratio else get_method("base")
 
 

@@ -211,7 +211,7 @@ def bench(
         chosen = shared.choose(flags, sample_size, limit, whole=attn_full)
     code = 0
     for name in names:
-        code |= shared.one_model(phase, name, chosen, methods, ratios or "0.5", verbose_n * verbose)
+        code |= shared.one_model(phase, name, chosen, methods, ratios, verbose_n * verbose)
         gc.collect()  # free the weights of the model before
     return code
 
@@ -352,7 +352,11 @@ class _Options:
 
         settings = replace(chosen[0], results=runs / chosen[1])
         name, settings = embedded_instead(_OUR_NAMES.get(model, model), settings, say)
-        swept = grid(listed(methods), parse_ratios(ratios), **settings.places) if methods.strip(" ,") else None
+        swept = (
+            grid(listed(methods), parse_ratios(ratios or None, settings.schedule, "0.5"), **settings.places)
+            if methods.strip(" ,")
+            else None
+        )
         found = list(run([_TASKS[self.bench]], name, settings, swept, say=say))
         for one in found:
             done = _read(one.folder)
