@@ -617,6 +617,19 @@ class TestAnswers:
         found = field.best(**asked)
         assert (found.name if found else None) == best
 
+    def test_compare_with_the_row_of_the_table_if_no_sample_is_left_out(
+        self, field: Ranking, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chosen = field.candidates[3]
+        (row,) = (one for one in field._compared.rows if one.side == chosen.name)
+        part = replace(field, ids={"tau": field.ids["tau"] - {"clip0"}})
+        assert part.row(chosen).samples == 7
+        monkeypatch.setattr("audiomarathon.results.best.row_of", None)
+        found = field.row(chosen)
+        assert found.verdict is row.verdict
+        assert found.p_adjusted == row.verdict.p  # a question of its own: not one of the table's tests
+        assert row.p_adjusted > row.verdict.p
+
     def test_the_reference_may_win(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
         a_run(tmp_path, "dart-0.3-layer2", [False] * 8, prefill=0.5, checkpoint="Big")

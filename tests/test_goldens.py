@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import content_of
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
@@ -45,15 +46,13 @@ def views(name: str, work: Path) -> dict[str, Any]:
     command("compare", results, "-o", work / "compare.json")
     page, paper = work / "report.html", work / "paper"
     command("report", results, "-o", page, "--audio", "none", "--no-spectrograms", "--figures", paper)
-    content = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
-    assert content
     data = PageData(read_systems([results]))
     texts = [file for file in sorted(paper.iterdir()) if file.suffix in (".csv", ".md", ".tex")]
     return {
         "summaries": summaries,
         "compare": json.loads((work / "compare.json").read_text()),
         "figures": {f"{scope}, {row['setting']}": _plain(row) for (scope, _), row in data.figures.items()},
-        "samples": json.loads(content[1])["samples"],
+        "samples": content_of(page.read_text())["samples"],
         "paper": {file.name: file.read_text().splitlines() for file in texts},
     }
 

@@ -67,13 +67,29 @@ def test_the_median_takes_each_sample_with_its_own_cluster_in_any_order() -> Non
     assert np.corrcoef(found.drawn, means.drawn)[0, 1] > 0.7  # of the same resamples
 
 
-@pytest.mark.parametrize(("size", "clusters"), [(2, 2), (7, 3), (60, 60), (200, 9)])
+@pytest.mark.parametrize(("size", "clusters"), [(2, 2), (7, 3), (60, 60), (200, 9), (900, 900)])
 def test_the_median_of_a_resample_is_that_of_its_samples_written_out(size: int, clusters: int) -> None:
     rng = np.random.default_rng(size)
     values, codes = np.round(rng.random(size), 2), np.arange(size) % clusters  # some are equal
     (weights,) = Resampler(3, 50)._weights(clusters)
     expected = [np.median(np.repeat(values, drawn[codes])) for drawn in weights]
     assert Resampler(3, 50).median(values, [f"{code:03}" for code in codes]).drawn == pytest.approx(expected)
+
+
+def test_the_median_is_found_far_from_the_middle_of_all_samples() -> None:
+    values, codes = np.arange(900.0), np.arange(900) // 300  # three clusters, each with neighbours only
+    found = Resampler(3, 50).median(values, list(map(str, codes))).drawn
+    (weights,) = Resampler(3, 50)._weights(3)
+    assert found == pytest.approx([np.median(np.repeat(values, drawn[codes])) for drawn in weights])
+
+
+@pytest.mark.parametrize("largest", [1, 255, 1 << 22])
+@pytest.mark.parametrize("whole", [True, False])
+def test_sums_of_draws_are_those_of_double_precision(largest: int, whole: bool) -> None:
+    rng = np.random.default_rng(largest)
+    drawn, totals = rng.integers(0, 5, (40, 60)).astype(np.uint8), rng.random((60, 3)) * largest
+    totals = np.ceil(totals) if whole else totals
+    assert np.array_equal(statistics.drawn_sums(drawn, totals), drawn.astype(float) @ totals)
 
 
 def test_one_cluster_has_no_interval() -> None:

@@ -142,6 +142,28 @@ class TestPage:
         pictures = 500 * STRIP * BANDS / 2 * 4 / 3
         assert len(html) + pictures < 5e6
 
+    def test_holds_what_many_settings_said_alike_once(self, tmp_path: Path) -> None:
+        rights, sizes = [True] * 20 + [False] * 20, []
+        for settings in (2, 22):
+            for place in range(settings):
+                folder = tmp_path / str(settings)
+                finished(a_run(folder, f"dart-0.{100 + place}-layer2" if place else "base-0", rights), score=0.5)
+            sizes.append(len(page(data_of(folder), PageOptions(spectrograms=False))))
+        assert sizes[1] - sizes[0] < 20 * 40 * 50  # of each further reply, its places and its share of tables
+
+    def test_settings_share_a_number_of_replies_and_the_room_of_strips(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = pack(torch.arange(0, 750, 2), torch.ones(750, dtype=torch.bool))
+        changed_records(root / "tau" / "M" / "dart-0.5-layer2", kept_audio_bits=kept, audio_tokens=750)
+        monkeypatch.setattr("audiomarathon.report.page._MOST_REPLIES", 20)
+        monkeypatch.setattr("audiomarathon.report.samples._ALL_STRIPS", 20 * 40)
+        content = content_of(page(data_of(root), PageOptions(spectrograms=False)))
+        assert (len(content["samples"]), content["total"]) == (10, 16)
+        strips = [one["kept"] for sample in content["samples"] for one in sample["replies"] if "kept" in one]
+        assert {2 * len(base64.b64decode(one)) for one in strips} == {60}
+        assert max(map(len, strips)) <= 40
+
     @pytest.mark.parametrize("options", [{"players": "flash"}, {"samples": -1}])
     def test_what_is_not_allowed(self, options: dict[str, Any]) -> None:
         with pytest.raises(SettingsError, match="allowed"):

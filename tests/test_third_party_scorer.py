@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib.metadata
 import json
-import re
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import lines_of, records_in
+from conftest import content_of
 from task_folders import write_clip
 from typer.testing import CliRunner
 
@@ -149,9 +149,7 @@ def test_is_right_in_every_view(results: Path, tmp_path: Path, tiny_checkpoint: 
         app, ["report", str(results), "-o", str(page), "--audio", "none", "--figures", str(figures)]
     )
     assert done.exit_code == 0, done.output
-    text = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
-    assert text
-    content = json.loads(text[1])
+    content = content_of(page.read_text())
     data = PageData(read_systems([results]))
     names = [one.name for one in data.settings]
     figures_of = {names[place]: row for (scope, place), row in data.figures.items() if scope in data.tasks}

@@ -23,6 +23,7 @@ from audiomarathon.metrics.statistics import (
     Floats,
     Sums,
     cluster_totals,
+    drawn_sums,
     interval_of_mean,
     interval_over,
     span_of,
@@ -175,7 +176,7 @@ class Pair:
         """
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
         if kinds**columns > _CODES:
-            return self._apart(start + drawn.astype(float) @ totals)
+            return self._apart(start + drawn_sums(drawn, totals))
         codes = drawn @ kinds ** np.arange(columns)
         place = np.zeros(kinds**columns, np.intp)
         place[codes] = np.arange(len(codes))

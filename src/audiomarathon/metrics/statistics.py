@@ -23,6 +23,7 @@ RESAMPLES = 2_000
 CONFIDENCE = 0.95
 FEWEST_CLUSTERS = 3  # for the interval of a figure that does not vary
 _WEIGHTS_IN_MEMORY = 4_000_000  # 32 MB of resampling weights at a time
+_NEAR = 4  # stretches of √n samples: with a sample a cluster, 8 standard deviations of a resample's median
 _WEIGHTS_KEPT = 16_000_000  # one byte each: enough to cache the draws of 8,000 clusters
 
 
@@ -143,6 +144,25 @@ def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
     return totals
 
 
+def drawn_sums(drawn: npt.NDArray[Any], totals: Floats) -> Floats:
+    """Return the sums of each random draw, `drawn` @ `totals`, shape (draws, columns).
+
+    Single precision takes less than half the time. It is used where it is exact: where all are whole numbers and no
+    partial sum reaches 2²⁴.
+
+    Parameters
+    ----------
+    drawn
+        How often each draw contains each cluster, shape (draws, clusters).
+    totals
+        Shape (clusters, columns).
+    """
+    most = float(drawn.max(initial=0)) * np.abs(totals).sum(axis=0).max(initial=0)
+    kind = np.float32 if most < 2**24 and np.array_equal(totals, np.rint(totals)) else np.float64
+    found: Floats = (drawn.astype(kind) @ totals.astype(kind)).astype(np.float64)
+    return found
+
+
 def ratio(above: Floats, below: npt.NDArray[Any], otherwise: float = np.nan) -> Floats:
     """Return `above` / `below` where `below` is positive, and `otherwise` elsewhere."""
     quotient: Floats = np.divide(above, below, out=np.full(np.shape(above), otherwise), where=below > 0)
@@ -221,7 +241,7 @@ class Resampler:
         values = statistic(totals.sum(axis=0, keepdims=True))[0].tolist()
         if count < 2:
             return [Estimate(value, None, count) for value in values]
-        drawn = np.concatenate([statistic(weights @ totals) for weights in self._weights(count)])
+        drawn = np.concatenate([statistic(drawn_sums(weights, totals)) for weights in self._weights(count)])
         return [_estimate(value, column, count) for value, column in zip(values, drawn.T, strict=True)]
 
     def mean(self, values: Sequence[float], clusters: Sequence[str]) -> Estimate:
@@ -248,10 +268,11 @@ class Resampler:
         return draw(self.seed, count, self.resamples)
 
 
-def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], reach: int = _NEAR) -> npt.NDArray[np.intp]:
     """Return the places of the two middle samples in each resample, equal for an odd number, shape (resamples, 2).
 
-    Sum the samples in stretches of √n first, and look only through the stretch that holds a middle.
+    Sum the samples in stretches of √n first, and look only through the stretch that holds a middle. Sum each stretch
+    only up to `reach` stretches from the middle of all samples; if a middle lies beyond, begin again with all.
 
     Parameters
     ----------
@@ -261,16 +282,20 @@ def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp]) -> np
         The cluster of each sample, in the order of the samples' values, shape (n,).
     """
     size, rows = math.isqrt(len(places)) + 1, np.arange(len(weights))
-    counts = np.zeros((weights.shape[1], -(-len(places) // size)), np.float32)
-    np.add.at(counts, (places, np.arange(len(places)) // size), 1)
+    stretches = -(-len(places) // size)
+    low, high = max(0, stretches // 2 - reach), min(stretches, stretches // 2 + reach + 1)
+    column = np.clip(np.arange(len(places)) // size - low + 1, 0, high - low + 1)  # 0: all before, the last: all after
+    counts = np.zeros((weights.shape[1], high - low + 2), np.float32)
+    np.add.at(counts, (places, column), 1)
     passed = np.cumsum(weights.astype(np.float32) @ counts, axis=1, dtype=np.float64)
     half, found = passed[:, -1] / 2, []
     for reached in (np.less, np.less_equal):
         stretch = reached(passed, half[:, None]).sum(axis=1)
-        inside = stretch[:, None] * size + np.arange(size)
+        if reach < stretches and (stretch.min() < 1 or stretch.max() > high - low):
+            return _middles(weights, places, stretches)
+        inside = (stretch[:, None] - 1 + low) * size + np.arange(size)
         held = weights[rows[:, None], places[np.minimum(inside, len(places) - 1)]]
-        before = np.where(stretch > 0, passed[rows, stretch - 1], 0)
-        within = before[:, None] + np.cumsum(held, axis=1, dtype=np.int64)
+        within = passed[rows, stretch - 1][:, None] + np.cumsum(held, axis=1, dtype=np.int64)
         found.append(inside[:, 0] + reached(within, half[:, None]).sum(axis=1))
     return np.column_stack(found)
 

@@ -30,6 +30,7 @@ from audiomarathon.text import plain
 from audiomarathon.version import __version__
 
 PLAYERS = ("link", "embed", "none")
+_MOST_REPLIES = 100_000  # in the sample browser
 _EMBEDDED_RATE = 16_000
 
 
@@ -40,7 +41,8 @@ class PageOptions:
     Attributes
     ----------
     samples
-        Largest number of samples in the sample browser; samples on which settings disagree come first.
+        Largest number of samples in the sample browser; samples on which settings disagree come first. It has at most
+        100,000 replies, so fewer samples under more than 200 settings.
     players
         `link` plays clips from their files, `embed` stores them in the page, `none` has no players.
     spectrograms
@@ -83,7 +85,8 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     if not any(run.records or run.failed for run in data.runs):
         raise RecordError(f"no sample was answered in {named(data.runs)}; run them again first")
     sections = parts.sections(data)
-    chosen, total = choose(data.systems, options.samples)
+    chosen, total = choose(data.systems, min(options.samples, _MOST_REPLIES // len(data.systems)))
+    held = _Held()
     samples = samples_of(
         data.systems,
         chosen,
@@ -94,12 +97,13 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     )
     carried = {
         "settings": [{"name": one.name, "base": one.base, "colour": colour(one.method)} for one in data.settings],
-        "samples": samples,
+        "samples": [{**sample, "replies": held.rows(map(_apart, sample["replies"]))} for sample in samples],
         "total": total,
         "columns": STRIP,
         "bands": BANDS,
         "config": CONFIG,
-        **_charts(sections),
+        **_charts(sections, held),
+        "values": held.values,
     }
 
     # Only these parts are trusted; Jinja, `html` or JSON escapes the rest.
@@ -120,11 +124,52 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     )
 
 
-def _charts(sections: Iterable[Section]) -> dict[str, Any]:
+class _Held:
+    """The values of rows, each once for the whole page: many charts show the same figures, many settings reply alike.
+
+    Attributes
+    ----------
+    values
+        The different values. Floats have six significant digits.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def rows(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return rows as their number `n`, and for each name the places of its values, or one place if all are equal.
+
+        A value that a row lacks is at -1.
+        """
+        listed = list(rows)
+        places = {
+            name: [self._place(row[name]) if name in row else -1 for row in listed]
+            for name in dict.fromkeys(name for row in listed for name in row)
+        }
+        once = {name: own if len({*own}) > 1 else own[0] for name, own in places.items()}
+        return {"n": len(listed), "places": once}
+
+    def _place(self, value: Any) -> int:
+        value = float(f"{value:.6g}") if isinstance(value, float) else value
+        key = json.dumps(value)
+        if key not in self._places:
+            self._places[key] = len(self.values)
+            self.values.append(value)
+        return self._places[key]
+
+
+def _apart(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reply with what other settings may have said alike as one value, `said`, apart from `kept`."""
+    own = {name: value for name, value in reply.items() if name in ("setting", "kept")}
+    return own | {"said": {name: value for name, value in reply.items() if name not in own}}
+
+
+def _charts(sections: Iterable[Section], held: _Held) -> dict[str, Any]:
     """Return all charts for the page: `specs`, each distinct spec once, and `charts`, the data of every chart.
 
-    `charts` is {section: {scope: charts}}; each chart has the index of its spec, its title, and its data, rounded to
-    six significant digits.
+    `charts` is {section: {scope: charts}}; each chart has the index of its spec, its title, and its data sets as
+    :meth:`_Held.rows` holds them.
     """
     specs: list[Mapping[str, Any]] = []
     drawn: dict[str, dict[str, list[dict[str, Any]]]] = {}
@@ -135,8 +180,8 @@ def _charts(sections: Iterable[Section]) -> dict[str, Any]:
                 spec = {name: value for name, value in chart.spec.items() if name != "title"}
                 if spec not in specs:
                     specs.append(spec)
-                rounded = json.loads(json.dumps(chart.data), parse_float=lambda text: float(f"{float(text):.6g}"))
-                own.append({"spec": specs.index(spec), "title": chart.spec.get("title", ""), "data": rounded})
+                rows = {name: held.rows(rows) for name, rows in chart.data.items()}
+                own.append({"spec": specs.index(spec), "title": chart.spec.get("title", ""), "data": rows})
     return {"specs": specs, "charts": drawn}
 
 

@@ -31,6 +31,7 @@ STRIP = 160  # columns of a strip, and of a spectrogram
 BANDS = 32
 _LONGEST = 4_000  # characters shown of a prompt or a reply
 _ALL_REPLIES = 700_000  # characters of all replies, so that the page stays under 5 MB
+_ALL_STRIPS = 3_000_000  # characters of all strips
 _LEVELS = 16  # of grey in a spectrogram or strip: a byte holds two pixels
 _RATE = 16_000
 _FRAME = 1024  # audio samples per spectrum
@@ -95,12 +96,13 @@ def samples_of(
     """
     known = {place: _samples(systems, *place, data) for place in dict.fromkeys(key[:2] for key in chosen)}
     # Cut long replies under many settings, so that the page stays small enough to open.
-    longest = min(_LONGEST, _ALL_REPLIES // max(1, len(chosen) * len(systems)))
+    replies = max(1, len(chosen) * len(systems))
+    longest, wide = min(_LONGEST, _ALL_REPLIES // replies), min(STRIP, max(24, _ALL_STRIPS // replies // 4 * 6))
 
     def of(key: Key) -> dict[str, Any]:
         task, control, id_ = key
         from_data = _from_data(known[task, control].get(id_), task, heard, spectrograms=spectrograms)
-        from_runs = _from_runs(systems, key, longest)
+        from_runs = _from_runs(systems, key, longest, wide)
         return from_runs | from_data | {"prompt": from_data["prompt"] or from_runs["prompt"]}
 
     found = []
@@ -111,7 +113,7 @@ def samples_of(
     return found
 
 
-def _from_runs(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]:
+def _from_runs(systems: Sequence[System], key: Key, longest: int, wide: int) -> dict[str, Any]:
     """Return what the run folders hold about a sample: its reference, and each setting's reply."""
     task, control, id_ = key
     own = [
@@ -133,7 +135,7 @@ def _from_runs(systems: Sequence[System], key: Key, longest: int) -> dict[str, A
         "truncated": bool(record.truncated),
         "answer": _shortened(answer, longest) if answer else None,
         "prompt": _shortened("\n".join(["Options (the whole prompt needs the data):", *options])) if options else None,
-        "replies": [_reply(index, run, record, longest) for index, run, record in own],
+        "replies": [_reply(index, run, record, longest, wide) for index, run, record in own],
     }
 
 
@@ -172,7 +174,7 @@ def _from_data(
     }
 
 
-def _reply(setting: int, run: Run, record: Record, longest: int) -> dict[str, Any]:
+def _reply(setting: int, run: Run, record: Record, longest: int, wide: int) -> dict[str, Any]:
     """Return one setting's reply to a sample with its verdict, as an object without fields that are None or False."""
     verdict = run.verdicts.get(record.id) if run.task else None
     scorer = run.task.scorer if run.task else None
@@ -185,21 +187,21 @@ def _reply(setting: int, run: Run, record: Record, longest: int) -> dict[str, An
         "unparsed": bool(scorer and verdict and scorer.unparsed(verdict)),
         "rule": verdict.values.get("rule") if verdict else None,
         "finish": record.finish or None,
-        "kept": strip(record),
+        "kept": strip(record, wide),
     }
     return {name: value for name, value in found.items() if value is not None and value is not False}
 
 
-def strip(record: Record) -> str | None:
-    """Return the share of audio tokens kept over time as base64, with half a byte per column: 0 is none, 15 all.
+def strip(record: Record, wide: int = STRIP) -> str | None:
+    """Return the share of audio tokens kept over time as base64, with half a byte for each of `wide` columns.
 
-    None if the record does not say which tokens were kept.
+    0 is none, 15 all. None if the record does not say which tokens were kept.
     """
     kept = kept_tokens(record)
     if kept is None:
         return None
     heard = kept.astype(float)[: len(kept) - record.window_padding_tokens]
-    return _packed(columns(heard[None], STRIP)[0]) if len(heard) else None
+    return _packed(columns(heard[None], wide)[0]) if len(heard) else None
 
 
 def columns(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.float64]:

@@ -6,7 +6,7 @@ All systems and the reference are ranked on the same samples of the same tasks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from audiomarathon.metrics.betting import MOST_PLANNED, OPEN, POWER, WORSE
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, row_of, weighed
@@ -140,7 +140,11 @@ class Ranking:
         if candidate.name == self._compared.reference:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)
-        seed = self._compared.seed
+        seed, shared = self._compared.seed, self._compared.shared[candidate.name]
+        if all(one is shared[task] for one, task in zip(members, self.ids, strict=True)):  # no sample is left out
+            for row in self._compared.rows:
+                if row.side == candidate.name and row.tasks == tuple(self.ids):
+                    return replace(row, scope="answer", p_adjusted=row.verdict.p, decision=None)
         verdict = weighed({one.task.key: one.drawn(seed) for one in members}, seed)
         return row_of("answer", candidate.name, members, verdict, seed)
 

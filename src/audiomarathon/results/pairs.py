@@ -11,9 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from audiomarathon.benchmarks import Task, get_task
 from audiomarathon.benchmarks.registry import weights_of
@@ -129,8 +131,10 @@ class Pairs:
         return pairs
 
     def only(self, ids: Collection[str]) -> Pairs:
-        """Return a copy with the pairs of these samples only."""
+        """Return a copy with the pairs of these samples only; itself, with all that is computed, if they are all."""
         pairs = [pair for pair in self.pairs if pair[1].record.id in ids]
+        if len(pairs) == len(self.pairs):
+            return self
         return replace(self, pairs=pairs, timed=[pair for pair in self.timed if pair[1].id in ids])
 
     @cached_property
@@ -176,6 +180,19 @@ class Pairs:
 
     @cached_property
     def _ideals(self) -> dict[str, Sequence[float | None]]:
+        return {}
+
+    def ratios(self, stage: str) -> npt.NDArray[np.float64]:
+        """Return the reference's seconds in a stage ÷ the run's for each timed pair, computed once; NaN if unknown."""
+        if stage not in self._ratios:
+            seconds = STAGES[stage]
+            each = ((seconds(base), seconds(own)) for base, own in self.timed)
+            found = [above / below if above and below else math.nan for above, below in each]
+            self._ratios[stage] = np.array(found, dtype=np.float64)
+        return self._ratios[stage]
+
+    @cached_property
+    def _ratios(self) -> dict[str, npt.NDArray[np.float64]]:
         return {}
 
     @cached_property
@@ -347,23 +364,23 @@ def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None
     It is the median, over the samples of all tasks, of the reference's time ÷ the run's; above 1, the run is faster.
     Clusters of different tasks never count as one cluster, even if their names are equal.
     """
-    return median_ratio(_times(members, stage), seed=seed)
+    ratios = _ratios(members, stage)
+    clusters = [f"{one.task.key}:{own.cluster}" for one in members for _, own in one.timed] if len(ratios) else []
+    return _median(ratios, clusters, seed)
 
 
 def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
     """Return the speed-up of :func:`speed_up` without the interval, which is slow to compute."""
-    ratios = [base / own for base, own, _ in _times(members, stage) if base and own]
-    return float(np.median(ratios)) if ratios else None
+    ratios = _ratios(members, stage)
+    known = ratios[~np.isnan(ratios)]
+    return float(np.median(known)) if len(known) else None
 
 
-def _times(members: Sequence[Pairs], stage: str) -> list[tuple[float | None, float | None, str]]:
-    """Return (reference's seconds, run's seconds, cluster) of each sample; an empty list if a task is untimed."""
+def _ratios(members: Sequence[Pairs], stage: str) -> npt.NDArray[np.float64]:
+    """Return :meth:`Pairs.ratios` of all timed pairs; empty if a task is untimed."""
     if any(one.untimed or (stage == "decode_per_token" and one.undecoded) for one in members):
-        return []
-    seconds = STAGES[stage]
-    return [
-        (seconds(base), seconds(own), f"{one.task.key}:{own.cluster}") for one in members for base, own in one.timed
-    ]
+        return np.empty(0)
+    return np.concatenate([one.ratios(stage) for one in members])
 
 
 def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed: int) -> Estimate | None:
@@ -374,10 +391,13 @@ def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed
     rows
         (first quantity, second quantity, cluster) of each sample; samples that lack a quantity are left out.
     """
-    ratios = [(above / below, cluster) for above, below, cluster in rows if above and below]
-    if not ratios:
-        return None
-    return Resampler(seed).median([value for value, _ in ratios], [cluster for _, cluster in ratios])
+    ratios = np.array([above / below if above and below else math.nan for above, below, _ in rows], dtype=np.float64)
+    return _median(ratios, [cluster for *_, cluster in rows], seed)
+
+
+def _median(ratios: npt.NDArray[np.float64], clusters: Sequence[str], seed: int) -> Estimate | None:
+    known = ~np.isnan(ratios)
+    return Resampler(seed).median(ratios[known], list(compress(clusters, known))) if known.any() else None
 
 
 def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | None:

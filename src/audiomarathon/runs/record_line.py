@@ -57,6 +57,8 @@ _SHARED: Final = ("reference", "groups", "kv_lengths", "batch")  # fields with e
 _INTERNED: Final = ("id", "cluster", "clips", "finish", "session", "control")  # texts that many records hold
 _COUNTS: Final = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes")  # equal under many settings
 _MOST_SHARED: Final = 1 << 18
+_SHORT: Final = 32  # letters of a reply that many records may hold, such as that of a choice
+_NO_JUDGEMENTS: Final[Mapping[str, Mapping[str, str | None]]] = {}
 _shared: Final[dict[tuple[str, bytes], Any]] = {}
 
 
@@ -124,19 +126,21 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
     columns = [(name, hints[name], (defaults | needed)[name]) for name in STORED]
     parse = msgspec.json.Decoder(msgspec.defstruct("Line", columns, kw_only=True)).decode
     shared, interned, counts = (tuple(map(STORED.index, names)) for names in (_SHARED, _INTERNED, _COUNTS))
-    once: dict[int | None, int | None] = {}
+    once, reply = dict[int | None, int | None](), STORED.index("reply")
 
     def decode(text: bytes) -> Iterable[Any]:
         values = list(msgspec.structs.astuple(parse(text)))
         for place in interned:
             values[place] = values[place] and sys.intern(values[place])
+        if len(values[reply] or "") <= _SHORT:
+            values[reply] = values[reply] and sys.intern(values[reply])
         if len(once) >= _MOST_SHARED:
             once.clear()
         for place in counts:
             values[place] = once.setdefault(values[place], values[place])
         for place in shared:
             values[place] = _share(STORED[place], values[place])
-        return values
+        return [*values, _NO_JUDGEMENTS]
 
     return decode, (msgspec.MsgspecError, RecursionError, ValueError)
 

@@ -1,6 +1,10 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const { settings, samples } = data;
+// The page holds equal values once: rows are places in `values` by name, one place if all rows have the same value.
+const rowsOf = ({ n, places }) => Array.from({ length: n }, (_, row) =>
+  Object.fromEntries(Object.entries(places).map(([name, at]) => [name, data.values[at[row] ?? at]])));
+const { settings } = data;
+const samples = data.samples.map((sample) => ({ ...sample, replies: rowsOf(sample.replies).map(({ said, ...own }) => ({ ...own, ...said })) }));
 const find = (query, within = document) => within.querySelector(query);
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const shown = (value, digits = 3) => (known(value) ? value.toFixed(digits) : "–");
@@ -43,7 +47,7 @@ function draw(section) {
   const figures = byScope[scope].map(({ spec, title, data: datasets }) => {
     const place = node("div", { class: "chart" });
     const figure = node("figure", {}, node("figcaption", { text: title }), place);
-    return { figure, place, title, spec: { ...data.specs[spec], datasets } };
+    return { figure, place, title, spec: { ...data.specs[spec], datasets: Object.fromEntries(Object.entries(datasets).map(([name, rows]) => [name, rowsOf(rows)])) } };
   });
   box.replaceChildren(...figures.map(({ figure }) => figure));
   box.dataset.room = box.clientWidth;
@@ -168,10 +172,11 @@ function spectrogram(sample) {
 }
 
 function stripOf(reply) {
-  const canvas = node("canvas", { width: data.columns, height: 1, role: "img", "aria-label": `moments that ${settings[reply.setting].name} kept` });
-  const context = canvas.getContext("2d"), shares = bytes(reply.kept);
+  const shares = bytes(reply.kept);
+  const canvas = node("canvas", { width: 2 * shares.length, height: 1, role: "img", "aria-label": `moments that ${settings[reply.setting].name} kept` });
+  const context = canvas.getContext("2d");
   context.fillStyle = settings[reply.setting].colour;
-  for (let x = 0; x < data.columns; x += 1) { context.globalAlpha = levelAt(shares, x); context.fillRect(x, 0, 1, 1); }
+  for (let x = 0; x < canvas.width; x += 1) { context.globalAlpha = levelAt(shares, x); context.fillRect(x, 0, 1, 1); }
   return node("div", { class: "strip" }, node("span", { text: settings[reply.setting].name }), canvas);
 }
 
