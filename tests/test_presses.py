@@ -123,10 +123,10 @@ class TestEveryPress:
 
 #: Shorter and longer prompts, one of two clips, and one of text alone.
 BATCH = [
-    Prompt("Which is it?\n\nA. cat\nB. dog", (noise(2.3, 1), noise(1.05, 2)), seed=11),
-    Prompt("And now?", (noise(2.0, 3),), seed=12),
+    Prompt("Which is it?\n\nA. cat\nB. dog", (noise(7.3, 1), noise(3.05, 2)), seed=11),
+    Prompt("And now?", (noise(4.0, 3),), seed=12),
     Prompt("Who?", (), seed=13),
-    Prompt("And what is this sound, please?", (noise(2.04, 4),), seed=14),
+    Prompt("And what is this sound, please?", (noise(4.04, 4),), seed=14),
 ]
 
 

@@ -19,7 +19,6 @@ from families import Family
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.method import Base, Method
@@ -35,9 +34,17 @@ PROMPTS = [
 ]
 _WAIT = {"_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "unique_consecutive", "_unique2", "equal"}
 _INDEXES = {getattr(torch.Tensor, name) for name in ("__getitem__", "__setitem__")}
+_MAKES = {*_device_constructors(), torch.from_numpy}
 _MIXES = {torch.Tensor.copy_, torch.Tensor.to}
 _THE_CPU, _DEVICE = torch.device("cpu", 0), torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _READS = {getattr(torch.Tensor, name) for name in ("item", "__int__", "__float__", "__bool__", "__index__")}
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return what nested tuples, lists and dictionaries hold."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    return [leaf for part in tree for leaf in leaves(part)] if isinstance(tree, tuple | list) else [tree]
 
 
 class Waits(TorchDispatchMode, Clock):
@@ -78,10 +85,10 @@ class Copies(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        parts = tree_leaves((args, kwargs))
+        parts = leaves((args, kwargs))
         given = [part for part in parts if isinstance(part, torch.Tensor)]
         marked = [hasattr(one, "on_cpu") for one in given]
-        made = func in (*_device_constructors(), torch.from_numpy)
+        made = func in _MAKES
         device = next((part for part in parts if isinstance(part, torch.device)), kwargs.get("device"))
         stays = device is None or device == _THE_CPU
         on_cpu = (all(marked) or func is torch.Tensor.cpu) and stays if given else made and stays
@@ -109,7 +116,7 @@ class Copies(TorchFunctionMode):
             self.note()
         if moved or (on_cpu and not all(marked)):
             found = found.detach()  # `to` and `cpu` returned their argument, which stays as it is
-        for one in tree_leaves(found) if on_cpu else ():
+        for one in leaves(found) if on_cpu else ():
             if isinstance(one, torch.Tensor):
                 one.on_cpu = True  # type: ignore[attr-defined]
         return found

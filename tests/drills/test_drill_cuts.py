@@ -52,7 +52,7 @@ def test_a_clip_is_never_shorter_than_it_was(kind: str, tmp_path: Path, times, t
         assert found is None or found >= SECONDS - 0.001, f"{what}: {found} s"
 
     assert seconds(whole) == pytest.approx(SECONDS)
-    for _ in range(times(30, 600)):
+    for _ in range(times(60, 600)):
         length = chance.randrange(len(whole))
         meet(whole[:length], f"cut to {length} of {len(whole)} bytes")
     middle = [chance.randrange(len(whole)) for _ in range(times(40, 400))]
