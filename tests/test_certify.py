@@ -49,15 +49,9 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.timing import Stages
 from audiomarathon.settings import RunSettings
 
+pytestmark = pytest.mark.usefixtures("few_steps")
 SECONDS = 1.0
 SOME = (Base(), Random(), FastV(), SnapKV())
-
-
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare replies of 3 tokens instead of 8: two decode steps see all that one changes."""
-    for reply in (Bench.generate, Bench.reply, Bench.plain_reply):
-        monkeypatch.setattr(reply, "__defaults__", (*(reply.__defaults__ or ())[:-1], 3))
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -235,18 +235,18 @@ class TestRun:
         assert after["sessions"] == before["sessions"]
         assert len(after["samples"]) == summary["n"] == summary["expected"] == int(limit)
 
-    @pytest.mark.parametrize("words", [["run", "--method", "frame", "--ratio", "0.5"], ["sweep", "--methods", "frame"]])
-    def test_nothing_to_do_is_said_before_pytorch_is_imported(self, command, tau: Path, no_env, words) -> None:
-        told = [*words, "tau", "--model", "embedded", "--data", str(tau), "--limit", "1", "--max-new-tokens", "1"]
-        told += ["--ratios", "0.5"] * (words[0] == "sweep")
-        assert command(*told)[0] == 0
+    def test_nothing_to_do_is_said_before_pytorch_is_imported(self, command, tau: Path, no_env) -> None:
+        told = ("tau", "--model", "embedded", "--data", str(tau), "--limit", "1", "--max-new-tokens", "1")
+        sweep, run = ("sweep", "--methods", "frame", "--ratios", "0.5"), ("run", "--method", "frame", "--ratio", "0.5")
+        commands = [shlex.join([*words, *told]) for words in (sweep, run)]
+        assert command(*shlex.split(commands[0]))[0] == 0
         done = subprocess.run(
-            [sys.executable, "-c", _EARLY], input=json.dumps([shlex.join(told)]), capture_output=True, text=True,
-            check=True, timeout=300,
+            [sys.executable, "-c", _EARLY], input=json.dumps(commands), capture_output=True, text=True, check=True,
+            timeout=300,
         )  # fmt: skip
-        ((code, stderr, imported),) = json.loads(done.stdout).values()
-        assert (code, imported) == (0, []), stderr
-        assert stderr.count("complete; nothing to do") == len(list(Path("results").rglob("run.json")))
+        for (code, stderr, imported), settings in zip(json.loads(done.stdout).values(), (2, 1), strict=True):
+            assert (code, imported) == (0, []), stderr
+            assert stderr.count("complete; nothing to do") == settings
 
     def test_a_smaller_limit_says_what_its_summary_leaves_out(self, command, tau: Path, tiny_checkpoint: Path) -> None:
         told = ("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit")

@@ -399,7 +399,7 @@ class TestKilled:
         Each run is a fork of this process: a start of Python takes seconds, and so does one of the process that renders
         chat templates, which every fork would start anew.
         """
-        kills = times(10, 20)
+        kills = times(5, 20)
         for index in range(2 * kills):
             label = ("real", "fake")[index % 2]
             task_folders.write_clip(tmp_path / "data" / label / f"{index}.wav", seconds=0.2, hertz=100 + 10 * index)

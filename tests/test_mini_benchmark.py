@@ -12,7 +12,7 @@ import soundfile
 from audiomarathon.benchmarks import get_task
 from audiomarathon.embedded import mini_benchmark as mini
 from audiomarathon.embedded import synthesis, world
-from audiomarathon.wing import all_wings, asked
+from audiomarathon.wing import all_wings
 from audiomarathon.wings.encoders.xares.task import EncoderTask
 from audiomarathon.wings.encoders.xares.tasks import TASKS as ENCODER_TASKS
 
@@ -214,11 +214,9 @@ WINGS = (
 
 
 @pytest.fixture(scope="module")
-def wings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data that the wings write."""
-    root = tmp_path_factory.mktemp("wings")
-    asked(lambda wing: wing.mini(root))
-    return root
+def wings() -> Path:
+    """The data that the wings write, in the copy that all tests share."""
+    return mini.mini_benchmark()
 
 
 @pytest.mark.parametrize("name", WINGS)

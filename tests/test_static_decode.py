@@ -17,7 +17,7 @@ import task_folders
 import tiny_gemma3n
 import torch
 from builders import records_in
-from conftest import HOME, noise, skip_unless_carried
+from conftest import HOME, KINDS, noise, skip_unless_carried
 from families import FAMILIES
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -191,7 +191,9 @@ class TestWindows:
     """Sliding windows count positions, also where a pruner left gaps; in float64, so that rounding hides nothing."""
 
     @pytest.mark.parametrize(
-        "method", [Base(), Frame(0.6, layer=0), get_method("fast_v", 0.9, 2)], ids=lambda one: one.label
+        "method",
+        [Base(), pytest.param(Frame(0.6, layer=0), marks=pytest.mark.long), get_method("fast_v", 0.9, 2)],
+        ids=lambda one: one.label,
     )
     def test_slide_over_the_prompt_and_over_the_reply(
         self, exact: AudioLM, prompts: list[Prompt], method: Method, monkeypatch: pytest.MonkeyPatch
@@ -206,8 +208,15 @@ def test_a_reply_longer_than_a_block_gets_more_room(lm: AudioLM, clip: list[Prom
     same(lm, clip, SnapKV(0.5), max_new_tokens=static_decode.BLOCK + 5)
 
 
-@pytest.mark.parametrize("method", AT_LAYER, ids=lambda one: one.key)
-@pytest.mark.parametrize("key", [HOME, *(pytest.param(key, marks=pytest.mark.long) for key in STATIC if key != HOME)])
+@pytest.mark.parametrize(
+    ("key", "method"),
+    [
+        pytest.param(
+            key, one, id=f"{key}-{one.key}", marks=() if key == HOME and one.key in KINDS else pytest.mark.long
+        )
+        for key, one in product(STATIC, AT_LAYER)
+    ],
+)
 def test_ratio_0_is_base_to_the_bit(
     loaded: Callable[[str, str], AudioLM], prompts: list[Prompt], key: str, method: Method
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from audiomarathon.engine.stopping import Margin, Stopping, stop_margin
 from audiomarathon.errors import SettingsError
 from audiomarathon.metrics.betting import fewest
 from audiomarathon.runs.folder import Job, RunFolder
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RunSettings, env_names
 
 TAU, BASE, DART, RANDOM = get_task("tau"), *map(get_method, ("base", "dart:0.5", "random:0.5"))
 SAMPLES = tuple(
@@ -304,20 +305,34 @@ class TestRefused:
         assert stop_margin({"": 0.1}, tasks, [BASE, DART, RANDOM], RunSettings()).tests == 4
 
 
-def test_sweep_stops_says_so_and_compare_goes_by_its_order(
-    no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The embedded model on its own benchmark, at a margin so wide that two clusters decide."""
+COMMAND = ("sweep", "tau", "--model", "embedded", "--methods", "frame:0.1", "--limit", "4")
+STOP = ("--margin", "0.9", "--stop-when-decided")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The embedded model on its own benchmark, at a margin so wide that two clusters decide; and what was said."""
+    folder = tmp_path_factory.mktemp("stopped")
+    done = CliRunner().invoke(app, [*COMMAND, *STOP, "--results", str(folder)], env=dict.fromkeys(env_names()))
+    assert done.exit_code == 0, done.output
+    return folder, done.stderr
+
+
+@pytest.fixture
+def stopped(first: tuple[Path, str], no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, str]:
+    """The same in `results` of the current folder: the `run.json` of the setting that stopped, and what was said."""
     monkeypatch.chdir(tmp_path)
-    command = ["sweep", "tau", "--model", "embedded", "--methods", "frame:0.1", "--margin", "0.9"]
-    result = CliRunner().invoke(app, [*command, "--stop-when-decided", "--limit", "4"])
-    assert result.exit_code == 0, result.output
-    run_json = next(Path("results").rglob("frame-0.1*/run.json"))
+    shutil.copytree(first[0], "results")
+    return next(Path("results").rglob("frame-0.1*/run.json")), first[1]
+
+
+def test_sweep_stops_says_so_and_compare_goes_by_its_order(stopped: tuple[Path, str]) -> None:
+    run_json, said = stopped
     stop = json.loads(run_json.read_text())["stopping"]
     assert stop["stopped_after"] < len(stop["order"])
-    assert f"after {stop['stopped_after']} of" in result.stderr
+    assert f"after {stop['stopped_after']} of" in said
     records = run_json.with_name("samples.jsonl").read_text()
-    again = CliRunner().invoke(app, [*command, "--stop-when-decided", "--limit", "4"])
+    again = CliRunner().invoke(app, [*COMMAND, *STOP])
     assert again.exit_code == 0
     assert run_json.with_name("samples.jsonl").read_text() == records
     compared = CliRunner().invoke(app, ["compare", "results", "--margin", "0.9", "-o", "c.json"])
@@ -326,26 +341,16 @@ def test_sweep_stops_says_so_and_compare_goes_by_its_order(
     assert "the bounds of compare --margin hold" in note
     (row,) = json.loads(Path("c.json").read_text())["rows"]
     assert row["decision"]["each"] is True
-    refused = CliRunner().invoke(app, command)
+    refused = CliRunner().invoke(app, [*COMMAND, "--margin", "0.9"])
     assert refused.exit_code == 2
     assert "go together" in refused.output
 
 
 class TestRunJson:
-    """The embedded model on its own benchmark, at a margin so wide that two clusters decide."""
-
-    COMMAND = ("sweep", "tau", "--model", "embedded", "--methods", "frame:0.1", "--limit", "4")
-    STOP = ("--margin", "0.9", "--stop-when-decided")
-
-    @pytest.fixture(autouse=True)
-    def _there(self, no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_holds_the_rule_before_the_first_reply(
+        self, no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.chdir(tmp_path)
-
-    def run_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(next(Path("results").rglob("frame-0.1*/run.json")).read_text())
-        return found
-
-    def test_holds_the_rule_before_the_first_reply(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = list[dict[str, Any]]()
 
         def killed(_engine: object, _plan: object, jobs: Sequence[Job], **_: Any) -> None:
@@ -353,43 +358,40 @@ class TestRunJson:
             raise MemoryError
 
         monkeypatch.setattr(Engine, "evaluate", killed)
-        CliRunner().invoke(app, [*self.COMMAND, *self.STOP])
+        CliRunner().invoke(app, [*COMMAND, *STOP])
         assert len(seen) == 2
         for stop in seen:
             assert (stop["margin"], stop["alpha"], stop["stopped_after"]) == (0.9, 0.05, None)
             assert stop["order"]
             assert stop["largest"] >= 1
 
-    def test_no_longer_says_stopped_after_a_run_of_all_samples(self) -> None:
-        assert CliRunner().invoke(app, [*self.COMMAND, *self.STOP]).exit_code == 0
-        order = self.run_json()["stopping"]["order"]
-        assert CliRunner().invoke(app, self.COMMAND).exit_code == 0
-        assert len(self.run_json()["samples"]) == len(order)
-        assert self.run_json()["stopping"]["order"] == order
+    def test_no_longer_says_stopped_after_a_run_of_all_samples(self, stopped: tuple[Path, str]) -> None:
+        order = json.loads(stopped[0].read_text())["stopping"]["order"]
+        assert CliRunner().invoke(app, COMMAND).exit_code == 0
+        run = json.loads(stopped[0].read_text())
+        assert (len(run["samples"]), run["stopping"]["order"]) == (len(order), order)
         compared = CliRunner().invoke(app, ["compare", "results", "--margin", "0.9"])
         assert "stopped when it was decided" not in compared.output
-        back = CliRunner().invoke(app, [*self.COMMAND, *self.STOP])
+        back = CliRunner().invoke(app, [*COMMAND, *STOP])
         assert "beyond were on record already" in back.stderr
-        assert len(self.run_json()["samples"]) == len(order)
+        assert len(json.loads(stopped[0].read_text())["samples"]) == len(order)
         assert "stopped when it was decided" not in CliRunner().invoke(app, ["compare", "results"]).output
 
-    def test_of_a_stopped_setting_is_not_changed_by_a_refused_margin(self) -> None:
-        assert CliRunner().invoke(app, [*self.COMMAND, *self.STOP]).exit_code == 0
-        before = self.run_json()
-        refused = CliRunner().invoke(app, [*self.COMMAND, "--margin", "0.8", "--stop-when-decided"])
+    def test_of_a_stopped_setting_is_not_changed_by_a_refused_margin(self, stopped: tuple[Path, str]) -> None:
+        before = stopped[0].read_text()
+        refused = CliRunner().invoke(app, [*COMMAND, "--margin", "0.8", "--stop-when-decided"])
         assert refused.exit_code != 0
         assert "was looked at with margin 0.9" in refused.stderr
         assert "now it is margin 0.8" in refused.stderr
-        assert self.run_json() == before
+        assert stopped[0].read_text() == before
 
 
 def test_the_plan_says_how_many_clusters_like_a_pilots_decide(
     no_env: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ["sweep", "tau", "--model", "embedded", "--methods", "frame:0.1"]
-    assert CliRunner().invoke(app, [*command, "--limit", "6"]).exit_code == 0
-    planned = CliRunner().invoke(app, [*command, "--plan", "--margin", "0.05"]).output
+    assert CliRunner().invoke(app, COMMAND).exit_code == 0
+    planned = CliRunner().invoke(app, [*COMMAND[:-2], "--plan", "--margin", "0.05"]).output
     assert "tau: margin 0.05: at least 73 clusters even if no reply differs; here are 10 clusters" in planned
-    assert "of 6 clusters on record differ from base" in planned
+    assert "of 4 clusters on record differ from base" in planned
     assert "h with base) decide in 80% of cases" in planned

@@ -411,7 +411,7 @@ def test_other_languages_are_refused(text: str) -> None:
         RunSettings.read({"LANGUAGE": text})
 
 
-def test_certify_runs_what_applies(folder: Path) -> None:
+def test_certify_runs_what_applies(folder: Path, few_steps: None) -> None:
     found = certify(open_local("whisper-base", RunSettings.read({}, model_path=str(folder))), 20.0)
     verdicts = {check.name: finding.verdict for check, finding in found.rows}
     assert found.verdict == "pass", {c.name: f for c, f in found.rows if f.verdict == "fail"}
