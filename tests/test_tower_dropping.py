@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from audiomarathon.engine.answer import generations
 from audiomarathon.engine.setup import find_setup
 from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.merge import Merge
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.tower_states import TowerStates
@@ -93,11 +95,30 @@ def generate(lm: AudioLM, inputs: Inputs, method: Method, steps: int = STEPS) ->
         lm.decoder_layers[0].register_forward_pre_hook(entering, with_kwargs=True),
     ]
     try:
-        done = method.generate(lm, inputs, max_new_tokens=steps, ignore_end=True, keep_logits=True)
+        with watched_choices(method):
+            done = method.generate(lm, inputs, max_new_tokens=steps, ignore_end=True, keep_logits=True)
     finally:
         for handle in handles:
             handle.remove()
     return done, seen
+
+
+#: By seed and number of states: the states of a window of which a method chose last.
+SHOWN: dict[tuple[int, int], torch.Tensor | None] = {}
+
+
+@contextmanager
+def watched_choices(method: Method) -> Iterator[None]:
+    """Note in :data:`SHOWN` of which states the method chooses."""
+    select = getattr(type(method), "select", None)
+
+    def noting(own: Any, evidence: Evidence) -> Any:
+        SHOWN[evidence.seed, len(evidence.positions)] = evidence.states
+        return select(own, evidence)  # type: ignore[misc]
+
+    SHOWN.clear()
+    with patched_attribute(type(method), "select", noting) if select else nullcontext():
+        yield
 
 
 # The tower, layer by layer: one window at a time, with plain matrices and a softmax.
@@ -200,10 +221,17 @@ def towers_output(case: Case, window: Window, method: Method, layer: int, *, mas
 
 
 def reduced(layer: Any, x: torch.Tensor, keep: int, method: Method, seed: int) -> tuple[list[int], torch.Tensor]:
-    """Return the places that are kept of a window's sound, and the states that stand there."""
+    """Return the places that are kept of a window's sound, and the states that stand there.
+
+    The method is asked about the states that it saw, which must be those of the layers up to rounding: of states that
+    are alike, rounding decides which it takes, and several steps make such ties likely.
+    """
     if keep == len(x):
         return list(range(keep)), x
     shown = layer.self_attn.k_proj(layer.self_attn_layer_norm(x)) if method.key == "a_tome_like" else x
+    if (seen := SHOWN[seed, len(x)]) is not None:
+        torch.testing.assert_close(seen, shown, atol=2e-5, rtol=1e-4)
+        shown = seen
     chosen: Any = method.select(Evidence(torch.arange(len(x)), keep, seed, states=shown))  # type: ignore[attr-defined]
     if not isinstance(chosen, Merge):
         places = sorted(chosen.tolist())
