@@ -258,6 +258,17 @@ def test_loss_grows_with_the_ratio(
     assert len([*(tmp_path / "results").glob("*pruned.png")]) == 2
 
 
+def test_a_point_before_every_drop_does_not_stop_the_others(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    task = needle_task(tmp_path, 12, 3.0, 1.0)
+    given = ("prune", "embedded", "--tasks", task, "--data", tmp_path, "--points", "tower.0,tower", "--at", "tower")
+    code, out, err = command(*given, "--methods", "frame", "--ratios", "0.5")
+    assert code == 0, err
+    assert "embedded@tower against base-0" in out
+    assert "frame-0.5-tower: left out tower.0" in err
+
+
 def test_layers_are_read_once_and_probed_each(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

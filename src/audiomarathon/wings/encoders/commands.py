@@ -450,7 +450,10 @@ def prune(
     probe = partial(probe_pruned, methods=chosen, points=listed(points))
     runs, code = _probed(model, tasks, limit, probing, probe)
     for name in dict.fromkeys(run.checkpoint for run in runs):
-        compared = compare_with(systems_of([run for run in runs if run.checkpoint == name]), None)
+        systems = systems_of([run for run in runs if run.checkpoint == name])
+        if len(systems) < 2:  # a point before all drops, which is said above
+            continue
+        compared = compare_with(systems, None)
         table = tables.comparison(compared, [])
         render.show(replace(table, title=f"{name} {table.title}"))
         for line in notes(compared, {}):
