@@ -229,7 +229,7 @@ def reduced(layer: Any, x: torch.Tensor, keep: int, method: Method, seed: int) -
     if keep == len(x):
         return list(range(keep)), x
     shown = layer.self_attn.k_proj(layer.self_attn_layer_norm(x)) if method.key == "a_tome_like" else x
-    if (seen := SHOWN[seed, len(x)]) is not None:
+    if (seen := SHOWN.get((seed, len(x)))) is not None:
         torch.testing.assert_close(seen, shown, atol=2e-5, rtol=1e-4)
         shown = seen
     chosen: Any = method.select(Evidence(torch.arange(len(x)), keep, seed, states=shown))  # type: ignore[attr-defined]
