@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audiomarathon.certify.oracles import Hidden, HiddenInSteps
+from audiomarathon.compression import redundancy
 from audiomarathon.compression.attention import attention_watched
 from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.dropping import Drop
@@ -37,6 +39,7 @@ from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.timing import Clock
 from audiomarathon.results.systems import control_of
 from audiomarathon.settings import RunSettings, flags_for, schedule_of
 
@@ -396,6 +399,26 @@ class TestRedundancy:
         expected = np.mean([float(states[a] @ states[b] / states[a].norm() / states[b].norm()) for a, b in pairs])
         assert float(alike(states, spots)) == pytest.approx(expected, abs=1e-5)
         assert alike(states, spots[:1]).isnan()
+
+    def test_its_time_is_no_part_of_prefill(
+        self, lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Counted(Clock):
+            now = 0.0
+
+            def mark(self) -> float:
+                return self.now
+
+        def slow(*given: Any) -> torch.Tensor:
+            clock.now += 60
+            return alike(*given)
+
+        clock = Counted()
+        monkeypatch.setattr(lm, "clock", clock)
+        monkeypatch.setattr(redundancy, "alike", slow)
+        stages = generate(lm, prompts, Base(), 2).stages
+        assert clock.now == 60 * len(prompts)
+        assert stages.llm_prefill == stages.decode == 0
 
     def test_equal_tokens_are_as_redundant_as_can_be(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
         done = generate(any_lm, prompts, Base(), 1)

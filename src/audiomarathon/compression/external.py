@@ -68,7 +68,7 @@ class Foreign(Method):
 
         rows, audio = range(len(inputs.seeds)), inputs.audio_mask
         trace, gathered = Trace((None,) * len(inputs.seeds)), Gathered(lm, audio.shape[1])
-        with self.press(lm.model), gathered.watching():
+        with self.press(lm.model), gathered.watching(trace):
             yield trace
             found = gathered.kept()
         if found is None:

@@ -17,6 +17,7 @@ import torch
 from audiomarathon.compression.attention import Attention, attention_watched
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.layers import has_windows, source_of
+from audiomarathon.models.trace import Trace
 
 
 class Gathered:
@@ -37,14 +38,15 @@ class Gathered:
             self.layers = [index for index in range(len(lm.decoder_layers)) if source_of(config, index) == index]
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self, trace: Trace) -> Iterator[None]:
         """Inside the block, take the fingerprints of one prefill, and note how long the press leaves its caches."""
         if self.why:
             yield
             return
 
         def see(index: int, given: Attention) -> None:
-            self.before[index] = fingerprints(given.key, given.value)
+            with trace.looking(self.lm.clock):
+                self.before[index] = fingerprints(given.key, given.value)
 
         def note(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
             if self.cache is not None:  # the first step of decode

@@ -27,7 +27,8 @@ def redundancy_measured(lm: AudioLM, inputs: Inputs, trace: Trace) -> Iterator[N
     def measure(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         handle.remove()
         entering = args[0] if args else kwargs["hidden_states"]
-        found.extend(alike(states_of(lm.decoder.config, entering, row), spots) for row, spots in enumerate(audio))
+        with trace.looking(lm.clock):
+            found.extend(alike(states_of(lm.decoder.config, entering, row), spots) for row, spots in enumerate(audio))
 
     with lm.decoder_layers[0].register_forward_pre_hook(measure, with_kwargs=True) as handle:
         yield

@@ -498,7 +498,7 @@ class AudioLM:
                 )
         return Generation(
             replies=self.joined(inputs, rows),
-            stages=timer.stages(),
+            stages=timer.stages(trace.asides),
             kept_audio_tokens=trace.kept_audio_tokens,
             kv_lengths=cache.lengths,
             expected_lengths=trace.expected_lengths,

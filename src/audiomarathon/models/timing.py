@@ -199,10 +199,11 @@ class StageTimer:
         peak = self.clock.peak_memory_bytes()
         return None if peak is None else max([peak, *self._encoder_peaks])
 
-    def stages(self) -> Stages:
-        """Return the measured stages. Call :meth:`stop` first."""
+    def stages(self, asides: Sequence[tuple[Any, Any]] = ()) -> Stages:
+        """Return the measured stages, and LLM prefill without what is between `asides`. Call :meth:`stop` first."""
         encoder = sum(self.clock.seconds(begin, end) for begin, end in self._encoder)
         prefill = self.clock.seconds(self._start, self._first)
+        prefill -= sum(self.clock.seconds(begin, end) for begin, end in asides)
         decode, setup = self.clock.seconds(self._first, self._end), None
         if self._setup is not None:
             setup = sum(self.clock.seconds(begin, end) for begin, end in self._setup)

@@ -37,6 +37,8 @@ class Trace:
         tuple if the method merges nothing.
     spans
         Pairs of clock marks (:meth:`Clock.mark`): just before and just after the method chose what to keep.
+    asides
+        Pairs of clock marks around what the suite looks at in prefill for its own records; no part of any stage.
     positions
         Function from a layer and a sample's row to the prompt positions that the layer computes in prefill, in order,
         without fillers. None if every layer computes all positions.
@@ -71,6 +73,7 @@ class Trace:
     kept_steps: tuple[tuple[int, tuple[torch.Tensor, ...]], ...] | None = None
     merges: tuple[Merge | None, ...] | None = None
     spans: list[tuple[Any, Any]] = field(default_factory=list)
+    asides: list[tuple[Any, Any]] = field(default_factory=list)
     positions: Callable[[int, int], torch.Tensor] | None = None
     row_lengths: tuple[tuple[int, ...], ...] | None = None
     prompts: tuple[int, ...] | None = None
@@ -88,3 +91,10 @@ class Trace:
         start = clock.mark()
         yield
         self.spans.append((start, clock.mark()))
+
+    @contextmanager
+    def looking(self, clock: Clock) -> Iterator[None]:
+        """Leave the time of the block, which is in LLM prefill, out of it."""
+        start = clock.mark()
+        yield
+        self.asides.append((start, clock.mark()))
