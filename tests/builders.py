@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import pytest
+import soundfile
 
 from audiomarathon.metrics.wer import TranscriptErrors
 from audiomarathon.records import LETTERS, Record, Verdict
@@ -205,3 +211,19 @@ def summarise_transcripts(errors: Sequence[TranscriptErrors], clusters: Sequence
     records = [Record(str(number), cluster) for number, cluster in enumerate(clusters)]
     verdicts = [Verdict(record, asdict(one)) for record, one in zip(records, errors, strict=True)]
     return figures_of(Transcript(), verdicts, seed=seed)
+
+
+@contextmanager
+def counting_opens() -> Iterator[Counter[str]]:
+    """Count how often the block opens each file, in Python or in libsndfile."""
+    opened, watching, make = Counter[str](), [True], soundfile.SoundFile.__init__
+    sys.addaudithook(lambda event, given: watching and event == "open" and opened.update([str(given[0])]))
+
+    def counted(sound: Any, file: Any, *arguments: Any, **more: Any) -> None:
+        opened.update([str(file)] if isinstance(file, str | Path) else [])
+        make(sound, file, *arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(soundfile.SoundFile, "__init__", counted)
+        yield opened
+    watching.clear()

@@ -5,13 +5,13 @@ import os
 import struct
 import subprocess
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from builders import counting_opens
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -161,7 +161,8 @@ def test_librosa_and_torch_stay_out() -> None:
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
 def test_probe_and_decode_agree(tmp_path: Path, ending: str, options: dict[str, str]) -> None:
     path = write(tmp_path / f"a.{ending}", sweep(2.5, 48_000, 2), 48_000, **options)
-    assert probe(path) == ClipInfo(2.5, 48_000, 2, 120_000, ending.upper())
+    floats = options.get("subtype") in ("FLOAT", "DOUBLE")
+    assert probe(path) == ClipInfo(2.5, 48_000, 2, 120_000, ending.upper(), floats)
     assert len(decode(path, 48_000)) == 120_000
 
 
@@ -409,25 +410,14 @@ def test_16_bits_are_rounded_to_nearest_and_limited() -> None:
     assert as_pcm(samples).tolist() == [2, -2, 0, 32_767, -32_768, 32_767, -32_768]
 
 
-def test_a_clip_whose_length_was_read_is_decoded_with_one_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
-    monkeypatch.setattr("audiomarathon.audio.containers._TICK_NS", 0)  # as if the file were older
-    probe(clip)
-    monkeypatch.setattr(Path, "open", lambda path, *_: pytest.fail(f"{path} is opened again beside libsndfile"))
-    assert len(decode(clip, 16_000)) == 16_000
-
-
-def test_a_clip_that_changed_after_its_length_was_read_is_checked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
-    monkeypatch.setattr("audiomarathon.audio.containers._TICK_NS", 0)
-    assert probe(clip).frames == 16_000
-    content = clip.read_bytes()
-    time.sleep(0.02)  # files changed in one tick of the clock have the same time
-    clip.write_bytes(content + bytes(40))
-    with pytest.raises(AudioError):
-        decode(clip, 16_000)
+@pytest.mark.parametrize(("ending", "options"), FORMATS)
+@pytest.mark.parametrize("tag", [b"", b"TAG".ljust(128, b"\0")], ids=["", "tagged"])
+def test_a_clip_is_opened_once_to_be_decoded(tmp_path: Path, ending: str, options: dict[str, str], tag: bytes) -> None:
+    clip = write(tmp_path / f"a.{ending}", sweep(1.0, 48_000), 48_000, **options)
+    clip.write_bytes(clip.read_bytes() + tag)
+    with counting_opens() as opened:
+        assert len(decode(clip, 48_000)) == 48_000
+    assert opened == {str(clip): 1}
 
 
 def test_tags_added_after_the_length_was_read_are_taken_off(tmp_path: Path) -> None:

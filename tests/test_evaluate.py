@@ -6,21 +6,21 @@ import json
 import os
 import random
 import signal
-import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 import task_folders
 import torch
-from builders import lines_of, records_in, steady
+from builders import counting_opens, lines_of, records_in, steady
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from audiomarathon.benchmarks import get_task
+from audiomarathon import files
+from audiomarathon.benchmarks import fingerprint, get_task
 from audiomarathon.benchmarks.clip_limits import too_short
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.benchmarks.task import Sample
@@ -254,27 +254,43 @@ class TestLabelsAreFacts:
 
 
 class TestClips:
-    def test_a_run_opens_each_six_times(self, go) -> None:
-        """For its hash, its length, to decode it, and for its hash again; it was eleven times, beside libsndfile's."""
-        opened: list[str] = []
-        watching = [True]
-        sys.addaudithook(lambda event, given: watching and event == "open" and opened.append(str(given[0])))
-        try:
-            go("tau", limit=3)
-        finally:
-            watching.clear()
-        per_clip = Counter(path for path in opened if path.endswith(".wav"))
-        assert len(per_clip) == 3
-        assert max(per_clip.values()) <= 6
+    @pytest.mark.parametrize("flags", [{}, {"timing": False, "batch_size": 2}], ids=["timed", "batches"])
+    def test_a_run_opens_each_twice(
+        self, go, tmp_path: Path, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Once for its length and its hash, and once to decode it, whatever its format is, and with tags behind it."""
+        monkeypatch.setattr("audiomarathon.files._TICK_NS", 0)  # as if the clips were older
+        clips = sorted((task_folders.build_tau(tmp_path / "TAU") / "concatenated_resampled").iterdir())
+        for clip, kind in zip(clips, ("WAV", "FLAC", "MP3", "OGG", "AIFF", "AU"), strict=False):
+            soundfile.write(clip, *soundfile.read(clip), format=kind)
+        clips[2].write_bytes(clips[2].read_bytes() + b"TAG".ljust(128, b"\0"))
+        with counting_opens() as opened:
+            (result,) = go("tau", data=str(tmp_path), **flags)
+        assert result.summary["complete"] is True
+        assert {opened[str(clip)] for clip in clips} == {2}
 
-    def test_a_hash_is_made_anew_for_a_changed_clip_of_the_same_time(self, tmp_path: Path) -> None:
+    def test_a_finished_run_opens_each_once(self, go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("audiomarathon.files._TICK_NS", 0)
+        clips = [*(task_folders.build_tau(tmp_path / "TAU") / "concatenated_resampled").iterdir()]
+        go("tau", data=str(tmp_path))
+        for known in (fingerprint._hashes, fingerprint._seconds):  # as in another process
+            known.clear()
+        with counting_opens() as opened:
+            go("tau", data=str(tmp_path))
+        assert {opened[str(clip)] for clip in clips} == {1}
+
+    @pytest.mark.parametrize("tick_ns", [0, files._TICK_NS], ids=["kept", "too new to keep"])
+    def test_a_hash_is_made_anew_for_a_changed_clip_of_the_same_time(
+        self, tmp_path: Path, tick_ns: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(files, "_TICK_NS", tick_ns)
         clip = tmp_path / "a.wav"
         found = []
         for content in (b"one", b"two"):
             clip.write_bytes(content)
             os.utime(clip, (0, 0))
             found.append(clip_hashes([Sample("a", (clip,), "?", "", "a")]))
-            time.sleep(0.02)  # a file system's clock may have ticks of 10 ms
+            time.sleep(0.02 if tick_ns == 0 else 0)  # a file system's clock may have ticks of 10 ms
         assert found[0] != found[1]
 
 

@@ -19,6 +19,7 @@ import torch
 from builders import a_record, typed
 from fake_lm import FakeLM, IdTask, evaluate
 
+from audiomarathon import files
 from audiomarathon.audio import decode as audio
 from audiomarathon.benchmarks import Sample
 from audiomarathon.benchmarks.fingerprint import clip_hashes
@@ -395,10 +396,12 @@ class TestPrefetching:
 class TestReplacedClips:
     """A record says by a hash which clip was heard: a sample whose clip is no longer that one is an error."""
 
-    @pytest.fixture
-    def samples(self, tmp_path: Path) -> tuple[Sample, ...]:
+    @pytest.fixture(params=[0, files._TICK_NS], ids=["hashes kept", "clips too new to keep their hashes"])
+    def samples(self, tmp_path: Path, request, monkeypatch: pytest.MonkeyPatch) -> tuple[Sample, ...]:
+        monkeypatch.setattr(files, "_TICK_NS", request.param)
         labels = ("bus", "tram")
         clips = {id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=0.1) for id_ in "abc"}
+        time.sleep(0.02 if request.param == 0 else 0)  # two changes in one tick of the clock have the same time
         return tuple(Sample(id_, (clip,), "Which?", "A", id_, labels, labels) for id_, clip in clips.items())
 
     @pytest.mark.parametrize("size", [None, 1], ids=["timed", "prefetched"])

@@ -39,6 +39,7 @@ _LONGEST_PART = 255  # longest name in bytes on common file systems
 _SHOWN_NAME = 60
 SYNC_SECONDS = 0.05  # shortest time between two syncs of a file that grows
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # of file systems that know no sync
+_TICK_NS = 50_000_000  # two changes of a file this close may get the same time
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR | os.O_CREAT}
 
 
@@ -273,7 +274,7 @@ def link(source: Path, target: Path) -> None:
         temporary.replace(target)
 
 
-def open_plain(path: Path, mode: Literal["rb", "ab", "r+b"] = "rb") -> IO[bytes]:
+def open_plain(path: Path, mode: Literal["rb", "ab", "r+b"] = "rb", buffering: int = -1) -> IO[bytes]:
     """Open a plain file. For writing, create a missing file, and follow no link.
 
     Raises
@@ -291,7 +292,7 @@ def open_plain(path: Path, mode: Literal["rb", "ab", "r+b"] = "rb") -> IO[bytes]
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, f"{_kind(path)}, not a plain file")
-    return os.fdopen(number, mode)
+    return os.fdopen(number, mode, buffering)
 
 
 def read_plain(path: Path, most: int = MAX_METADATA_BYTES) -> bytes:
@@ -333,10 +334,15 @@ def whole_lines(stream: IO[bytes], most: int = MAX_RECORD_BYTES) -> Iterator[byt
 
 
 def state_of(path: Path) -> tuple[int, ...]:
-    """Return facts of a file that change whenever it does; () if it cannot be looked at."""
+    """Return facts of a file that change whenever it does: its time of change (ctime) cannot be set back.
+
+    Return () if it cannot be looked at, or changed so recently that another change might get the same time.
+    """
     try:
         facts = path.stat()
     except OSError:
+        return ()
+    if time.time_ns() - facts.st_ctime_ns <= _TICK_NS:
         return ()
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 BLOCK_BYTES = 4096
 _WHOLE_BYTES = 65536  # a stretch up to this size is read whole
@@ -69,7 +69,7 @@ def blocks(first: int, last: int, gap: int) -> Iterator[tuple[int, int]]:
         yield start, start + BLOCK_BYTES
 
 
-def feed(digest: hashlib._Hash, stream: BinaryIO, spans: Iterable[tuple[int, int]]) -> None:
+def feed(digest: hashlib._Hash, stream: IO[bytes], spans: Iterable[tuple[int, int]]) -> None:
     """Update a digest with the given byte ranges of a file."""
     for start, end in spans:
         stream.seek(start)

@@ -6,20 +6,18 @@ count that may be wrong. It reports none of this. Each check here reads the byte
 
 from __future__ import annotations
 
+import io
 import re
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
-from typing import BinaryIO, Literal
+from typing import IO, Literal
 
 import soundfile
 
 from audiomarathon.audio.member import Clip, Member
 from audiomarathon.errors import AudioError
-from audiomarathon.files import state_of
 
 _SIZED = (b"RIFF", b"RIFX", b"FORM")  # first bytes of containers that state their own size
 _CHUNKED = {"WAV", "WAVEX", "RF64", "AIFF"}
@@ -31,13 +29,13 @@ _FLAC_CANDIDATES = 100
 _FLAC_HERTZ = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000) + 4 * (0,)
 _BITS_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _MOST_TAIL = 355  # the last bytes of a file tell its tag; ID3v1 in its extended form has the longest
-_checked: dict[Clip, tuple[int, ...]] = {}  # files whose chunks were sound, and their state then
-_TICK_NS = 50_000_000  # two changes of a file this close may get the same time
 _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay and padding
 
 
-def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
+def promised_length(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> tuple[int, bool]:
     """Return the clip's number of frames, and whether decoding must yield all of them.
+
+    The checks read `file`, the clip's bytes, and leave its position anywhere.
 
     Raises
     ------
@@ -45,18 +43,15 @@ def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
         Decoding would yield less than the file holds, or held before it was truncated; or the format states no length.
     """
     if clip.format == "MP3":
-        return _mp3_length(path, clip)
+        return _mp3_length(path, clip, _all_of(file))
     if clip.format == "FLAC":
-        return _flac_length(path, clip), True
+        return _flac_length(path, clip, file), True
     if clip.format == "OGG":
-        _check_ogg(path)
+        _check_ogg(path, _all_of(file))
     elif clip.format == "AU":
-        _check_au(path, clip)
+        _check_au(path, clip, file)
     elif clip.format in _CHUNKED:
-        state = _settled(path)
-        if not state or _checked.get(path) != state:  # a run asks for a clip's length, then decodes it
-            _check_chunks(path, clip)
-            _checked[path] = state
+        _check_chunks(path, clip, file)
     else:
         raise AudioError(
             path,
@@ -66,42 +61,30 @@ def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
     return int(clip.frames), True
 
 
-def without_tags(path: Clip) -> Clip:
-    """Return a clip without the tags behind its audio, which players ignore and libsndfile takes for damage.
+def without_tags(path: Clip, file: IO[bytes]) -> tuple[Clip, IO[bytes]]:
+    """Return a clip and its bytes without the tags behind its audio, which players ignore and libsndfile calls damage.
 
-     Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
-     any order. Bytes that are no tag stay, so that they are found as damage. A WAV or AIFF may hold a tag in a chunk of
-    its own, so nothing is taken from within the size that it states. A file is looked at again only if it changed.
+    Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
+    any order. Bytes that are no tag stay, so that they are found as damage. A WAV or AIFF may hold a tag in a chunk of
+    its own, so nothing is taken from within the size that it states.
     """
-    return _known_without_tags(path, state) if (state := _settled(path)) else _without_tags(path)
-
-
-def _settled(path: Clip) -> tuple[int, ...]:
-    """Return the state of a file; () for a part of a tar, or if a further change might leave no trace in the state."""
-    state = () if isinstance(path, Member) else state_of(path)
-    return state if state and time.time_ns() - state[-1] > _TICK_NS else ()
-
-
-@lru_cache(1 << 16)
-def _known_without_tags(path: Clip, _state: tuple[int, ...]) -> Clip:
-    return _without_tags(path)
-
-
-def _without_tags(path: Clip) -> Clip:
-    if not path.is_file():
-        return path
-    with path.open("rb") as file:
-        if (end := _tags_at(file, path.stat().st_size)) == path.stat().st_size:
-            return path
-        file.seek(0)
-        kind, stated = struct.unpack("4s4s", file.read(8).ljust(8))
+    if (end := _tags_at(file, whole := path.stat().st_size)) == whole:
+        return path, file
+    file.seek(0)
+    kind, stated = struct.unpack("4s4s", file.read(8).ljust(8))
     size = int.from_bytes(stated, "little" if kind == b"RIFF" else "big") if kind in _SIZED else 0
     if size not in _STREAMED_BYTES and end < 8 + size:
-        return path
-    return replace(path, size=end) if isinstance(path, Member) else Member(path, "", 0, end)
+        return path, file
+    bare = replace(path, size=end) if isinstance(path, Member) else Member(path, "", 0, end)
+    return bare, io.BytesIO(_all_of(file)[:end])
 
 
-def _tags_at(file: BinaryIO, end: int) -> int:
+def _all_of(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
+
+
+def _tags_at(file: IO[bytes], end: int) -> int:
     """Return the byte at which the tags at the end of a file begin; without tags, the file's size, which is `end`."""
     while end:
         file.seek(max(0, end - _MOST_TAIL))
@@ -124,55 +107,54 @@ def _tag_bytes(tail: bytes) -> int:
     return 10 + _id3_bytes(b"ID3" + tail[-7:]) if tail[-10:-7] == b"3DI" else 0
 
 
-def _check_chunks(path: Clip, clip: soundfile.SoundFile) -> None:
+def _check_chunks(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> None:
     """Require that the chunks of a WAV or AIFF fill the file, up to its tags, and that one chunk holds audio."""
     size, position, held, long = path.stat().st_size, 12, 0, 0
-    with path.open("rb") as file:
-        tags = _tags_at(file, size)
-        file.seek(0)
-        order: Literal["big", "little"] = "big" if file.read(4) in (b"FORM", b"RIFX") else "little"
-        while position < size and position != tags:
-            file.seek(position)
-            header, body = file.read(8), file.read(16)
-            if len(header) < 8 or not (header[:4].isascii() and header[:4].decode("ascii").isprintable()):
-                raise AudioError(path, f"its chunks end at byte {position}, but {size - position} more bytes follow")
-            name, announced = header[:4], int.from_bytes(header[4:], order)
-            there = length = size - position - 8
-            if name not in (b"data", b"SSND") or announced not in _STREAMED_BYTES:
-                length = announced
-            elif long:
-                length = long
-            if length > there:
-                chunk = name.decode()
-                raise AudioError(path, f"truncated: the {chunk} chunk announces {length} bytes, {there} are there")
-            if name == b"ds64":
-                long = int.from_bytes(body[8:16], "little")
-            elif name == b"fmt " and clip.subtype in _SAMPLE_BYTES:
-                pace = int.from_bytes(body[8:12], order)
-                if pace != clip.samplerate * clip.channels * _SAMPLE_BYTES[clip.subtype]:
-                    raise AudioError(
-                        path,
-                        f"its header contradicts itself: {pace} bytes a second, but {clip.samplerate} Hz, "
-                        f"{clip.channels} channels, {clip.subtype}",
-                    )
-            elif name == b"COMM" and clip.subtype in _SAMPLE_BYTES:
-                frames = int.from_bytes(body[2:6])
-                if frames not in (0, clip.frames):
-                    raise AudioError(path, f"its header promises {frames} samples, but {clip.frames} would be decoded")
-            elif name in (b"data", b"SSND"):
-                if held:
-                    raise AudioError(path, "has two chunks of audio, but only one would be decoded")
-                held = length if name == b"data" else length - 8 - int.from_bytes(body[:4])
-            position += 8 + length
-            file.seek(position)
-            position += length % 2 and file.read(1) == b"\0"  # some writers omit the padding
+    tags = _tags_at(file, size)
+    file.seek(0)
+    order: Literal["big", "little"] = "big" if file.read(4) in (b"FORM", b"RIFX") else "little"
+    while position < size and position != tags:
+        file.seek(position)
+        header, body = file.read(8), file.read(16)
+        if len(header) < 8 or not (header[:4].isascii() and header[:4].decode("ascii").isprintable()):
+            raise AudioError(path, f"its chunks end at byte {position}, but {size - position} more bytes follow")
+        name, announced = header[:4], int.from_bytes(header[4:], order)
+        there = length = size - position - 8
+        if name not in (b"data", b"SSND") or announced not in _STREAMED_BYTES:
+            length = announced
+        elif long:
+            length = long
+        if length > there:
+            chunk = name.decode()
+            raise AudioError(path, f"truncated: the {chunk} chunk announces {length} bytes, {there} are there")
+        if name == b"ds64":
+            long = int.from_bytes(body[8:16], "little")
+        elif name == b"fmt " and clip.subtype in _SAMPLE_BYTES:
+            pace = int.from_bytes(body[8:12], order)
+            if pace != clip.samplerate * clip.channels * _SAMPLE_BYTES[clip.subtype]:
+                raise AudioError(
+                    path,
+                    f"its header contradicts itself: {pace} bytes a second, but {clip.samplerate} Hz, "
+                    f"{clip.channels} channels, {clip.subtype}",
+                )
+        elif name == b"COMM" and clip.subtype in _SAMPLE_BYTES:
+            frames = int.from_bytes(body[2:6])
+            if frames not in (0, clip.frames):
+                raise AudioError(path, f"its header promises {frames} samples, but {clip.frames} would be decoded")
+        elif name in (b"data", b"SSND"):
+            if held:
+                raise AudioError(path, "has two chunks of audio, but only one would be decoded")
+            held = length if name == b"data" else length - 8 - int.from_bytes(body[:4])
+        position += 8 + length
+        file.seek(position)
+        position += length % 2 and file.read(1) == b"\0"  # some writers omit the padding
     _check_held(path, clip, held)
 
 
-def _check_au(path: Clip, clip: soundfile.SoundFile) -> None:
-    with path.open("rb") as file:
-        order = ">" if file.read(4) == b".snd" else "<"
-        offset, announced = struct.unpack(f"{order}II", file.read(8))
+def _check_au(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> None:
+    file.seek(0)
+    order = ">" if file.read(4) == b".snd" else "<"
+    offset, announced = struct.unpack(f"{order}II", file.read(8))
     there = path.stat().st_size - offset
     if announced not in (there, 0xFFFFFFFF):
         what = "truncated" if announced > there else "more data than stated"
@@ -192,15 +174,15 @@ def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
         )
 
 
-def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
+def _flac_length(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> int:
     """Return the number of the sample where the last FLAC frame ends; file and header must end there (RFC 9639)."""
-    with path.open("rb") as file:
-        start = _id3_bytes(file.read(10))
-        file.seek(start + 8)
-        info = file.read(18)
-        block_size, total = int.from_bytes(info[2:4]), int.from_bytes(info[13:18]) & (1 << 36) - 1
-        file.seek(max(start + 42, path.stat().st_size - 64 - block_size * clip.channels * 5))
-        tail = file.read()
+    file.seek(0)
+    start = _id3_bytes(file.read(10))
+    file.seek(start + 8)
+    info = file.read(18)
+    block_size, total = int.from_bytes(info[2:4]), int.from_bytes(info[13:18]) & (1 << 36) - 1
+    file.seek(max(start + 42, path.stat().st_size - 64 - block_size * clip.channels * 5))
+    tail = file.read()
     candidates = [match.start() for match in re.finditer(rb"\xff[\xf8\xf9]", tail)][::-1]
     frames = (tail[offset:] for offset in candidates[:_FLAC_CANDIDATES])
     frame = next((frame for frame in frames if len(frame) >= 10 and _crc16(frame) == 0), None)
@@ -250,13 +232,13 @@ def _crc16_table() -> Iterator[int]:
 _CRC16 = tuple(_crc16_table())
 
 
-def _check_ogg(path: Clip) -> None:
+def _check_ogg(path: Clip, data: bytes) -> None:
     """Require one stream of whole pages in order, the last page marked as the end (RFC 3533, section 6).
 
     An OGG header holds no length. libsndfile takes the last readable page as the end, skips pages with wrong checksums,
     and decodes only the first of several chained streams.
     """
-    data, offset, last, serial, number, granule = path.read_bytes(), 0, False, None, -1, 0
+    offset, last, serial, number, granule = 0, False, None, -1, 0
     while offset < len(data):
         header = data[offset : offset + 27].ljust(27, b"\0")
         page = data[offset : offset + 27 + header[26] + sum(data[offset + 27 : offset + 27 + header[26]])]
@@ -281,13 +263,12 @@ def _ogg_checksum(page: bytes) -> bytes:
     return (zlib.crc32(bare.translate(_BITS_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF).to_bytes(4).translate(_BITS_REVERSED)
 
 
-def _mp3_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
+def _mp3_length(path: Clip, clip: soundfile.SoundFile, data: bytes) -> tuple[int, bool]:
     """Return the MP3's number of samples, and whether a header states it, so that decoding must yield exactly as many.
 
     libsndfile stops decoding at the header's count, or at an estimate that is far off for a variable bit rate. Refuse a
     clip that this would shorten.
     """
-    data = path.read_bytes()
     frames = list(_mp3_frames(data))
     if not frames:
         return int(clip.frames), False

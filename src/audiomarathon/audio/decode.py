@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,8 @@ class ClipInfo:
         padding (a few thousand samples, under 0.2 s) and damaged frames.
     format
         libsndfile's name for the container: `WAV`, `FLAC`, `OGG`, `MP3`, …
+    floats
+        Whether it stores floating-point samples, which no format keeps within −1…1.
     """
 
     seconds: float
@@ -60,6 +62,7 @@ class ClipInfo:
     channels: int
     frames: int
     format: str
+    floats: bool = False
 
 
 class _SequentialFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile is untyped
@@ -73,8 +76,8 @@ class _SequentialFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile i
         return False
 
 
-def probe(path: str | Clip) -> ClipInfo:
-    """Return a clip's duration and format from its header.
+def probe(path: str | Clip, file: IO[bytes] | None = None) -> ClipInfo:
+    """Return a clip's duration and format from its header, read from `file` if the clip is open already.
 
     Report damage that is visible without decoding: a WAV whose chunks do not fill the file, an OGG with a damaged page,
     a FLAC that does not end where its header says. :func:`decode` finds a truncated MP3 and damage inside a FLAC.
@@ -85,18 +88,11 @@ def probe(path: str | Clip) -> ClipInfo:
         The clip is missing, unreadable, empty, not audio, visibly damaged, in a format whose length cannot be checked
         (containers.py), or has an absurd sampling rate.
     """
-    path = _source(path)
-    with _open(path) as clip:
-        frames, _ = promised_length(path, clip)
+    with _open(path, file) as (place, clip, frames, _):
         if frames == 0:
-            raise AudioError(path, "holds no samples")
-        return ClipInfo(frames / clip.samplerate, clip.samplerate, clip.channels, frames, clip.format)
-
-
-def holds_floats(path: Clip) -> bool:
-    """Tell whether a clip stores floating-point samples, which no format keeps within −1…1."""
-    with _open(_source(path)) as clip:
-        return clip.subtype in _FLOATS
+            raise AudioError(place, "holds no samples")
+        seconds, floats = frames / clip.samplerate, clip.subtype in _FLOATS
+        return ClipInfo(seconds, clip.samplerate, clip.channels, frames, clip.format, floats)
 
 
 def decode(path: str | Clip, sampling_rate: int) -> Samples:
@@ -132,9 +128,8 @@ def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf)
     """
     if sampling_rate <= 0:
         raise ValueError(f"sampling_rate must be positive, got {sampling_rate}")
-    path = _source(path)
-    with _open(path) as clip:
-        yield from _resampled(path, clip, sampling_rate, most_seconds)
+    with _open(path) as opened:
+        yield from _resampled(*opened, sampling_rate, most_seconds)
 
 
 def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
@@ -142,16 +137,15 @@ def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
 
     Mono 16-bit audio at `sampling_rate` passes through unchanged.
     """
-    path = _source(path)
-    with _open(path) as clip:
+    with _open(path) as (place, clip, promised, binding):
         if (clip.samplerate, clip.channels, clip.subtype) == (sampling_rate, 1, "PCM_16"):
-            promised, position = promised_length(path, clip)[0], 0
-            while len(block := _read(path, clip, position, "int16")):
+            position = 0
+            while len(block := _read(place, clip, position, "int16")):
                 position += len(block)
                 yield block[:, 0]
-            _check_length(path, clip, position, promised)
+            _check_length(place, clip, position, promised)
         else:
-            for samples in _resampled(path, clip, sampling_rate, math.inf):
+            for samples in _resampled(place, clip, promised, binding, sampling_rate, math.inf):
                 yield as_pcm(samples)
 
 
@@ -176,8 +170,9 @@ def write_pcm(path: Path, samples: Pcm, rate: int, container: str | None = None)
         raise RecordError(f"{path}: cannot be written ({error.error_string}); is the disk full?") from error
 
 
-def _resampled(path: Clip, clip: soundfile.SoundFile, sampling_rate: int, most_seconds: float) -> Iterator[Samples]:
-    promised, binding = promised_length(path, clip)
+def _resampled(
+    path: Clip, clip: soundfile.SoundFile, promised: int, binding: bool, sampling_rate: int, most_seconds: float
+) -> Iterator[Samples]:
     _check_most(path, promised / clip.samplerate, most_seconds)
     resampler = (
         soxr.ResampleStream(clip.samplerate, sampling_rate, 1, dtype="float32", quality="HQ")
@@ -255,41 +250,49 @@ def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> A
         ) from error
 
 
-def _source(path: str | Clip) -> Clip:
-    """Return what to decode of a clip: the file without its tags. A file that cannot be read is returned unchanged."""
+@contextlib.contextmanager
+def _open(path: str | Clip, file: IO[bytes] | None = None) -> Iterator[tuple[Clip, soundfile.SoundFile, int, bool]]:
+    """Open a clip once, for the checks and for libsndfile. Yield what to decode of it, and what it promises.
+
+    Yields
+    ------
+    tuple
+        The clip without its tags, the open sound file, and the result of :func:`promised_length`.
+    """
     path = Path(path) if isinstance(path, str) else path
-    with contextlib.suppress(OSError, ValueError):  # _open names the cause
-        return without_tags(path)
-    return path
+    with contextlib.ExitStack() as stack:
+        try:
+            size = path.stat().st_size
+            if path.is_dir():
+                raise AudioError(path, "is a folder, not an audio file")
+            if size == 0:
+                raise AudioError(path, "is empty (0 bytes)")
+            file = file or stack.enter_context(path.open("rb", 0))
+            path, file = without_tags(path, file)
+            clip = stack.enter_context(_opened(path, file))
+            if not RATES_HZ[0] <= clip.samplerate <= RATES_HZ[1]:
+                raise AudioError(path, f"has an absurd sampling rate of {clip.samplerate} Hz; is the header damaged?")
+            at = file.tell()
+            promised, binding = promised_length(path, clip, file)
+            file.seek(at)  # libsndfile reads on from there
+        except FileNotFoundError:
+            raise AudioError(path, "does not exist") from None
+        except PermissionError:
+            raise AudioError(path, "cannot be read: permission denied") from None
+        except (OSError, ValueError) as error:  # such as a file in place of a folder, a NUL in the name, an I/O error
+            raise AudioError(path, f"cannot be read: {error}") from error
+        yield path, clip, promised, binding
 
 
-def _open(path: Clip) -> soundfile.SoundFile:
+def _opened(path: Clip, file: IO[bytes]) -> soundfile.SoundFile:
+    file.seek(0)
     try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise AudioError(path, "is a folder, not an audio file")
-        if size == 0:
-            raise AudioError(path, "is empty (0 bytes)")
-        clip = _opened(path)
-    except FileNotFoundError:
-        raise AudioError(path, "does not exist") from None
-    except PermissionError:
-        raise AudioError(path, "cannot be read: permission denied") from None
-    except (OSError, ValueError) as error:  # such as a file in place of a folder, a NUL in the name, an I/O error
-        raise AudioError(path, f"cannot be read: {error}") from error
-    if not RATES_HZ[0] <= clip.samplerate <= RATES_HZ[1]:
-        rate = clip.samplerate
-        clip.close()
-        raise AudioError(path, f"has an absurd sampling rate of {rate} Hz; is the header damaged?")
-    return clip
-
-
-def _opened(path: Clip) -> soundfile.SoundFile:
-    try:
-        return _SequentialFile(path.open() if isinstance(path, Member) else path)
+        if isinstance(path, Member):
+            return _SequentialFile(file)
+        with contextlib.suppress(soundfile.LibsndfileError):
+            return _SequentialFile(file.fileno(), closefd=False)
+        return _SequentialFile(path)  # by its name, which tells libsndfile of formats that the first bytes do not
     except (soundfile.LibsndfileError, TypeError) as error:  # TypeError: headerless formats such as .raw
-        with path.open("rb"):
-            pass  # libsndfile calls every failure to open "system error"; Python names the cause
         raise AudioError(path, f"is not audio that can be decoded ({_why(error)})") from error
 
 

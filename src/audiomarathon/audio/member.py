@@ -38,7 +38,7 @@ class Member:
             file.seek(self.offset)
             return file.read(self.size)
 
-    def open(self, _mode: str = "rb") -> BinaryIO:
+    def open(self, _mode: str = "rb", _buffering: int = -1) -> BinaryIO:
         """Return a stream of the file's content, which is read into memory as a whole."""
         return io.BytesIO(self.read_bytes())
 

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import lru_cache
-from pathlib import Path
 
-from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks.fingerprint import lengths_of
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.benchmarks.task import Loaded, Sample, Task
-from audiomarathon.errors import AudioError
-from audiomarathon.files import state_of
 from audiomarathon.models.registry import ModelSpec
 
 
@@ -58,16 +53,9 @@ def longest_clips(samples: Sequence[Sample], *, together: bool = False, most: fl
 
     With `most`, a clip counts as no longer than that.
     """
-    longest: dict[str, float] = {}
+    found: dict[str, float] = {}
+    lengths = lengths_of(samples)  # the run records why a clip cannot be read
     for sample in samples:
-        for clip in sample.clips:
-            with suppress(AudioError):  # the run will record the error
-                seconds, before = min(_seconds(clip, state_of(clip)), most or math.inf), longest.get(sample.id, 0.0)
-                longest[sample.id] = before + seconds if together else max(before, seconds)
-    return longest
-
-
-@lru_cache(1 << 16)
-def _seconds(clip: Path, _state: tuple[int, ...]) -> float:
-    """Return a clip's length; read its header again only if the file changed."""
-    return probe(clip).seconds
+        if seconds := [min(lengths[clip], most or math.inf) for clip in sample.clips if clip in lengths]:
+            found[sample.id] = sum(seconds) if together else max(seconds)
+    return found

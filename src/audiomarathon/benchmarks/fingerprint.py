@@ -8,18 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
+from typing import IO, TypeVar
 
+from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks.task import Loaded, Sample
-from audiomarathon.errors import DataError
-from audiomarathon.files import state_of
+from audiomarathon.errors import AudioError, DataError
+from audiomarathon.files import open_plain, state_of
 from audiomarathon.fingerprint import BLOCK_BYTES, blocks, feed, join_rules
 
+T = TypeVar("T")
+
 _GAP_BYTES = 1 << 18  # between the blocks of a clip: 8 s of 16-bit audio at 16 kHz
+_hashes: dict[Path, tuple[tuple[int, ...], tuple[str, str]]] = {}  # a clip's state when it was read, and what was read
+_seconds: dict[Path, tuple[tuple[int, ...], float | None]] = {}
 
 
 def fingerprint(loaded: Loaded) -> str:
@@ -52,15 +56,28 @@ def clip_hashes(samples: Iterable[Sample]) -> dict[str, str]:
         A clip cannot be read.
     """
     samples = list(samples)
-    clips = list(dict.fromkeys(clip for sample in samples for clip in sample.clips))  # questions may share a clip
-    with ThreadPoolExecutor() as pool:  # a disk serves several reads at once
-        read = dict(zip(clips, pool.map(_read_once, clips), strict=True))
+    read = _each(samples, _hash_once)
     return {sample.id: _joined([read[clip] for clip in sample.clips]) for sample in samples}
 
 
 def clip_hash(sample: Sample) -> str:
-    """Return the fingerprint of one sample's clips; see :func:`clip_hashes`."""
-    return _joined([_read(clip) for clip in sample.clips])
+    """Return the fingerprint of one sample's clips, read again only if a file changed; see :func:`clip_hashes`."""
+    return _joined([_hash_once(clip) for clip in sample.clips])
+
+
+def lengths_of(samples: Iterable[Sample]) -> dict[Path, float]:
+    """Return the seconds of each clip by its header, without clips that cannot be read.
+
+    The same pass takes the clip's hashes, which a run asks for next.
+    """
+    return {clip: seconds for clip, seconds in _each(samples, _length_once).items() if seconds is not None}
+
+
+def _each(samples: Iterable[Sample], read: Callable[[Path], T]) -> dict[Path, T]:
+    """Read every clip once, since questions may share a clip; in threads, since a disk serves several reads at once."""
+    clips = list(dict.fromkeys(clip for sample in samples for clip in sample.clips))
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(clips, pool.map(read, clips), strict=True))
 
 
 def _joined(clips: Sequence[tuple[str, str]]) -> str:
@@ -68,30 +85,35 @@ def _joined(clips: Sequence[tuple[str, str]]) -> str:
     return join_rules(*(hashlib.sha256(together.encode()) for together in rules))
 
 
-def _read_once(clip: Path) -> tuple[str, str]:
-    """Return the hashes of :func:`_read`, read again only if the file changed: its time of change cannot be set back.
-
-    What a run checks after it decoded a clip is always read (:func:`clip_hash`).
-    """
+def _hash_once(clip: Path) -> tuple[str, str]:
+    """Return a clip's hashes by rule 1 and by rule 2, read again only if the file changed."""
     state = state_of(clip)
-    return _known(clip, state) if state else _read(clip)
+    if not state or _hashes.get(clip, ((),))[0] != state:
+        try:
+            with open_plain(clip, buffering=0) as file:
+                _hashes[clip] = state, _hashed(file)
+        except OSError as error:
+            raise DataError(f"clip {clip} cannot be read ({error.strerror or error})") from error
+    return _hashes[clip][1]
 
 
-@lru_cache(1 << 16)
-def _known(clip: Path, _state: tuple[int, ...]) -> tuple[str, str]:
-    return _read(clip)
+def _length_once(clip: Path) -> float | None:
+    """Return a clip's length, read again only if the file changed; None if it cannot be read. Take its hashes too."""
+    state = state_of(clip)
+    if not state or _seconds.get(clip, ((),))[0] != state:
+        try:
+            with open_plain(clip, buffering=0) as file:
+                _hashes[clip] = state, _hashed(file)
+                _seconds[clip] = state, probe(clip, file).seconds
+        except (OSError, AudioError):
+            _seconds[clip] = state, None
+    return _seconds[clip][1]
 
 
-def _read(clip: Path) -> tuple[str, str]:
-    """Return a clip's hashes by rule 1 and by rule 2; see :func:`clip_hashes`."""
-    try:
-        if not stat.S_ISREG(clip.stat().st_mode):  # reading a pipe would wait for ever
-            raise DataError(f"clip {clip} is not a plain file")
-        with clip.open("rb") as file:
-            size = file.seek(0, 2)
-            edges, inside = hashlib.sha256(), hashlib.sha256()
-            feed(edges, file, [(0, min(size, BLOCK_BYTES)), (max(0, size - BLOCK_BYTES), size)])
-            feed(inside, file, blocks(0, size, _GAP_BYTES))
-            return f"{size}:{edges.hexdigest()}", f"{size}:{inside.hexdigest()}"
-    except OSError as error:
-        raise DataError(f"clip {clip} cannot be read ({error.strerror or error})") from error
+def _hashed(file: IO[bytes]) -> tuple[str, str]:
+    """Return an open clip's hashes by rule 1 and by rule 2; see :func:`clip_hashes`."""
+    size = file.seek(0, 2)
+    edges, inside = hashlib.sha256(), hashlib.sha256()
+    feed(edges, file, [(0, min(size, BLOCK_BYTES)), (max(0, size - BLOCK_BYTES), size)])
+    feed(inside, file, blocks(0, size, _GAP_BYTES))
+    return f"{size}:{edges.hexdigest()}", f"{size}:{inside.hexdigest()}"

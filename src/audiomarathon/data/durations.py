@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audiomarathon.audio.decode import ClipInfo, decode, holds_floats, probe
+from audiomarathon.audio.decode import ClipInfo, decode, probe
 from audiomarathon.benchmarks import Loaded, Task
 from audiomarathon.errors import AudioError
 from audiomarathon.files import write_text
@@ -56,7 +56,7 @@ def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0)
 def _probed(clip: Path, deep: bool) -> ClipInfo | str:
     try:
         info = probe(clip)
-        deep = deep or holds_floats(clip)
+        deep = deep or info.floats
         frames = len(decode(clip, info.sampling_rate)) if deep else info.frames
     except AudioError as error:
         return error.reason

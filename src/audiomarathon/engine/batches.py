@@ -9,18 +9,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import math
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from audiomarathon.audio import decode as audio
+from audiomarathon.benchmarks.clip_limits import longest_clips
 from audiomarathon.benchmarks.fingerprint import clip_hash
 from audiomarathon.benchmarks.task import Sample, Task
 from audiomarathon.engine.stopping import Stopping
@@ -124,8 +123,9 @@ def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
 
     The prompt of a text LLM has transcripts instead of clips.
 
-    The check hashes the clips: a worker on another machine can only compare content, since file times differ there. A
-    clip that is replaced between decoding and hashing is noticed by its file's size and time.
+    The check hashes clips that this process has not hashed yet, or whose file changed since: a worker on another
+    machine can only compare content, since file times differ there. A clip that is replaced between decoding and
+    hashing is noticed by its file's size and time.
 
     Raises
     ------
@@ -167,17 +167,9 @@ def by_length(plan: Plan, samples: Sequence[Sample]) -> list[Sample]:
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(f"b{sample.bundle}" if sample.bundle else f"s{sample.id}", []).append(sample)
-    longest = {name: max(audio_seconds(one.clips) for one in members) for name, members in groups.items()}
+    heard = longest_clips(samples, together=True)
+    longest = {name: max(heard.get(one.id, 0.0) for one in members) for name, members in groups.items()}
     return [sample for name in sorted(groups, key=lambda name: -longest[name]) for sample in groups[name]]
-
-
-def audio_seconds(clips: Iterable[Path], most: float = math.inf) -> float:
-    """Return the seconds of clips by their headers, each at most `most`; leave out clips that cannot be read."""
-    total = 0.0
-    for clip in clips:
-        with suppress(AudioError):  # decoding reports the reason
-            total += min(audio.probe(clip).seconds, most)
-    return total
 
 
 def in_batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, selected, task_folder
-from audiomarathon.benchmarks.clip_limits import too_short
+from audiomarathon.benchmarks.clip_limits import longest_clips, too_short
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
@@ -298,14 +297,13 @@ def planned_sizes(setup: Setup, samples: Sequence[Sample]) -> dict[str, int]:
     from audiomarathon.costs.cost import Drops
     from audiomarathon.costs.flops import drops_of
     from audiomarathon.costs.memory_plan import MOST_IN_BATCH, largest_batch, room_left
-    from audiomarathon.engine.batches import audio_seconds
 
     spec = setup.spec
     try:
         facts = model_facts(setup.checkpoint.path, DTYPE_BYTES[setup.hardware.dtype], spec.load_family())
     except ModelError:  # its config does not say how large the model is, so begin with the largest batch
         return {method.label: MOST_IN_BATCH for method in setup.methods}
-    longest = max(audio_seconds(sample.clips, spec.heard_seconds or math.inf) for sample in samples)
+    longest = max(longest_clips(samples, together=True, most=spec.heard_seconds).values(), default=0.0)
     (prompt, audio), room = facts.cost.prompt(longest, spec.tokens_per_second), room_left(setup.settings)
     sizes = dict[str, int]()
     for method in setup.methods:

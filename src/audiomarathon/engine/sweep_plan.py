@@ -7,19 +7,19 @@ memory are computed from the checkpoint's config and the headers of its weights.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from audiomarathon.benchmarks import Sample, Task, selected
+from audiomarathon.benchmarks.clip_limits import longest_clips
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
 from audiomarathon.costs.cost import Drops, flops_of, ideal_speed_up, tower_speed_up
 from audiomarathon.costs.flops import drops_of
 from audiomarathon.costs.limits import check_length
-from audiomarathon.engine.batches import WARM_PASS_TOKENS, audio_seconds
+from audiomarathon.engine.batches import WARM_PASS_TOKENS
 from audiomarathon.engine.calibration import measured
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import check_batch_size, load_task
@@ -278,8 +278,8 @@ def what_is_left(
     RecordError
         A folder holds another run.
     """
-    clips = clip_hashes(samples)
-    seconds = {sample.id: audio_seconds(sample.clips, heard or math.inf) for sample in samples}
+    readable = longest_clips(samples, together=True, most=heard)
+    clips, seconds = clip_hashes(samples), {sample.id: readable.get(sample.id, 0.0) for sample in samples}
     pending: list[tuple[Method, list[str]]] = []
     for method, folder in folders:
         if folder is not None:
