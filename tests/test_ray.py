@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,10 @@ from typing import Any
 
 import pytest
 import task_folders
-from builders import records_in, steady
+from builders import a_record, records_in, steady, write_run
+from conftest import call
+from jasco_folders import a_reply
+from test_cli import one_error
 
 from audiomarathon.benchmarks import Sample, Task, get_task
 from audiomarathon.compression.registry import get_method
@@ -25,6 +29,7 @@ from audiomarathon.engine.ray_options import Ray, read_executor
 from audiomarathon.engine.run import Result, run
 from audiomarathon.engine.sweep import sweep
 from audiomarathon.errors import ExecutorError, SettingsError
+from audiomarathon.lock import hold_run
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.scoring.choice import Choice
@@ -169,6 +174,109 @@ class TestRuns:
         monkeypatch.undo()
         assert 8 <= len(seen) < 20
         assert answers(go("interrupted", None)) == local(True)
+
+
+@pytest.fixture(scope="class")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Two workers' room in one Ray, which all commands share; judges' cache is empty."""
+    from audiomarathon.engine import ray_map, ray_pool
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUDIOMARATHON_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        with ray_pool.connected(
+            Ray(workers=2), RunSettings.read({}, device="cpu", timing=False), lambda _line: None
+        ) as shape:
+            patch.setattr(ray_map, "connected", lambda *_, **_more: nullcontext(shape))
+            yield
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Replies of four settings to judge and to score; one reply is the same everywhere."""
+    for number in range(4):
+        replies = ["They build a sandcastle.", f"They sing {number} songs.", f"Waves, {number} times."]
+        records = [a_reply(clip, 1, reply) for clip, reply in enumerate(replies, 1)]
+        facts = {"schema_version": 2, "task": "jasco", "method": f"frame-0.{number}", "checkpoint": "/m/M"}
+        facts |= {"settings": {"seed": 42}, "identity": {"method": "frame", "ratio": number / 10}}
+        lines = [a_record(one.id, cluster=one.cluster, reply=one.reply, reference=one.reference) for one in records]
+        write_run(tmp_path / "runs" / f"frame-0.{number}", facts, lines)
+    return tmp_path / "runs"
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+
+def both_ways(runs: Path, *command: str) -> tuple[dict[str, bytes], dict[str, bytes], str]:
+    """The files that a command leaves, run here and in Ray's workers, and what it said there."""
+    shutil.copytree(runs, other := runs.with_name("by-ray"))
+    here = call(*command[:1], runs, *command[1:])
+    there = call(*command[:1], other, *command[1:], "--executor", "ray", "--workers", "2")
+    assert here[0] == there[0]
+    return content(runs), content(other), there[1]
+
+
+@pytest.fixture(params=["copies", pytest.param("ray", marks=pytest.mark.long)])
+def workers(request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ray's workers, or in their place copies of the work in this process, the last item first."""
+    from audiomarathon.engine import ray_map
+
+    def by_copies(
+        work: Any, items: Sequence[Any], _wanted: Ray, _say: Any, **_shape: bool
+    ) -> Iterator[tuple[int, Any]]:
+        from ray import cloudpickle
+
+        worker = ray_map._Worker(cloudpickle.loads(cloudpickle.dumps(work)), Path.cwd(), on_gpu=True)
+        for number, item in [*enumerate(items)][::-1]:
+            yield number, worker.call(item)[0]
+
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+    else:
+        monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "workers' cache"))
+        monkeypatch.setattr(ray_map, "ray_map", by_copies)
+
+
+@needs_ray
+@pytest.mark.usefixtures("workers")
+class TestStoredReplies:
+    def test_are_scored_alike_beside_a_broken_run(self, runs: Path) -> None:
+        (runs / "frame-0.2" / "run.json").write_text("{}")
+        here, there, said = both_ways(runs, "score")
+        assert sum(name.endswith("summary.json") for name in here) == 3
+        assert there == here
+        assert [line for line in said.splitlines() if "error" in line and "frame-0.2" in line and "run.json" in line]
+
+    def test_are_judged_alike_and_shared_requests_are_sent_once(self, runs: Path, monkeypatch) -> None:
+        with monkeypatch.context() as patch:
+            patch.setenv("AUDIOMARATHON_CACHE", str(runs.parent / "cache"))
+            shutil.copytree(runs, other := runs.with_name("by-ray"))
+            assert call("judge", runs, "--with", "toy")[0] == 0
+        for _again in range(2):
+            assert call("judge", other, "--with", "toy", "--executor", "ray", "--workers", "2")[0] == 0
+            assert content(other) == content(runs)
+        texts = {file: file.read_text() for file in other.rglob("judgements-toy.jsonl")}
+        judged = [(file, json.loads(line)) for file, text in texts.items() for line in text.splitlines()]
+        sent = {(file, one["request_hash"]) for file, one in judged if not one["cached"]}
+        assert len(sent) == len({one["request_hash"] for _file, one in judged})
+
+    def test_of_a_run_in_use_are_one_line_and_others_are_judged(self, runs: Path) -> None:
+        with hold_run(runs / "frame-0.1"):
+            code, said = call("judge", runs, "--with", "toy", "--no-cache", "--anchors-only", "--executor", "ray")
+        assert code == 1
+        assert sum("frame-0.1" in line and line.startswith("error:") for line in said.splitlines()) == 1
+        assert len([*runs.rglob("judgements-toy.jsonl")]) == 3
+
+
+@needs_ray
+def test_an_item_that_cost_three_workers_is_an_error_that_names_it() -> None:
+    from audiomarathon.engine.ray_map import _Calls
+
+    part = 4, Path("runs/base-0")
+    assert [_Calls().smaller(part, deaths) for deaths in (1, 2, 3)] == [[part], [part], []]
+    (error, _warnings) = _Calls().given_up(part, 3)
+    assert "runs/base-0: 3 workers died" in str(error)
 
 
 def a_plan(batch_size: int | None, count: int = 10) -> Plan:
@@ -416,6 +524,12 @@ class TestCommandLine:
         monkeypatch.setattr(ray_options.importlib.util, "find_spec", lambda _name: None)
         with pytest.raises(SettingsError, match=r"pip install .ray>=2\.40"):
             read_executor("ray")
+
+    @pytest.mark.parametrize("command", [["score"], ["judge", "--with", "toy"]])
+    def test_without_ray_ends_before_a_run_is_read(self, command: list[str], tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setattr(ray_options.importlib.util, "find_spec", lambda _name: None)
+        _code, said = call(*command, tmp_path / "none", "--executor", "ray")
+        assert "pip install 'ray" in one_error(said)
 
     def test_is_local_by_default(self) -> None:
         assert read_executor("local") is None

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from audiomarathon.cli.cascade import cascade, transcribe
 from audiomarathon.cli.certify import certify
-from audiomarathon.cli.command import Command, Grouped, group, run_app
+from audiomarathon.cli.command import Command, Grouped, group, run_app, with_executor
 from audiomarathon.cli.compare import compare
 from audiomarathon.cli.data import data_app
 from audiomarathon.cli.demo import demo
@@ -28,6 +28,7 @@ from audiomarathon.cli.reproduce import reproduce
 from audiomarathon.cli.run import evaluate, run
 from audiomarathon.cli.status import status
 from audiomarathon.cli.sweep import sweep
+from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.settings import RunSettings, described, settings_fields
@@ -68,16 +69,21 @@ def _options(
     pass
 
 
-def score(runs: Runs) -> int:
+@with_executor
+def score(runs: Runs, ray: Ray | None) -> int:
     """Score stored replies again, without a model, and rewrite the verdicts and summary.json.
 
-    Example: audiomarathon score results/tau
+    Examples:
+    audiomarathon score results/tau
+    audiomarathon score results --executor ray
+
+    With --executor ray, each worker takes a run folder at a time, and --workers is by default one a core.
     """
     from audiomarathon.engine.run import score as score_run
     from audiomarathon.runs.read import run_folders
 
     folders = run_folders(runs)
-    results = one_by_one(folders, score_run)
+    results = one_by_one(folders, score_run, ray=ray, per_core=True)
     code = show(results) if results else 2
     return code if len(results) == len(folders) else 2
 

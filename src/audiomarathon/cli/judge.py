@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audiomarathon.cli.command import with_group
-from audiomarathon.cli.options import MOST_CALLS, BatchSize, Runs, Yes, option
+from audiomarathon.cli.command import with_executor, with_group
+from audiomarathon.cli.options import MOST_CALLS, Runs, Yes, option
 from audiomarathon.cli.output import one_by_one, say, show
+from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.judges.judgements import judgements_file, lines_in
 from audiomarathon.settings import cache_folder
@@ -23,9 +24,22 @@ from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     from audiomarathon.judges.judge import Judge
-    from audiomarathon.judges.judging import Case
+    from audiomarathon.judges.judging import Bench, Case, Plan
 
 _CHARACTERS_A_TOKEN = 4  # an estimate for English prompts
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A run to judge by a judge; `own` tells whether to send the plan's own requests now, or the shared ones."""
+
+    judge: str
+    case: Case
+    plan: Plan
+    own: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.judge}: {self.case.folder}"
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,14 @@ class Asking:
         ),
     ]
     plan: Annotated[bool, option("Print calls, tokens and price, and stop.", "--plan")] = False
-    batch_size: BatchSize = 8
+    batch_size: Annotated[
+        int,
+        option(
+            "Texts per batch, or requests sent at the same time; with --executor ray by each worker, so in all "
+            "--workers times as many.",
+            min=1,
+        ),
+    ] = 8
     cache: Annotated[bool, option("Reuse stored answers of this judge, and store new ones.")] = True
     yes: Yes = False
 
@@ -52,59 +73,98 @@ class Asking:
 
         return open_judges(self.with_, batch_size=self.batch_size, download=not self.plan)
 
-    def ask(self, cases: Sequence[Case]) -> int | None:
-        """Print the expected calls, tokens and price; then ask for every answer missing in the run folders.
-
-        Returns
-        -------
-        int or None
-            Number of failed requests; None if nothing was asked, because of --plan or because the user declined.
-        """
+    @cached_property
+    def benches(self) -> list[Bench]:
+        """The judges with the caches of their answers."""
         from audiomarathon.judges.cache import Cache
-        from audiomarathon.judges.judging import Bench, judge_run, plan_of
+        from audiomarathon.judges.judging import Bench
 
-        work, calls, failed = [], 0, 0
+        found = []
         for name, judge in self.judges.items():
             answers = None
             if self.cache and not judge.stored:
                 with suppress(ModelError):  # the checkpoint is missing; --plan works without it
                     answers = Cache(cache_folder(), judge.identity())
-            bench, planned, prices = Bench(name, judge, answers), set[str](), judge.prices()
-            for case in cases:
-                todo = plan_of(case, bench, planned)
+            found.append(Bench(name, judge, answers))
+        return found
+
+    def ask(self, cases: Sequence[Case], ray: Ray | None = None) -> int | None:
+        """Print the expected calls, tokens and price; then ask for every answer missing in the run folders.
+
+        Requests that runs share are sent for the first of these runs. When all runs have their own answers, the others
+        take the shared ones from the cache.
+
+        Parameters
+        ----------
+        ray
+            Ray workers that take a run at a time; None asks in this process.
+
+        Returns
+        -------
+        int or None
+            Number of failed requests and runs; None if nothing was asked, because of --plan or because the user
+            declined.
+        """
+        from audiomarathon.judges.judging import plan_of
+
+        plans: list[dict[str, Plan]] = [{} for _case in cases]  # by the judge's name
+        calls = 0
+        for bench in self.benches:
+            planned, prices = set[str](), bench.judge.prices()
+            for case, plan in zip(cases, plans, strict=True):
+                todo = plan[bench.name] = plan_of(case, bench, planned)
                 sent = todo.characters // _CHARACTERS_A_TOKEN
                 price = prices.cost(sent, 0, todo.most_tokens) if prices else None
                 requests = f"{todo.on_file:,} on file, {todo.cached:,} cached, {todo.calls:,} calls"
                 tokens = f"about {sent:,} tokens of prompts, at most {todo.most_tokens:,} of answers"
                 most = "" if price is None else f", price at most about {price:,.2f}"
-                say(f"{name}: {case.folder}: {requests}: {tokens}{most}")
-                work.append((bench, case, todo.calls + todo.cached))
+                say(f"{bench.name}: {case.folder}: {requests}: {tokens}{most}")
                 calls += todo.calls
-        if len(work) > 1:
+        if len(cases) * len(self.benches) > 1:
             shared = "; shared requests are sent once" if self.cache and len(cases) > 1 else ""
             say(f"in all {calls:,} calls{shared}")
         if self.plan or (calls > MOST_CALLS and not self.yes and not _confirmed(calls)):
             return None
-        for bench, case, n_requests in work:
-            with progress_of(n_requests, bench.name, "judgement") as step:
-                n_failed = judge_run(case, bench, step=step)
-            if n_failed:
-                errors = [
-                    one.error for one in lines_in(judgements_file(case.folder, bench.name)) if one.error is not None
-                ]
-                why = f"{n_failed} requests failed ({errors[-n_failed]})"  # shows the first error of this command
-                say(f"error: {bench.name}: {case.folder}: {why}; run the same command again")
-            failed += n_failed
+        asking = self if ray is None else replace(self)  # a copy without opened judges, which each worker opens itself
+        failed = 0
+        for bench in self.benches:
+            left = [_Part(bench.name, case, plan[bench.name]) for case, plan in zip(cases, plans, strict=True)]
+            while left:
+                found = one_by_one(left, asking.ask_about, ray=ray, ends=(ModelError,), on_gpu=bench.judge.on_gpu)
+                for _folder, n_failed, line in found:
+                    failed += n_failed
+                    if line:
+                        say(line)
+                failed += len(left) - len(found)
+                judged = {folder for folder, *_more in found}
+                left = [part for part in left if part.own and part.plan.shared and part.case.folder in judged]
+                left = [replace(part, own=False) for part in left]
         return failed
+
+    def ask_about(self, part: _Part) -> tuple[Path, int, str]:
+        """Ask a judge about a run. Return its folder, how many requests failed, and a line for the user if any did."""
+        from audiomarathon.judges.judging import judge_run
+
+        bench, folder = next(one for one in self.benches if one.name == part.judge), part.case.folder
+        ask, leave = (part.plan.own, part.plan.shared) if part.own else (part.plan.shared, part.plan.own)
+        with progress_of(len(ask), bench.name, "judgement") as step:
+            n_failed = judge_run(part.case, bench, leave=leave, step=step)
+        if not n_failed:
+            return folder, 0, ""
+        errors = [one.error for one in lines_in(judgements_file(folder, bench.name)) if one.error is not None]
+        why = f"{n_failed} requests failed ({errors[-n_failed]})"  # shows the first error of this command
+        return folder, n_failed, f"error: {bench.name}: {folder}: {why}; run the same command again"
 
 
 with_asking = with_group("asking", Asking)
 
 
+@with_executor
 @with_asking
 def judge(
     runs: Runs,
     asking: Asking,
+    ray: Ray | None,
     protocol: Annotated[str, option("Protocol (set of questions to the judge; default: the task's first).")] = "",
     anchors_only: Annotated[
         bool, option("Judge only replies with a known verdict, to test the judge.", "--anchors-only")
@@ -118,18 +178,19 @@ def judge(
     audiomarathon judge results/jasco --with replay:other/judgements-llama-3.1-70b.jsonl
 
     Answers go to judgements-JUDGE.jsonl in each run's folder; the same command resumes. Each judge first gets replies
-    with a known verdict (anchors), and is marked weak if it misjudges them.
+    with a known verdict (anchors), and is marked weak if it misjudges them. With --executor ray, each worker opens the
+    judges, and takes a run folder at a time.
     """
     from audiomarathon.engine.run import score as score_run
     from audiomarathon.report import render
 
     cases = _cases(runs, protocol, anchors_only=anchors_only)
-    failed = asking.ask(cases)
+    failed = asking.ask(cases, ray)
     if failed is None:
         return 0 if asking.plan else 2
     for title, rows in _certificates(cases, asking.judges).items():
         render.show(render.Table.of(rows, title=title))
-    code = 0 if anchors_only else show([score_run(case.folder) for case in cases])
+    code = 0 if anchors_only else show(one_by_one([case.folder for case in cases], score_run))
     return 1 if failed else code
 
 

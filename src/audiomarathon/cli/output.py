@@ -7,11 +7,12 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import AudioMarathonError, BusyMachineWarning, told
-from audiomarathon.terminal import showing_records, standard_streams
+from audiomarathon.terminal import progress_of, showing_records, standard_streams
 from audiomarathon.text import counted, plain
 
 _OURS = (__name__.partition(".")[0], "typer", "argparse")  # modules that end a command after their own message
@@ -26,20 +27,46 @@ def say(line: str) -> None:
         print(plain(line), file=sys.stderr, flush=True)  # noqa: T201
 
 
-def one_by_one(items: Sequence[T], work: Callable[[T], R], label: str = "error") -> list[R]:
-    """Call `work` on each item, and return the results.
+def one_by_one(
+    items: Sequence[T],
+    work: Callable[[T], R],
+    label: str = "error",
+    ray: Ray | None = None,
+    ends: tuple[type[AudioMarathonError], ...] = (),
+    **shape: bool,
+) -> list[R]:
+    """Call `work` on each item, and return the results in the order of the items.
 
-    If an item fails, print `label` and the error, and continue. If it is the only item, raise the error.
+    If an item fails, print `label` and the error, and continue. Raise the error if it is the only item, or of a class
+    in `ends`. With `ray`, call `work` in Ray's workers; `shape` has arguments of :func:`ray_map`.
     """
-    done = []
-    for item in items:
+    done: dict[int, R] = {}
+    for number, outcome in _outcomes(items, work, ray, shape):
+        if not isinstance(outcome, AudioMarathonError):
+            done[number] = outcome
+        elif len(items) == 1 or isinstance(outcome, ends):
+            raise outcome
+        else:
+            say(f"{label}: {outcome}")
+    return [done[number] for number in sorted(done)]
+
+
+def _outcomes(
+    items: Sequence[T], work: Callable[[T], R], ray: Ray | None, shape: Mapping[str, bool]
+) -> Iterator[tuple[int, R | AudioMarathonError]]:
+    if ray is not None:
+        from audiomarathon.engine.ray_map import ray_map
+
+        with progress_of(len(items), "Ray", "run") as step:
+            for found in ray_map(work, items, ray, say, **shape):
+                step(1)
+                yield found
+        return
+    for number, item in enumerate(items):
         try:
-            done.append(work(item))
+            yield number, work(item)
         except AudioMarathonError as error:
-            if len(items) == 1:
-                raise
-            say(f"{label}: {error}")
-    return done
+            yield number, error
 
 
 def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:

@@ -60,9 +60,19 @@ class Shape:
     sharing: int
 
 
+@dataclass(frozen=True)
+class Place:
+    """Machine and process of a worker."""
+
+    host: str
+    pid: int
+
+
 @contextmanager
-def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
+def connected(wanted: Ray, settings: RunSettings, say: Say, most: int | None = None) -> Iterator[Shape]:
     """Join or start a Ray cluster for the duration of the block, and yield the layout of the workers to start.
+
+    `most` is an argument of :func:`lay_out`.
 
     Raises
     ------
@@ -90,7 +100,7 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
         hint = f"; {_TOKEN}" if listens else ""
         raise ExecutorError(f"{where}: {' '.join(str(error).split())[:200]}{hint}") from None
     try:
-        shape = lay_out(wanted, settings, _machines())
+        shape = lay_out(wanted, settings, _machines(), most)
         kind = _gpus(shape.gpus) if shape.gpus else counted(shape.cpus, "CPU core")
         say(f"Ray: {counted(shape.workers, 'worker')}, {kind} each")
         if shape.sharing > 1 and settings.timing:
@@ -232,10 +242,11 @@ def has_room(shape: Shape) -> bool:
     return any(node.get("CPU", 0) >= shape.cpus and node.get("GPU", 0) >= shape.gpus for node in _machines())
 
 
-def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]]) -> Shape:
+def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]], most: int | None = None) -> Shape:
     """Choose the number of workers, and each worker's GPUs and CPU cores.
 
-    `nodes` holds each machine's resources under Ray's names (`CPU`, `GPU`).
+    `nodes` holds each machine's resources under Ray's names (`CPU`, `GPU`). With `most`, the default number of workers
+    without GPUs is one a core, up to `most`, instead of one a machine.
 
     Raises
     ------
@@ -249,7 +260,7 @@ def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]])
     cores = sum(int(node["CPU"]) for node in usable)
     on_each = [_on_gpus(node["GPU"], gpus) if gpus else cores for node in usable]
     room = sum(min(int(node["CPU"]), slot) for node, slot in zip(usable, on_each, strict=True))
-    workers = wanted.workers or (room if gpus else len(usable))
+    workers = wanted.workers or (room if gpus else len(usable) if most is None else min(most, room))
     if not 1 <= workers <= room:
         what = f"{_gpus(gpus)} and a CPU core each" if gpus else "a CPU core each"
         wants, there = counted(max(1, workers), "worker"), counted(len(nodes), "machine")

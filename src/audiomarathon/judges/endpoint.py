@@ -24,6 +24,7 @@ class EndpointJudge(Judge):
     key: str
     endpoint: Endpoint
     at_once: int = 8
+    on_gpu = False
 
     def identity(self) -> Mapping[str, Any]:
         """See :meth:`Judge.identity`."""

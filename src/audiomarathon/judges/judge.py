@@ -37,11 +37,14 @@ class Judge(ABC):
         Alternative names for `--with`.
     stored
         Whether all answers come from a file, so that no cache is needed.
+    on_gpu
+        Whether it uses a GPU if there is one.
     """
 
     key: str
     aliases: tuple[str, ...] = ()
     stored: bool = False
+    on_gpu: bool = True
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:

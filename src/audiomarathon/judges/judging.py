@@ -66,6 +66,8 @@ class Plan:
         still to send. A second question counts only after the first is answered.
     characters, most_tokens
         Number of characters to send in all calls, and the largest possible number of tokens to receive.
+    own, shared
+        Hashes of the requests to send for this run, and of those that runs to judge earlier will put into the cache.
     """
 
     on_file: int
@@ -73,6 +75,8 @@ class Plan:
     calls: int
     characters: int
     most_tokens: int
+    own: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
 
 
 def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
@@ -89,16 +93,19 @@ def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
     calls = [] if bench.judge.stored else [request for request, _samples in pending.values()]
     if bench.cache:
         calls = [one for one in calls if one.hash not in planned and bench.cache.get(one) is None]
+    shared = frozenset(planned & pending.keys()) if bench.cache else frozenset[str]()
     planned.update(pending)
     size = sum(len(turn["content"]) for request in calls for turn in request.messages)
     most_tokens = sum(request.max_new_tokens for request in calls)
-    return Plan(n_answered, len(pending) - len(calls), len(calls), size, most_tokens)
+    own = frozenset(pending) - shared
+    return Plan(n_answered, len(pending) - len(calls), len(calls), size, most_tokens, own, shared)
 
 
-def judge_run(case: Case, bench: Bench, *, step: Step = lambda _done, more=0: more) -> int:
+def judge_run(case: Case, bench: Bench, *, leave: Collection[str] = (), step: Step = lambda _done, more=0: more) -> int:
     """Ask a judge for every answer that a run's folder lacks; return the number of failed requests.
 
-    `step` is called with 1 after each request, and with the number of second questions, which the plan cannot know.
+    Leave out the requests with the hashes `leave`. `step` is called with 1 after each request, and with the number of
+    second questions, which the plan cannot know.
 
     Raises
     ------
@@ -117,11 +124,12 @@ def judge_run(case: Case, bench: Bench, *, step: Step = lambda _done, more=0: mo
                     f"{file}: holds judgements by another judge ({judgement.identity}); give this judge another name: "
                     "--with NAME=…"
                 )
-        asked, failed = set[str](), 0
+        asked, failed, rounds = set(leave), 0, 0
         with _appending(file) as lines:
             while pending := _pending(case, known, asked)[0]:  # the second round asks the second questions
-                if asked:
+                if rounds:
                     step(0, len(pending))
+                rounds += 1
                 asked.update(pending)
                 for request, reply, cached in _answers(bench, [request for request, _samples in pending.values()]):
                     failed += reply.error is not None

@@ -15,7 +15,7 @@ from audiomarathon.judges.judgements import Judgement, Request, judge_of, lines_
 class ReplayJudge(Judge):
     """A judge that answers from `judgements-<judge>.jsonl`; a request without a stored answer fails."""
 
-    stored = True
+    stored, on_gpu = True, False
 
     def __init__(self, file: Path) -> None:
         self.file = file

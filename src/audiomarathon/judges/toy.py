@@ -17,7 +17,7 @@ _LINE = re.compile(r"^(\w+): (.*)$", re.MULTILINE)
 class ToyJudge(Judge):
     """Counts the reference's words in the reply; a toy without a model, which anchors show to be weak."""
 
-    key = "toy"
+    key, on_gpu = "toy", False
 
     def identity(self) -> Mapping[str, Any]:
         """See :meth:`Judge.identity`."""

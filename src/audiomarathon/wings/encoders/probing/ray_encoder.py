@@ -14,20 +14,12 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.engine.ray_pool import LIVES, Pool, connected
+from audiomarathon.engine.ray_pool import LIVES, Place, Pool, connected
 from audiomarathon.errors import ExecutorError, SettingsError
 from audiomarathon.settings import RunSettings
 from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.probing.encode import Batch, Outcome, SharedEncoder, encode_batch, singly
 from audiomarathon.wings.encoders.registry import load_encoder
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Machine and process of a worker."""
-
-    host: str
-    pid: int
 
 
 @dataclass
@@ -55,10 +47,10 @@ class _Worker:
             raise ExecutorError(f"{where} ({', '.join(odd)}): put the same files on every machine")
         return found
 
-    def open(self, _first: _Place | None = None) -> _Place:
+    def open(self, _first: Place | None = None) -> Place:
         """Load the encoder if it is not loaded; return the worker's machine and process."""
         _ = self.encoder
-        return _Place(platform.node(), os.getpid())
+        return Place(platform.node(), os.getpid())
 
     def encode(self, batch: Batch, framed: bool) -> Outcome:
         """Decode and encode a batch."""

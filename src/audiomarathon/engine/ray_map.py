@@ -1,0 +1,92 @@
+"""Call a function on items, such as run folders, in Ray's workers. The function reads and writes files itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from audiomarathon.engine.ray_options import Ray
+from audiomarathon.engine.ray_pool import LIVES, Place, Pool, connected
+from audiomarathon.errors import AudioMarathonError, ExecutorError, warn
+from audiomarathon.settings import RunSettings
+from audiomarathon.text import Say
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass
+class _Worker:
+    """A process that calls the function; `folder` is the working folder, where relative paths start."""
+
+    work: Callable[[Any], Any]
+    folder: Path
+    on_gpu: bool
+
+    def open(self, _first: Place | None = None) -> Place:
+        """Return this worker's place. Without a GPU from Ray, hide all GPUs, which the process may still see."""
+        with suppress(OSError):
+            os.chdir(self.folder)
+        if not self.on_gpu:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        return Place(platform.node(), os.getpid())
+
+    def call(self, item: Any) -> tuple[Any, list[str]]:
+        """Return the function's result, or the error that the user can fix, and the warnings."""
+        with warnings.catch_warnings(record=True) as caught:
+            try:
+                outcome = self.work(item)
+            except AudioMarathonError as error:
+                outcome = error
+        return outcome, [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Tell a pool of workers how to send, retry and give up an item, which comes with its place in the sequence."""
+
+    def send(self, worker: Any, part: tuple[int, Any]) -> Any:
+        """Send an item to a worker."""
+        return worker.call.options(max_task_retries=0).remote(part[1])
+
+    def smaller(self, part: tuple[int, Any], deaths: int) -> Sequence[tuple[int, Any]]:
+        """Return the item again, until it has cost too many workers."""
+        return [part] if deaths < LIVES else []
+
+    def given_up(self, part: tuple[int, Any], deaths: int) -> tuple[AudioMarathonError, list[str]]:
+        """Return the error of an item that is given up."""
+        return ExecutorError(f"{part[1]}: {deaths} workers died with it"), []
+
+
+def ray_map(
+    work: Callable[[T], R], items: Sequence[T], wanted: Ray, say: Say, *, on_gpu: bool = False, per_core: bool = False
+) -> Iterator[tuple[int, R | AudioMarathonError]]:
+    """Yield each item's number with its result, or with the error that the user can fix, in the order of completion.
+
+    Parameters
+    ----------
+    work
+        Function that is sent to each worker once, so that it may keep a model between calls.
+    on_gpu
+        Whether the work can use a GPU.
+    per_core
+        Whether the default number of workers is one a core, at most one an item.
+
+    Raises
+    ------
+    AudioMarathonError
+        The Ray cluster does not exist, has no room or is lost.
+    """
+    settings = RunSettings.read({}, device="auto" if on_gpu or wanted.gpus_per_worker else "cpu", timing=False)
+    with connected(wanted, settings, say, most=len(items) if per_core else None) as shape:
+        pool = Pool.start(_Worker, (work, Path.cwd(), bool(shape.gpus)), shape, say)
+        for (number, _item), (outcome, told) in pool.run(enumerate(items), _Calls()):
+            for line in told:
+                warn(line)
+            yield number, outcome
