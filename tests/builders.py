@@ -74,7 +74,7 @@ def a_timed_choice(number: int, *, right: bool, prefill: float = 1.0, **changes:
 
 def steady(record: dict[str, Any]) -> dict[str, Any]:
     """What of a record is the same each time that it is made."""
-    volatile = ("time", "session", "peak_memory_bytes", "forced_decode", "crc")
+    volatile = ("time", "session", "peak_memory_bytes", "forced_decode", "crc", "batch")
     return {name: value for name, value in record.items() if name not in volatile}
 
 

@@ -31,7 +31,10 @@ from rich.padding import Padding
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
+from audiomarathon.compression.method import Method
 from audiomarathon.compression.press import ONE_TOKEN
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.sweep import grid, parse_ratios
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import Pair, PairedResult
 from audiomarathon.report.comparison_text import answer, notes, ranked
@@ -44,8 +47,9 @@ from audiomarathon.results.compare import Compared, Comparison, LeftOut, compare
 from audiomarathon.results.pairs import ONE_GRAPH, Pairs, speed_up
 from audiomarathon.results.savings import savings
 from audiomarathon.results.status import read_status
-from audiomarathon.results.systems import base_of, control_of, find_reference, missing_controls, read_systems
+from audiomarathon.results.systems import base_of, control_of, find_reference, missing_controls, read_systems, sweeps_of
 from audiomarathon.runs.read import Run
+from audiomarathon.settings import RunSettings
 
 
 def compared(*paths: Path, against: str | None = None, **options: Any) -> Compared:
@@ -588,7 +592,18 @@ class TestControl:
     def test_is_missed_when_it_was_not_run(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
-        assert missing_controls(read_systems([tmp_path])) == {"random-0.5-layer2": "0.5"}
+        assert missing_controls(read_systems([tmp_path])) == {"random-0.5-layer2": "random-0.5-layer2"}
+
+    def test_is_run_by_the_options_that_are_named(self) -> None:
+        methods = [get_method("random", ratio, layer=layer) for ratio, layer in ((0.5, 2), (0.25, 2), (0.5, 12))]
+        methods += [get_method("random", 0.5, at="input"), get_method("random", schedule="2:0.3,8:0.5")]
+        again = list[Method]()
+        for options in sweeps_of(method.label for method in methods):
+            given = dict(zip(options.split()[::2], options.split()[1::2], strict=True))
+            settings = RunSettings.read({}, **{name[2:]: text for name, text in given.items() if name != "--ratios"})
+            ratios = parse_ratios(given.get("--ratios"), settings.schedule)
+            again += grid(["random"], ratios, base=False, **settings.places)
+        assert {method.label for method in again} == {method.label for method in methods}
 
 
 class TestAnswers:

@@ -94,9 +94,18 @@ class TestGrid:
         ]
         assert self.labels("random", ratios=(0.0,), base=False) == ["base-0"]
 
-    def test_all_is_every_method(self) -> None:
+    def test_all_is_every_method(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("audiomarathon.engine.sweep.find_spec", lambda _package: True)
         keys = {method.key for method in all_methods()} - {"base", "a_tome_like"}  # the last is for the tower alone
         assert {label.partition("-")[0] for label in self.labels("all", ratios=(0.5,))} == {"base", *keys}
+
+    def test_all_leaves_out_methods_whose_package_is_missing_and_a_named_one_stays(self, monkeypatch) -> None:
+        monkeypatch.setattr("audiomarathon.engine.sweep.find_spec", lambda _package: None)
+        with pytest.warns(UserWarning, match=r"keep_speech.*pip install .audiomarathon\[vad\]"):
+            found = self.labels("all", ratios=(0.5,))
+        assert "keep_loud-0.5-layer2" in found
+        assert "keep_speech-0.5-layer2" not in found
+        assert "keep_speech-0.5-layer2" in self.labels("keep_speech", ratios=(0.5,))
 
     def test_base_can_be_left_out(self) -> None:
         assert self.labels("random", ratios=(0.5,), base=False) == ["random-0.5-layer2"]

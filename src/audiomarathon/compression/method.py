@@ -71,6 +71,8 @@ class Method(ABC):
     needs: ClassVar[str] = ""
     note: ClassVar[str] = ""
     batches: ClassVar[bool] = True
+    package: ClassVar[tuple[str, str]] = ("", "")
+    """Import name of an optional package that the method needs, and the command that installs it."""
     static_decode: ClassVar[bool] = False
     """Whether decode needs nothing from the method but what its trace says, so that it may run as a graph."""
     chunked_prefill: ClassVar[bool] = False

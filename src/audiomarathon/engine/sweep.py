@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from audiomarathon.engine.sessions import now
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
 from audiomarathon.engine.stopping import stop_margin
-from audiomarathon.errors import ANY_ERROR, AudioMarathonError, RecordError, SettingsError
+from audiomarathon.errors import ANY_ERROR, AudioMarathonError, RecordError, SettingsError, warn
 from audiomarathon.files import writing
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import what_failed
@@ -98,10 +99,10 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     Parameters
     ----------
     names
-        `all` means every method but base, without pruners that never work at the place `at`, and with a schedule only
-        those that can drop in steps. `fast_v` gets every ratio
-        of `ratios`; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` include their ratio. A method with ratio 0 is replaced by
-        base; base comes first, once.
+        `all` means every method but base, without pruners that never work at the place `at`, with a schedule only
+        those that can drop in steps, and, after a warning, without those whose package is not installed. `fast_v` gets
+        every ratio of `ratios`; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` include their ratio. A method with ratio 0 is
+        replaced by base; base comes first, once.
     base
         Whether to add base even if no name asks for it.
     places
@@ -117,6 +118,9 @@ def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **
     able = [method for method in all_methods() if at in getattr(method, "places", (at,))]
     if places.get("schedule"):
         able = [method for method in able if getattr(method, "in_steps", False)]
+    for lacking in [one for one in able if "all" in names and one.package[0] and find_spec(one.package[0]) is None]:
+        able.remove(lacking)
+        warn(f"all: left out {lacking.key}, whose package is not installed: {lacking.package[1]}")
     every = [method.key for method in able if not isinstance(method, Base)]
     for name in dict.fromkeys(one for given in names for one in (every if given == "all" else [given])):
         parts = name.split("+")

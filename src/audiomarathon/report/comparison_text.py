@@ -13,6 +13,7 @@ from audiomarathon.results.beside import ACROSS
 from audiomarathon.results.best import SETTLE, Ranked, Ranking
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, is_clear, lines_by_reason
 from audiomarathon.results.pairs import AS_BASE, Pairs
+from audiomarathon.results.systems import sweeps_of
 from audiomarathon.text import counted
 
 FEW_CLUSTERS = 10  # with fewer, accuracy's 95 % intervals covered 91 to 94 % in simulation (docs/report.md)
@@ -25,15 +26,14 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     Parameters
     ----------
     missing
-        Control systems that were not run, as {`random-0.9-layer2`: ratio `0.9`}.
+        Control systems that were not run, by name, with their labels, such as `random-0.9-layer2`.
     """
     lines = []
     if missing:
-        ratios = ",".join(sorted(set(missing.values())))
-        lines.append(
-            "a method should beat random at the same ratio, but random was not run; run it with "
-            f"audiomarathon sweep … --methods random --ratios {ratios}"
+        sweeps = "; ".join(
+            f"audiomarathon sweep … --methods random {options}" for options in sweeps_of(missing.values())
         )
+        lines.append(f"a method should beat random at the same ratio, but random was not run; run it with {sweeps}")
     of_tasks = [row for row in compared.rows if len(row.tasks) == 1]
     every = {row.side for row in of_tasks}
     for timed, what in ((False, "no speed-ups"), (True, "no decode speed-up")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,12 +132,27 @@ def control_of(label: str) -> str:
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the `random` systems that are missing beside pruners, as {name, `random-0.9-layer2`: ratio, `0.9`}."""
+    """Return the labels of the `random` systems that are missing beside pruners, by name."""
     several = len({system.checkpoint for system in systems}) > 1
     have = {system.name(with_checkpoint=several) for system in systems}
     wanted = [replace(system, method=control_of(system.method)) for system in systems if not system.control]
     by_name = {system.name(with_checkpoint=several): system.method for system in wanted if system.method}
-    return {name: label.split("-")[1] for name, label in sorted(by_name.items()) if name not in have}
+    return {name: label for name, label in sorted(by_name.items()) if name not in have}
+
+
+def sweeps_of(labels: Iterable[str]) -> list[str]:
+    """Return the options of `sweep` that run pruners' labels again, those of one place together.
+
+    The default place, layer 2, has no option.
+    """
+    ratios: dict[str, set[str]] = {}
+    for _method, ratio, place in (label.split("-", 2) for label in labels):
+        if "=" in place:  # a schedule, which brings its ratio
+            ratios.setdefault("--schedule " + place.removeprefix("layer").replace("=", ":").replace("-", ","), set())
+        else:
+            at = f" --layer {place.removeprefix('layer')}" if place.startswith("layer") else f" --at {place}"
+            ratios.setdefault("" if place == "layer2" else at, set()).add(ratio)
+    return [f"--ratios {','.join(sorted(own))}{place}" if own else place for place, own in sorted(ratios.items())]
 
 
 def find_reference(systems: Sequence[System], name: str | None) -> System:

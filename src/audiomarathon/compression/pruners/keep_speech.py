@@ -23,6 +23,7 @@ class KeepSpeech(TokenPruner):
     key: ClassVar[str] = "keep_speech"
     title: ClassVar[str] = "audio tokens with speech, found by a voice-activity detector"
     needs: ClassVar[str] = "the extra vad"
+    package: ClassVar[tuple[str, str]] = ("silero_vad", "pip install 'audiomarathon[vad]'")
     hears: ClassVar[bool] = True
     places: ClassVar[tuple[str, ...]] = ("layer", "input")
 
