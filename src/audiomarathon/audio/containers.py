@@ -30,9 +30,9 @@ _SAMPLE_BYTES |= {"FLOAT": 4, "DOUBLE": 8}
 _FLAC_CANDIDATES = 100
 _FLAC_HERTZ = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000) + 4 * (0,)
 _BITS_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-_MOST_TAIL = 355  # the last bytes of a file tell its tag; ID3v1 in its extended form has the longest
+_MOST_TAIL = 355  # a file's last bytes show its tag; the extended form of ID3v1 is the longest
 _checked: dict[Clip, tuple[int, ...]] = {}  # files whose chunks were sound, and their state then
-_TICK_NS = 50_000_000  # two changes of a file this close may get the same time
+_TICK_NS = 50_000_000  # two changes of a file within this time may get the same time stamp
 _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay and padding
 
 
@@ -67,17 +67,17 @@ def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
 
 
 def without_tags(path: Clip) -> Clip:
-    """Return a clip without the tags behind its audio, which players ignore and libsndfile takes for damage.
+    """Return a clip without the tags after its audio: players ignore them, but libsndfile treats them as damage.
 
-     Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
-     any order. Bytes that are no tag stay, so that they are found as damage. A WAV or AIFF may hold a tag in a chunk of
-    its own, so nothing is taken from within the size that it states. A file is looked at again only if it changed.
+    Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
+    any order. Other bytes stay, so that they are reported as damage. A WAV or AIFF may hold a tag in a chunk, so no
+    bytes within the size in its header are removed. A file is examined again only if it changed.
     """
     return _known_without_tags(path, state) if (state := _settled(path)) else _without_tags(path)
 
 
 def _settled(path: Clip) -> tuple[int, ...]:
-    """Return the state of a file; () for a part of a tar, or if a further change might leave no trace in the state."""
+    """Return the state of a file; () for a part of a tar, or if the file changed just now."""
     state = () if isinstance(path, Member) else state_of(path)
     return state if state and time.time_ns() - state[-1] > _TICK_NS else ()
 

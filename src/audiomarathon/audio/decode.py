@@ -28,7 +28,7 @@ Samples = npt.NDArray[np.float32]
 Pcm = npt.NDArray[np.int16]
 
 BLOCK_FRAMES = 1 << 16
-MOST_SECONDS = 3600.0  # the longest clip in memory, 230 MB at 16 kHz; the tasks' clips have 90 to 300 s
+MOST_SECONDS = 3600.0  # the longest clip in memory, in seconds: 230 MB at 16 kHz; the tasks' clips have 90 to 300 s
 # Float mixes have peaks up to 4, and ten stems in full scale add up to 10. Integers written as floats without scaling
 # pass 16 unless they are quieter than −66 dB.
 HIGHEST_PEAK, LOUD_PEAK, LOWEST_PEAK = 16.0, 4.0, 2.0**-15
@@ -94,7 +94,7 @@ def probe(path: str | Clip) -> ClipInfo:
 
 
 def holds_floats(path: Clip) -> bool:
-    """Tell whether a clip stores floating-point samples, which no format keeps within −1…1."""
+    """Tell whether a clip stores floating-point samples, which may lie outside −1…1."""
     with _open(_source(path)) as clip:
         return clip.subtype in _FLOATS
 
@@ -256,7 +256,7 @@ def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> A
 
 
 def _source(path: str | Clip) -> Clip:
-    """Return what to decode of a clip: the file without its tags. A file that cannot be read is returned unchanged."""
+    """Return the part of a clip's file to decode, without tags. A file that cannot be read is returned unchanged."""
     path = Path(path) if isinstance(path, str) else path
     with contextlib.suppress(OSError, ValueError):  # _open names the cause
         return without_tags(path)
