@@ -193,8 +193,7 @@ def find_checkpoint(
 
 
 def stated_layers(source: str) -> int | None:
-    """Return the LLM's number of layers from a checkpoint's config.json; None if the file is not here or does not state
-    it.
+    """Return the LLM's number of layers from a checkpoint's config.json; None without the file or the field.
 
     This imports neither PyTorch nor transformers, and downloads nothing.
     """

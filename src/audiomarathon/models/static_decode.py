@@ -85,8 +85,7 @@ class _Mask:
 
 @dataclass
 class _Layer:
-    """A layer's keys and values, each of shape (B, Hkv, entries, d): those of new tokens, fillers, then those of the
-    prompt.
+    """A layer's keys and values, each of shape (B, Hkv, entries, d): first new tokens, then fillers, then the prompt.
 
     The fillers make the number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels
     that are several times slower.

@@ -84,8 +84,7 @@ def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterato
 
 @contextmanager
 def _attending(config: Any, either: tuple[tuple[int, ...], ...]) -> Iterator[None]:
-    """Inside the block, the tower attends in one call per layer; with flash attention, change nothing, since it already
-    does.
+    """Inside the block, the tower attends in one call per layer, as it already does with flash attention.
 
     `either` holds the possible lists of windows' lengths; a layer's number of frames tells which list applies.
     """

@@ -141,9 +141,7 @@ class Whisper(AudioLM):
         while len(clip) > most:
             first = most - round(_SEARCHED_S * self.sampling_rate)
             power = np.square(clip[first:most], dtype=np.float64).reshape(-1, moment).sum(-1)
-            at = (
-                first + moment * int(len(power) - 1 - power[::-1].argmin()) + moment // 2
-            )  # if several are equally quiet, the last
+            at = first + moment * int(len(power) - 1 - power[::-1].argmin()) + moment // 2  # the last of equally quiet
             windows.append(clip[:at])
             clip = clip[at:]
         return [*windows, clip]
@@ -231,8 +229,7 @@ class Whisper(AudioLM):
         return tuple(replies)
 
     def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:
-        """Concatenate the logits (steps, windows, V) of each sample's windows to (steps, B, V); see
-        :meth:`AudioLM.by_sample`.
+        """Concatenate each sample's windows: (steps, windows, V) to (steps, B, V); see :meth:`AudioLM.by_sample`.
 
         Samples with fewer windows are padded with zeros at the end.
         """
