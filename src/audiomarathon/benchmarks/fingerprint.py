@@ -19,7 +19,7 @@ from audiomarathon.errors import DataError
 from audiomarathon.files import state_of
 from audiomarathon.fingerprint import BLOCK_BYTES, blocks, feed, join_rules
 
-_GAP_BYTES = 1 << 18  # between the blocks of a clip: 8 s of 16-bit audio at 16 kHz
+_GAP_BYTES = 1 << 18  # bytes between the blocks of a clip: 8 s of 16-bit audio at 16 kHz
 
 
 def fingerprint(loaded: Loaded) -> str:
@@ -69,9 +69,10 @@ def _joined(clips: Sequence[tuple[str, str]]) -> str:
 
 
 def _read_once(clip: Path) -> tuple[str, str]:
-    """Return the hashes of :func:`_read`, read again only if the file changed: its time of change cannot be set back.
+    """Return the hashes of :func:`_read`; read a clip again only if its file changed, by the time of change.
 
-    What a run checks after it decoded a clip is always read (:func:`clip_hash`).
+    Programs cannot set back a file's time of change. A run that has decoded a clip always reads it again
+    (:func:`clip_hash`).
     """
     state = state_of(clip)
     return _known(clip, state) if state else _read(clip)
