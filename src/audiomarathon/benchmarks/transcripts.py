@@ -1,4 +1,4 @@
-"""Tasks to transcribe another task's clips once; text LLMs read the transcripts in place of audio (engine/cascade.py)."""
+"""Tasks to transcribe another task's clips; text LLMs read the transcripts in place of audio (engine/cascade.py)."""
 
 from __future__ import annotations
 

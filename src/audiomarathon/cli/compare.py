@@ -53,7 +53,7 @@ def compare(
     sign-flip permutation test over clusters. Holm's p corrects for the number of rows of one kind (tasks, groups,
     overall). A speed-up is the median of reference ÷ setting over samples timed in one session. Times of different
     sessions are used only if machine, precision and number of workers per GPU or machine agree and no other process was
-    busy; a note says so. A margin is tested by betting on whole clusters, which holds for any number of them
+    busy; a note says so. A margin is tested by betting on whole clusters, which is valid for any number of clusters
     (docs/lossless.md). Every pruner is shown with the control `random` of the same ratio, or "not run".
     """
     from audiomarathon.report import render, tables
@@ -122,7 +122,7 @@ def _write(
     answers: Sequence[Mapping[str, Any]],
     more: Kept | None,
 ) -> None:
-    """Write a comparison to a file, in the form that its name ends in."""
+    """Write a comparison to a file, in the format of the file name's ending."""
     from audiomarathon.report import render, tables
 
     if output.suffix == ".json":
@@ -145,7 +145,7 @@ def _write(
 
 
 def _as_json(row: Comparison) -> dict[str, Any]:
-    """Return a comparison for JSON; a verdict about a margin is a property, so it is added."""
+    """Return a comparison for JSON, with the verdict about a margin, which is not a field."""
     found = asdict(row)
     own = {} if row.decision is None else {"decision": {**found["decision"], "verdict": row.decision.verdict}}
     return {name: value for name, value in found.items() if name != "decision"} | own

@@ -40,7 +40,7 @@ _SETTINGS = (
     "seed", "language",
 )  # fmt: skip
 _PLACES = {"input": "\nat input", "tower": "\nin tower"}
-_SHORTEST_MOMENT = 0.01  # seconds; each moment is a prefill
+_SHORTEST_MOMENT = 0.01  # in seconds, since each moment takes a prefill
 _MAX_NEW_TOKENS = 64  # token limit of a reply about the user's own files
 
 

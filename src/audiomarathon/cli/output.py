@@ -79,7 +79,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def _outside(error: BaseException) -> str:
-    """Return the file and line that raised an error; "" if they are of `_OURS`."""
+    """Return the file and line that raised an error; "" if they belong to a module of `_OURS`."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next

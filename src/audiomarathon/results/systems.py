@@ -30,7 +30,7 @@ class System:
         Kind of audio control ("silence", "noise"), or "" for the real audio.
     marks
         Precision, attention implementation, seed and third-party model code, each only if it differs from the most
-        frequent value of all runs; "as a graph" if that alone tells two systems apart.
+        frequent value of all runs; "as a graph" if only this distinguishes two systems.
     """
 
     checkpoint: str
@@ -132,7 +132,7 @@ def control_of(label: str) -> str:
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the `random` systems that are missing beside pruners, as {name, `random-0.9-layer2`: ratio, `0.9`}."""
+    """Return the missing `random` controls of pruners as {name: ratio}, such as {"random-0.9-layer2": "0.9"}."""
     several = len({system.checkpoint for system in systems}) > 1
     have = {system.name(with_checkpoint=several) for system in systems}
     wanted = [replace(system, method=control_of(system.method)) for system in systems if not system.control]
