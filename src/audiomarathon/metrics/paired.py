@@ -147,8 +147,7 @@ class Pair:
 
     @property
     def influences(self) -> Floats:
-        """First-order contribution of each cluster to the tested difference under the observed labels, shape
-        (clusters,).
+        """Each cluster's contribution to the difference under the observed labels, to first order, shape (clusters,).
 
         They are computed halfway between setting and reference, so that swapping a cluster only changes its sign.
         """

@@ -212,7 +212,7 @@ def bench(
     code = 0
     for name in names:
         code |= shared.one_model(phase, name, chosen, methods, ratios, verbose_n * verbose)
-        gc.collect()  # free the weights of the model before
+        gc.collect()  # free the previous model's weights
     return code
 
 

@@ -12,8 +12,7 @@ from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 
 @dataclass(frozen=True)
 class NewName(TokenPruner):
-    """Keep the tokens with the largest norm. Fields are settings, and part of a run's identity; `layer` and `ratio`
-    exist.
+    """Keep the tokens with the largest norm. Fields are settings, and part of a run's identity.
 
     A method that drops cache entries derives from `audiomarathon.compression.press.KVPress`, any other from `Method`.
     """
