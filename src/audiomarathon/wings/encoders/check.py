@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 _logger = logging.getLogger(__name__)
-HOP_OFF = "hop off"  # name of the finding that the measured hop is not the declared one
+HOP_OFF = "hop off"  # name of the finding that the measured hop differs from the declared hop
 _NOT_FINITE = "not finite"
 
 
@@ -61,7 +61,8 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
 
 
 def verdict(encoder: Any, device: str) -> str:
-    """Return a line about the first of X-ARES' ten rules that an encoder breaks, or about features that are no numbers.
+    """Return a line about the first of X-ARES' ten rules that an encoder breaks, or about features that are not
+    numbers.
 
     "" if it breaks none.
     """

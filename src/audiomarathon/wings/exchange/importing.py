@@ -106,8 +106,7 @@ def as_results(
 
 
 def options_in(prompt: str) -> list[str]:
-    """Return the lettered options in a prompt, from its last list that begins with A, since few-shot examples come
-    first.
+    """Return the lettered options in a prompt: its last list that begins with A, since few-shot examples come first.
 
     Raises
     ------
