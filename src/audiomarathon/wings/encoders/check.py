@@ -61,8 +61,7 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
 
 
 def verdict(encoder: Any, device: str) -> str:
-    """Return a line about the first of X-ARES' ten rules that an encoder breaks, or about features that are not
-    numbers.
+    """Return a line about the first of X-ARES' ten rules that an encoder breaks, or about features that are no numbers.
 
     "" if it breaks none.
     """
