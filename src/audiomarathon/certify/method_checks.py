@@ -147,7 +147,9 @@ def dropping_in_steps(bench: Bench) -> Finding:
     steps = [(first, kept) for first, (kept,) in generation.kept_steps or ()]
     text = bench.inputs.prompt_tokens[0] - bench.inputs.audio_tokens[0]
     if (wrong := wrong_positions(bench.inputs, steps[-1][1])) or len(steps[0][1]) != text + half:
-        return Finding.fail(wrong or f"{len(steps[0][1]) - text} audio tokens were left by step one, planned: {half}")
+        return Finding.fail(
+            wrong or f"{len(steps[0][1]) - text} audio tokens were left after step one, planned: {half}"
+        )
     (reply,) = replies_of(generation)
     found = compared(bench, reply, bench.reply(bench.inputs, HiddenInSteps(steps=steps)))
     return Finding(found.verdict, f"{method.label}: {found.figure}")

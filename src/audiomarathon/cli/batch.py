@@ -137,7 +137,7 @@ def _check_seen(gpus: list[str]) -> None:
 def _model_of(folder: str) -> str:
     models = [_DEFAULT_MODEL] if folder == PRESSES else [spec.key for spec in all_models() if spec.folder == folder]
     if not models:
-        raise SettingsError(f"{folder}: the folder of no model; name a model with --model (audiomarathon list models)")
+        raise SettingsError(f"{folder}: not a model's folder; name a model with --model (audiomarathon list models)")
     return models[0]
 
 

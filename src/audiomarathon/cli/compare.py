@@ -33,10 +33,13 @@ def compare(
     ] = None,
     margin: Margin = None,
     power: Annotated[
-        bool, option("With --margin: how many samples like these decide, in 80 % of cases, if nothing is lost.")
+        bool, option("With --margin: estimate how many samples like these decide in 80 % of cases, if nothing is lost.")
     ] = False,
     kept: Annotated[
-        bool, option("Show the share of base's right replies that each setting keeps, where the control has none.")
+        bool,
+        option(
+            "Of the samples that base gets right and the control wrong: show the share that each setting gets right."
+        ),
     ] = False,
     output: Annotated[Path | None, output_file("Also write the rows to this .json, .csv, .md or .tex file.")] = None,
     seed: Seed = 42,

@@ -25,7 +25,7 @@ def doctor(
     ] = None,
     seconds: Annotated[
         float | None,
-        option("Seconds of audio: say whether this model takes them, and where each limit is from.", min=1),
+        option("Check whether this model takes so many seconds of audio, and show the source of each limit.", min=1),
     ] = None,
 ) -> int:
     """Check versions, GPU, model cache and data; say what is missing and how to fix it.

@@ -72,7 +72,7 @@ class Foreign(Method):
             yield trace
             found = gathered.kept()
         if found is None:
-            warn(f"{self.label}: which cache entries it keeps is not on record, since {gathered.why}")
+            warn(f"{self.label}: the cache entries that it keeps are not recorded, since {gathered.why}")
             return
         if trace.kept_entries is not None:
             trace.kept_entries += [layer[0] if len(layer) == 1 else layer for layer in found]

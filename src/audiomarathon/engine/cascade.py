@@ -128,7 +128,7 @@ def find_transcribers(
             name = Checkpoint(one.runs[0].checkpoint, Path()).folder_name, one.runs[0].method
             twice = any(task.key in own.readings and (own.system, own.setting) == name for own in found.values())
             if twice or any(len({each.text.strip() for each in one.of(task, clip)}) > 1 for clip in known):
-                differ = f"two runs of {one.name} that differ have transcripts of {task.key}; name only one of them"
+                differ = f"two different runs of {one.name} have transcripts of {task.key}; name only one of them"
                 raise RecordError(f"{named(one.runs)}: {differ}")
             own = found.get(id(one)) or Transcriber(system=name[0], setting=name[1], made_by=made_by(one.runs[0]))
             readings = {id_: Reading(tuple(one.of(task, clip)[-1] for clip in hashes)) for id_, hashes in clips.items()}

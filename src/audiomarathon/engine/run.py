@@ -355,7 +355,7 @@ def run_task(
         if language not in ("", task.language):
             say(f"{task.key}: LANGUAGE={language}, but the task's speech is in {task.language}")
         elif settings.language and task.transcribes and not language:
-            say(f"{task.key}: {setup.spec.key} is told no language, so LANGUAGE={settings.language} changes nothing")
+            say(f"{task.key}: {setup.spec.key} takes no language, so LANGUAGE={settings.language} has no effect")
         plan = None if engine is None else _plan(setup, task, data, samples, clips, stopping)
         if settings.save_attn and isinstance(engine, LocalEngine):
             from audiomarathon.engine.attention_capture import capture_missing, check_layers

@@ -120,7 +120,7 @@ class Margin:
         elif order != most.get("order", [])[: len(order)] or samples != most.get("samples", [])[: len(samples)]:
             found, advice = "in another order of clusters than other settings, or with others", "run it without them"
         if found:
-            raise SettingsError(f"{job.folder.path}: was looked at {found}; {advice}, or another RESULTS_DIR")
+            raise SettingsError(f"{job.folder.path}: was already tested {found}; {advice}, or another RESULTS_DIR")
 
 
 @dataclass(frozen=True)

@@ -93,14 +93,14 @@ def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[St
     label, shown = f"reply's loss if\n{seconds:g} s is hidden", f"largest loss {most:.2g} nats, all {total:.2g}"
     if most < _LEAST_LOSS:
         nothing = tuple(np.zeros_like(own) for own in by_token)
-        return Strip("evidence", label, nothing, "rests on no one moment", None, shown), [*strips]
+        return Strip("evidence", label, nothing, "depends on no single moment", None, shown), [*strips]
     weight = sum(float(own.sum()) for own in by_token)
     told = []
     for strip in strips:
         kept = sum(float((own * shares).sum()) for own, shares in zip(by_token, strip.shares, strict=True))
         told.append(replace(strip, facts=f"evidence {kept / weight:.0%}"))
     shades = tuple(own / most for own in by_token)
-    return Strip("evidence", label, shades, "what the reply rests on", None, shown), told
+    return Strip("evidence", label, shades, "what the reply depends on", None, shown), told
 
 
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:

@@ -67,8 +67,8 @@ def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
             "allowed: tasks whose replies are right or wrong, run under both"
         )
     note = (
-        f"shares are between methods only, and say nothing about a loss against {compared.reference}, which is right "
-        "on all of these samples because they were chosen so"
+        f"compare these shares between methods only: they say nothing about a loss against {compared.reference}, which "
+        "is right on all of these samples because they were chosen so"
     )
     return Kept(compared.reference, control, sorted(rows, key=lambda row: row.task), [note])
 

@@ -110,8 +110,8 @@ def stopped_note(facts: Mapping[str, Any]) -> str:
         return ""
     found = f"{stop['verdict']} than base by more than {stop.get('margin')}"
     return (
-        f"stopped when it was decided to be {found}: scores, differences, intervals and p ignore that; the bounds of "
-        "compare --margin hold"
+        f"stopped when it was decided to be {found}: scores, differences, intervals and p do not allow for that; the "
+        "bounds of compare --margin do"
     )
 
 
