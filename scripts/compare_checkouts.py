@@ -102,7 +102,7 @@ def digest(tensor: Any) -> str:
 
 
 def prompts() -> list[Any]:
-    """Return three prompts of unequal lengths, the first of two clips."""
+    """Return three prompts of unequal lengths; the first has two clips."""
     import numpy as np
 
     def noise(seconds: float, seed: int) -> Any:

@@ -44,10 +44,10 @@ class Stage:
 
 
 class Hints(nn.Module):
-    """Linear heads for training only; each supervises one step of the reasoning, at the position where it must be
-    known.
+    """Linear heads that supervise steps of the reasoning, for training only.
 
-    Without them, both kinds of task stay at chance for a long time, because a letter says little about why it is right.
+    Each one predicts an intermediate result, at the position where the decoder must know it. Without them, both kinds
+    of task stay at chance for a long time, because a letter says little about why it is right.
     """
 
     def __init__(self, width: int) -> None:

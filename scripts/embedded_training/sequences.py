@@ -127,7 +127,9 @@ class Sequences:
         return Example(windows, self._encode(TRANSCRIBE), [*answer, self.end], [])
 
     def _arrange(self, task: str, cues: Sequence[str], count: int) -> list[int]:
-        """Return about `count` windows: the events of `cues` in order, at random places between background."""
+        """Return the indices of about `count` windows: the events of `cues` in order, at random places between
+        background.
+        """
         rng, background = self.rng, self.windows.background[task]
         chunks = []
         for cue in cues:

@@ -135,7 +135,7 @@ class Shape:
 
     @property
     def folds(self) -> list[int]:
-        """The folds, if the parts are folds."""
+        """Numbers of the folds; empty if the parts are not folds."""
         return [int(part) for part in self.parts if part.isdigit()]
 
     @property

@@ -68,7 +68,7 @@ class Record:
     prompt_tokens, audio_tokens, window_padding_tokens, kept_audio_tokens, new_tokens
         Numbers of tokens. `audio_tokens` includes `window_padding_tokens`, and counts tokens before any is dropped.
     kept_audio_bits
-        Which audio tokens were kept, packed as :mod:`audiomarathon.runs.record_line` says.
+        Which audio tokens were kept: one bit per audio token, in base64.
     kept_audio_shares
         For an external press: the share of (layer, head) pairs that keep each audio token, as one byte per token in
         base64.

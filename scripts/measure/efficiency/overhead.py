@@ -60,11 +60,10 @@ def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats:
 
 
 def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, repeats: int) -> list[float]:
-    """Return, for pairs of calls, decode time after a drop of one audio token ÷ decode time of a prompt with one token
-    fewer.
+    """Return ratios of decode time: a prompt pruned by one audio token, over a prompt with one token fewer.
 
-    Caches are equally long on both sides (except in the layers below K of a token pruner), so an excess above 1 is the
-    overhead of our code.
+    There is one ratio per pair of calls. Caches are equally long on both sides (except in the layers below K of a token
+    pruner), so an excess above 1 is the overhead of our code.
     """
     total = round(seconds * 25)
     pruned = get_method(name, round(1 / total, 6))

@@ -252,7 +252,10 @@ class TowerDrop:
         return rows.view(len(hidden), -1, rows.shape[-1]) if hidden.dim() == 3 else rows
 
     def _thinned(self, mask: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        """Select the kept states of padded windows in a mask: (windows, S), or (windows, 1, S or 1, S)."""
+        """Return an attention mask of padded windows, reduced to the kept states.
+
+        `mask` has the shape (windows, S) or (windows, 1, S or 1, S); `kept` holds the indices of the kept states.
+        """
         own = kept.to(mask.device).view(len(self.states.windows), -1) % self.states.width
         if mask.dim() == 2:
             return mask.gather(1, own)

@@ -157,9 +157,10 @@ class Pair:
         return np.nan_to_num(apart[:, self.figure], posinf=0.0, neginf=0.0)
 
     def tilted(self, rng: np.random.Generator, tilts: Floats, draws: int = DRAWS) -> tuple[Floats, Floats]:
-        """Return the tested difference after random swaps that favour large differences, and each draw's Σ ± `tilts`.
+        """Draw random swaps that favour large differences (importance sampling).
 
-        A cluster stays as observed with odds exp(2 · its tilt); its sign is −1 if swapped.
+        Return the tested difference after each draw, and each draw's sum over clusters of ± its tilt (− if swapped).
+        The odds of a cluster to stay as observed are exp(2 · its tilt).
         """
         acting = np.flatnonzero(self._moved.any(axis=1))
         own, odds = tilts[acting], special.expit(-2 * tilts[acting])

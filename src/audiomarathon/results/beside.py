@@ -258,7 +258,7 @@ def other_session(run: Run, base: Run) -> str:
 
 
 def timed_sessions(runs: Iterable[Run]) -> set[str]:
-    """Return the sessions (calls of a command, and their process) of some runs' timed records."""
+    """Return the sessions of the runs' timed records; a session names the command's start time and process."""
     return {str(record.session) for run in runs for record in run.records.values() if record.time}
 
 

@@ -133,7 +133,7 @@ class RunFolder:
                 self._lock.close()
 
     def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
-        """Return the ids of samples that have a reply and whose clips, and transcripts read, have not changed since.
+        """Return the ids of samples that have a reply to the current clips and, in a cascade, the current transcripts.
 
         Parameters
         ----------

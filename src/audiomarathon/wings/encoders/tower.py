@@ -56,7 +56,10 @@ class Reading:
     merged: bool = False
 
     def pooled(self, points: Mapping[str, int]) -> torch.Tensor:
-        """Return the mean over each point's rows, concatenated, shape (sum of sizes,); 0 for a point without rows."""
+        """Return the mean hidden state at each point, concatenated, shape (sum of sizes,).
+
+        `points` maps each point to the size of its hidden states. A point without states gives zeros.
+        """
         none = {point: torch.zeros(1, size) for point, size in points.items()}
         chosen = {point: self.rows[point] if len(self.rows[point]) else none[point] for point in points}
         return torch.cat([rows.double().mean(0) for rows in chosen.values()]).float()
