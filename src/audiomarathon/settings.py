@@ -211,7 +211,7 @@ class RunSettings:
         SDPA_BACKENDS,
         "SDPA_BACKENDS",
         _backends,
-        "Kernels that sdpa may use on a GPU; cudnn plans each new length anew, which is slow",
+        "Kernels that sdpa may use on a GPU; cudnn makes a plan for every new length, which is slow",
         f"{', '.join(_BACKENDS)}, joined by commas",
     )
     decode: str = _setting(
