@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every encoder on every task, one table at the end. Options go to xares.run. A command that was stopped goes on.
+# Every encoder on every task, one table at the end. Options go to xares.run. The same command continues after a stop.
 #   ENCODERS="my_encoder.py hf:openai/whisper-base" TASKS="esc50 gtzan_genre" ./batch_test.sh --max-jobs 4
 # ENCODERS default to the four baselines, TASKS to src/tasks/*.py, RESULTS_DIR to results; data lies in env/ or
 # $XARES_ENV_ROOT. Exit code: 0 all well, 1 a task or an encoder failed.

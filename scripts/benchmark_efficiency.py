@@ -1,4 +1,4 @@
-"""The old place of measure/benchmark_efficiency.py, which this runs."""
+"""Run measure/benchmark_efficiency.py, which used to be at this path."""
 
 import runpy
 import sys

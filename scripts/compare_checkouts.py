@@ -40,7 +40,7 @@ PLACES = {
 
 
 def find(name: str) -> Any:
-    """Return a class or function of the package, from whichever module has it in the imported version."""
+    """Return a class or function of the package from the module that has it in the imported version."""
     for place in PLACES[name]:
         with contextlib.suppress(ModuleNotFoundError):
             return getattr(importlib.import_module(f"audiomarathon.{place}"), name)
@@ -50,7 +50,7 @@ def find(name: str) -> Any:
 def trace(families: list[str]) -> dict[str, Any]:
     """Return the facts of the version that this process imports, by name, for every family, attention and method."""
     import torch
-    from families import FAMILIES  # of the tests of this version
+    from families import FAMILIES  # builders of the tests of this version
 
     torch.set_num_threads(1)
     facts: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def digest(tensor: Any) -> str:
 
 
 def prompts() -> list[Any]:
-    """Return three prompts of unequal lengths, the first of two clips."""
+    """Return three prompts of unequal lengths; the first has two clips."""
     import numpy as np
 
     def noise(seconds: float, seed: int) -> Any:

@@ -1,4 +1,4 @@
-"""Do the parts of scripts/first_gpu_hour.sh that bash cannot: the machine, the comparison of replies, the table.
+"""Do the parts of scripts/first_gpu_hour.sh that bash cannot: describe the machine, compare replies, print the table.
 
 python scripts/first_gpu_hour.py machine             # GPUs, the efficiency benchmark's size, facts that results need
 python scripts/first_gpu_hour.py replies LOCAL RAY -o replies.json
@@ -133,7 +133,7 @@ def read(file: Path) -> dict[str, Any]:
 
 @reporting_errors
 def main() -> int | None:
-    """Run the command that the command line names."""
+    """Run the subcommand named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("machine")

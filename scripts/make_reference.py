@@ -1,6 +1,6 @@
 """Fill the generated parts of `docs/reference.md` from the code: `python scripts/make_reference.py`.
 
-A part stands between `<!-- made: NAME -->` and `<!-- end -->`; all other text is written by hand and kept.
+A generated part lies between `<!-- made: NAME -->` and `<!-- end -->`; all other text is written by hand and kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def settings() -> str:
 
 
 def commands() -> str:
-    """Return every command under its heading, with what it does and its own options (not those of the settings)."""
+    """Return the table of commands by heading: what each does, and its options besides the settings."""
     made, lines = get_command(app), list[str]()
     of_settings = {flag_of(one) for one in settings_fields()}
     for heading, names in COMMANDS.items():
@@ -79,7 +79,7 @@ PARTS = {"settings": settings, "commands": commands, "records": records}
 
 
 def filled(page: str) -> str:
-    """Return the page with its generated parts made anew."""
+    """Return the page with its generated parts updated."""
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", page)
 
 

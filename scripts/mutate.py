@@ -32,7 +32,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = "src/audiomarathon"
-_FAILED = 1  # pytest's exit code where tests failed; 0: all passed; all else: it could not run
+_FAILED = 1  # pytest's exit code if tests failed; 0 means all passed, any other code that it could not run
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def read_faults(file: Path = Path(__file__).with_name("faults.toml")) -> list[Fa
 
 
 def copied(target: Path) -> Path:
-    """Copy to `target` the files that git tracks or would add, links as links; return `target`."""
+    """Copy the files that git tracks or would add to `target`, links as links; return `target`."""
     command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
@@ -73,7 +73,8 @@ def copied(target: Path) -> Path:
 def started(root: Path, tests: tuple[str, ...]) -> int:
     """Run tests on the sources under `root` in a fork of this process, until one fails; return its process id.
 
-    Tests are selected as by `make test`. `root/said` gets their output, `root/modules` the names of imported modules.
+    Tests are selected as by `make test`. Their output goes to `root/said`, the names of imported modules to
+    `root/modules`.
     """
     if child := os.fork():
         return child

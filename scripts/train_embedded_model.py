@@ -65,7 +65,7 @@ def main() -> None:
 
     steps = max(20, round(ENCODER_STEPS * arguments.scale))
     train_encoder(model, tokenizer, windows, steps=steps, generator=torch.Generator().manual_seed(arguments.seed))
-    # Round to bfloat16, the shipped checkpoint's precision: the decoder then trains on what it will get in use.
+    # Round to bfloat16, the shipped checkpoint's precision, so that the decoder trains on the same input as in use.
     encoded = encode_all(model, windows).to(torch.bfloat16).float()
     log.info("tokens right: %s", token_accuracy(model, tokenizer, windows, encoded))
 

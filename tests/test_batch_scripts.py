@@ -265,5 +265,5 @@ class TestDefaults:
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
 
     def test_of_a_folder_that_no_model_has(self) -> None:
-        with pytest.raises(SettingsError, match=r"the folder of no model"):
+        with pytest.raises(SettingsError, match=r"not a model's folder"):
             cli_batch._model_of("Elsewhere")

@@ -185,7 +185,7 @@ class TestPicture:
         assert set(strip.shares[0].tolist()) == {0.0, 1.0}
         found = CliRunner().invoke(app, [*asked, "theirs.py:Shift:0.5"])
         assert found.exit_code == 2
-        assert "which entries Shift-0.5 keeps cannot be told" in found.stderr
+        assert "the entries that Shift-0.5 keeps are unknown" in found.stderr
 
     def test_a_sample_of_a_task(self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]) -> None:
         root = task_folders.build_tau(tmp_path / "data" / "TAU")
@@ -268,7 +268,7 @@ class TestEvidence:
     def test_losses_next_to_nothing_are_no_evidence(self) -> None:
         strips = [Strip("base", "base", (np.ones(4),), "")]
         evidence, told = evidence_strip([np.array([0.0001, 0.009])], 1.0, strips)
-        assert (evidence.shares[0].tolist(), evidence.reply) == ([0] * 4, "rests on no one moment")
+        assert (evidence.shares[0].tolist(), evidence.reply) == ([0] * 4, "depends on no single moment")
         assert told[0].facts == ""
 
     def test_nothing_to_follow_is_one_line(self, lm: AudioLM) -> None:

@@ -81,7 +81,7 @@ def test_predictions_of_clotho_become_a_run_and_come_out_again(tmp_path: Path, m
     code, output = call("import", "lalm", file, "--model-name", "A/b")
     assert (code, "word weights come from the captions of the 3 entries" in output) == (1, True), output
     assert "1 sample failed (see 'error' in samples.jsonl; the first: Caf" in output
-    assert "run the same command again once the cause is mended" in output
+    assert "run the same command again once the cause is fixed" in output
     run = next(Path("results/lalm/clotho").glob("*/imported"))
     records, summary = read_records(run), read(run, "summary.json")
     assert [records[one["audio_id"]].reply for one in ENTRIES] == ["Rain falls on tin.", None, ""]

@@ -221,7 +221,7 @@ class TestLooksThatWereTaken:
         assert sizes == [1] * 50 + [2] * 100
 
     def test_allow_no_smaller_limit(self, tmp_path: Path) -> None:
-        with pytest.raises(SettingsError, match="looked at with 100 samples, of which this run leaves out 40"):
+        with pytest.raises(SettingsError, match="tested with 100 samples, of which this run leaves out 40"):
             self.again(tmp_path, samples=SAMPLES[:60])
 
     @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ class TestLooksThatWereTaken:
         ],
     )
     def test_allow_no_other_rule(self, asked: dict[str, Any], there: str, now: str, tmp_path: Path) -> None:
-        with pytest.raises(SettingsError, match=f"was looked at with .*{there}.* now it is .*{now}"):
+        with pytest.raises(SettingsError, match=f"was already tested with .*{there}.* now it is .*{now}"):
             self.again(tmp_path, **asked)
 
     def test_are_none_without_a_reply(self, tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_sweep_stops_says_so_and_compare_goes_by_its_order(stopped: tuple[Path, 
     compared = CliRunner().invoke(app, ["compare", "results", "--margin", "0.9", "-o", "c.json"])
     assert f"frame-0.1-layer2 in tau: stopped when it was decided to be {stop['verdict']}" in compared.output
     (note,) = json.loads(run_json.with_name("summary.json").read_text())["notes"]
-    assert "the bounds of compare --margin hold" in note
+    assert "the bounds of compare --margin do" in note
     (row,) = json.loads(Path("c.json").read_text())["rows"]
     assert row["decision"]["each"] is True
     refused = CliRunner().invoke(app, [*COMMAND, "--margin", "0.9"])
@@ -381,7 +381,7 @@ class TestRunJson:
         before = stopped[0].read_text()
         refused = CliRunner().invoke(app, [*COMMAND, "--margin", "0.8", "--stop-when-decided"])
         assert refused.exit_code != 0
-        assert "was looked at with margin 0.9" in refused.stderr
+        assert "was already tested with margin 0.9" in refused.stderr
         assert "now it is margin 0.8" in refused.stderr
         assert stopped[0].read_text() == before
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Download X-ARES' data with curl into env/<task>/, for machines where `audiomarathon encoder download` cannot be used.
-# Usage: tools/download_manually.sh [TASK ...]    (default: all public tasks; given again, it goes on)
+# Usage: tools/download_manually.sh [TASK ...]    (default: all public tasks; the same command continues after a stop)
 set -euo pipefail
 
 declare -A records=(

@@ -15,8 +15,8 @@ from .windows import TOKENS
 
 log = logging.getLogger(__name__)
 
-# Text reads audio only from this layer on, in most batches. Pruning drops audio tokens at layer 2 by default; had the
-# text read the answer before, in layers that see everything, dropping the wrong tokens would cost nothing.
+# In most batches, text attends to audio only from this layer on. Pruning drops audio tokens at layer 2 by default. If
+# the text read the answer in earlier layers, which see all tokens, dropping the wrong tokens would cost nothing.
 FIRST_READING_LAYER = 2
 
 
@@ -44,9 +44,10 @@ class Stage:
 
 
 class Hints(nn.Module):
-    """Linear heads for training only; each supervises one step of the reasoning, at the position where it is due.
+    """Linear heads that supervise steps of the reasoning, for training only.
 
-    Without them both kinds of task stay at chance for long, because a letter says little about why it was right.
+    Each one predicts an intermediate result, at the position where the decoder must know it. Without them, both kinds
+    of task stay at chance for a long time, because a letter says little about why it is right.
     """
 
     def __init__(self, width: int) -> None:
@@ -54,7 +55,7 @@ class Hints(nn.Module):
         self.previous = nn.Linear(width, CLASSES)  # after layer 1, at a heard word: which word came before?
         self.letter = nn.Linear(
             width, 5
-        )  # after layer 1, at an option, and after layer 3, where it is due: which letter?
+        )  # after layer 1, at an option, and after layer 3, where the letter follows: which letter?
         self.matched = nn.Linear(width, 1)  # after layer 2, at an option: was it heard?
         self.heard = nn.Linear(width, CLASSES)  # after layer 3, where the letter follows: what was heard?
 
@@ -75,7 +76,8 @@ def train_decoder(
     begin, means = time.perf_counter(), {}
     for step in range(stage.steps):
         batch = sequences.batch(stage.batch, stage.length, transcripts=stage.transcripts, reach=stage.reach)
-        # A third faster, and precise enough once reading is learnt; before that, rounding would hide its faint traces.
+        # A third faster, and precise enough once the model has learned to read; before, rounding would hide weak
+        # signals.
         with torch.autocast("cpu", torch.bfloat16, enabled=stage.bfloat16):
             losses = _losses(
                 model, hints, batch, encoded, bool(sequences.rng.random() < stage.blinkers), stage.early_too
@@ -121,7 +123,8 @@ def _losses(
         far = torch.ones(length, length, dtype=torch.bool).tril(-TOKENS)
         choice = batch.blind.any(1)[:, None, None]
         early = (early & ~(choice & far & batch.audio[:, :, None] & listening))[:, None] if early_too else None
-        # Only options look at the audio, and the reply looks at them: to know the word it must find the letter.
+        # Only options attend to the audio, and the reply attends to the options: to know the word, it must find the
+        # letter.
         late = (causal & ~(batch.blind[:, :, None] & listening))[:, None]
     losses = {}
     for number, layer in enumerate(decoder.layers):

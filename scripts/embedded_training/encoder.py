@@ -45,7 +45,7 @@ def train_encoder(
         chosen = torch.multinomial(weights, batch, generator=generator)
         encoded = encode(model, windows.mels[chosen]).flatten(0, 1)
         heard = windows.heard[chosen].flatten()
-        # Two aims: near in the space that the decoder reads, and distinct from every other class.
+        # Two losses: near in the space that the decoder reads, and distinct from every other class.
         near = (encoded - targets[heard]).square().sum(1).mean() / scale
         told = functional.cross_entropy(10 / scale * encoded @ targets.T, heard)
         optimizer.zero_grad()
@@ -69,7 +69,7 @@ def encode(model: Qwen2_5OmniThinkerForConditionalGeneration, mels: torch.Tensor
 
 @torch.no_grad()
 def encode_all(model: Qwen2_5OmniThinkerForConditionalGeneration, windows: Windows) -> torch.Tensor:
-    """Return every window's tokens, (windows, 50, width), as the decoder's training material."""
+    """Return every window's tokens, (windows, 50, width), to train the decoder on."""
     return torch.cat([encode(model, mels) for mels in windows.mels.split(256)])
 
 

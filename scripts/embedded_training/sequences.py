@@ -38,7 +38,8 @@ class Batch:
     Attributes
     ----------
     audio, after, blind
-        Masks: audio tokens; text after the audio; and of this the text of choice tasks, without the options' cues.
+        Masks: audio tokens; text after the audio; and the part of this text that belongs to choice tasks, without the
+        options' cues.
     previous
         In transcriptions, at a token where a word is heard: the class of the word before it (0: none). Else -100.
     answer_at, answer
@@ -126,7 +127,9 @@ class Sequences:
         return Example(windows, self._encode(TRANSCRIBE), [*answer, self.end], [])
 
     def _arrange(self, task: str, cues: Sequence[str], count: int) -> list[int]:
-        """Return about `count` windows: the events of `cues` in order, at random places between background."""
+        """Return the indices of about `count` windows: the events of `cues` in order, at random places between
+        background.
+        """
         rng, background = self.rng, self.windows.background[task]
         chunks = []
         for cue in cues:
@@ -197,7 +200,7 @@ class Sequences:
     def _positions(self, audio: int, length: int, reach: int) -> torch.Tensor:
         """Return positions; half of the examples have gaps, as if more background lay between the windows.
 
-        The rotary embedding thus meets a long clip's distances from the first, short stage on (cf. PoSE, arXiv
+        So the rotary embedding learns a long clip's distances already in the first, short stage (cf. PoSE, arXiv
         2309.10400).
         """
         steps = np.ones(length, np.int64)

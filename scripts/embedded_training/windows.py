@@ -1,7 +1,7 @@
 """Cut two-second windows of the training split: mel features, and the sound at each of their 50 tokens.
 
-The audio encoder never looks across its two-second windows, so the encoding of a long clip is that of its windows, one
-after the other. Windows cut from short clips are therefore enough to train for any length.
+The audio encoder attends only within its two-second windows, so the encoding of a long clip is the sequence of its
+windows' encodings. Windows cut from short clips are therefore enough to train for any length.
 """
 
 import os
@@ -107,7 +107,7 @@ def _clip(seed: int, task: str, which: int, repeat: int) -> tuple[str, synthesis
 
 
 def _word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return sorted onsets of words, anywhere but never two in one window, nor at the end."""
+    """Return sorted random onsets of words, at most one per window and none at the end."""
     slack = seconds - 2.0 - 2.5 * count
     return [float(gap + 1.0 + 2.5 * i) for i, gap in enumerate(np.sort(rng.uniform(0, slack, count)))]
 

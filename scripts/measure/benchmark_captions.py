@@ -2,9 +2,9 @@
 
     python scripts/measure/benchmark_captions.py [--items 1045] [--rounds 5]
 
-Synthetic captions, five references an item, all texts different. Three tasks alternate with empty caches: CIDEr-D from
-raw text (tokens, n-grams, frequencies, scores), its tokenizer alone, and splitting the texts at spaces. CPU seconds are
-compared.
+Captions are synthetic, with five references per item, and all texts differ. Three tasks alternate with empty caches:
+CIDEr-D from raw text (tokens, n-grams, frequencies, scores), its tokenizer alone, and splitting the texts at spaces.
+CPU seconds are compared.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@
   python scripts/measure/benchmark_efficiency.py --config qwen2.5-omni-7b --device cuda --durations 90,300 \
       --batches 1,16 --methods snapkv,ada_snapkv --ratios 0.5,0.9 --no-overhead      # what presses save in decode
 
-Every setting is measured next to base, --repeats times, in rotating order. Speed-ups are medians over repeats of
-base ÷ setting. Each is compared with two yardsticks: the speed-up that counted FLOPs promise (`ideal`), and a control:
-the same model, nothing dropped, on a prompt that really is as short as the pruned one, counted for the layers after
-the drop. A loss against the ideal but not against the control is due to the hardware, the rest to this project. The
-ideal of decode is the bytes that a step of base reads, weights and cache, ÷ those of the setting. `÷ bytes` is a step's
-time ÷ the time in which the device copies as many bytes: 1 is the least. --decode is the setting DECODE.
+Every setting is measured next to base, --repeats times, in rotating order. Speed-ups are medians over repeats of base ÷
+setting. Each is compared with two yardsticks: the speed-up that counted FLOPs promise (`ideal`), and a control: the
+same model without dropping, on a prompt that really is as short as the pruned prompt, counted for the layers after the
+drop. A loss against the ideal but not against the control is due to the hardware; the rest is due to this project. The
+ideal of decode is the bytes that a step of base reads (weights and cache) ÷ those of the setting. `÷ bytes` is a step's
+time ÷ the time in which the device copies as many bytes; its minimum is 1. --decode is the setting DECODE.
 
   python scripts/measure/benchmark_efficiency.py --durations 30 --methods frame,merge_adjacent --at tower --cpu-time
 
@@ -20,8 +20,8 @@ With --at tower, the audio tower's speed-up stands beside its own ideal from FLO
 prefill), and decode after one dropped audio token against the control, in pairs. benchmark_sweep.py measures what a
 sweep saves over separate runs.
 
---prefill-chunk N measures each setting once more at each duration: prefill in chunks of N tokens ÷ whole prompts, peak
-memory and time. On a CPU the bytes of living tensors are counted, and the weights added.
+--prefill-chunk N measures each setting once more at each duration: peak memory and time of prefill in chunks of N
+tokens ÷ those with whole prompts. On a CPU, the bytes of live tensors are counted, and the weights added.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def made_up_runs(root: Path, runs: int, records: int) -> None:
 
 
 def report_on(runs: int, records: int) -> None:
-    """Print how long the report takes, and how much memory."""
+    """Print the time and the peak memory of the report."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         made_up_runs(root / "results", runs, records)

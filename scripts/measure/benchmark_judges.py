@@ -31,7 +31,7 @@ from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.wings.jasco.task import COLUMNS, INSTRUCTIONS
 
-FAST = 0.5  # seconds a judgement of a fast judge
+FAST = 0.5  # seconds per judgement of a fast judge
 ANSWER = "Explanation1: The provided audio sound is as told. {}\nRating: 1\nExplanation2: {}\nOrientation: Both"
 _READ = """
 import json, pathlib, sys
@@ -103,7 +103,7 @@ def main() -> None:
         for _ in range(given.rounds):
             for name, command in sides.items():
                 for place in (folder, bare):
-                    (place / "verdicts-jasco.jsonl").unlink(missing_ok=True)  # else the stored verdicts would be reused
+                    (place / "verdicts-jasco.jsonl").unlink(missing_ok=True)  # so that no stored verdict is reused
                 used[name].append(cost(command)[0])
         least = {name: min(seconds) for name, seconds in used.items()}
         summary = json.loads((folder / "summary.json").read_text())

@@ -94,7 +94,7 @@ def print_growth(source: Path, root: Path, runs: int, samples: int) -> None:
 
 def _renamed(record: dict[str, Any], number: int) -> dict[str, Any]:
     name = f"{record['id']}_{number:05d}"
-    unequal = {"kv_lengths": [length + number for length in record["kv_lengths"]]}  # as in clips of unequal lengths
+    unequal = {"kv_lengths": [length + number for length in record["kv_lengths"]]}  # as for clips of unequal lengths
     return {key: value for key, value in record.items() if key != "crc"} | {"id": name, "cluster": name} | unequal
 
 

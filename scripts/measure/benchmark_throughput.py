@@ -1,4 +1,4 @@
-"""Measure samples a second in batches on random-weight models: what pruning buys a user with a million clips.
+"""Measure samples a second in batches on random-weight models: the gain of pruning for a user with a million clips.
 
   python scripts/measure/benchmark_throughput.py --config qwen2.5-omni-7b --device cuda
   python scripts/measure/benchmark_throughput.py --config scaled --durations 10 --batches 1,2,4 --new-tokens 8
@@ -7,8 +7,9 @@ Every setting runs with growing batches until one does not fit into memory. Seco
 decode of one call, after an uncounted call of the same shape; clips are decoded and prepared before. `best` compares
 each setting's fastest batch with base's fastest.
 
-Three ideals stand beside, each base ÷ setting. FLOPs: tower and LLM prefill of one sample. Bytes: what a decode step of
-this batch reads, weights and caches. Capacity: the cache of one sample, so how many more fit beside the weights.
+Three ideals are shown beside it, each base ÷ setting. FLOPs: of tower and LLM prefill for one sample. Bytes: those that
+a decode step of this batch reads (weights and caches). Capacity: bytes of one sample's cache, so the gain in the number
+of samples that fit beside the weights.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from audiomarathon.wings.encoders.xares.framed import FramedTask
 from audiomarathon.wings.encoders.xares.tasks import config_of, named
 
 SIDES = ("xares", "audiomarathon")
-RATE, FRAME, BANDS = 16_000, 640, 64  # Hz, samples a frame, values a pattern
+RATE, FRAME, BANDS = 16_000, 640, 64  # Hz, samples per frame, values per pattern
 SEED = 42
 SAME = 1e-8  # two F1 that differ by at most this are equal
 
@@ -135,7 +135,7 @@ class Shape:
 
     @property
     def folds(self) -> list[int]:
-        """The folds, if the parts are folds."""
+        """Numbers of the folds; empty if the parts are not folds."""
         return [int(part) for part in self.parts if part.isdigit()]
 
     @property

@@ -1,4 +1,4 @@
-"""Simulate how often the 95 % intervals hold the truth, for a task and for a mean over tasks, by number of clusters.
+"""Simulate how often 95 % intervals contain the truth, for a task and for a mean over tasks, by number of clusters.
 
     python scripts/measure/measure_coverage.py [--runs 2000]
 
@@ -7,7 +7,7 @@ the project's functions, and checks whether the true figure, known from a draw o
 second table does the same for the mean over such tasks with different numbers of clusters. Some of them are so easy
 that sometimes every reply is right. The third draws transcripts whose error rates differ between clusters: evenly, by
 an exponential distribution, by a log-normal one, or by rare replies that repeat themselves. It also shows what the
-expanded percentile interval would hold, and in how many runs the truth lies above and below our interval.
+expanded percentile interval would cover, and in how many runs the truth lies above and below our interval.
 
 The last two are on the test of a margin (`compare --margin`, docs/lossless.md): how often it is wrong at a true loss
 equal to the margin, and how many samples it takes without a loss. `--only margins` prints these two alone.
@@ -73,7 +73,7 @@ def truths(skills: tuple[float, float]) -> dict[str, float]:
 def measured(
     seed: int, tasks: Sequence[tuple[int, tuple[float, float]]], runs: int, known: dict[tuple[float, float], dict]
 ) -> str:
-    """Return the shares of runs whose interval holds the true mean over tasks, and the bias of macro-F1, as cells."""
+    """Return the shares of runs whose interval contains the true mean over tasks, and macro-F1's bias, as cells."""
     rng, held, bias = np.random.default_rng(seed), dict.fromkeys(FIGURES, 0), 0.0
     true = {name: float(np.mean([known[skills][name] for _, skills in tasks])) for name in FIGURES}
     for _ in range(runs):
@@ -101,7 +101,7 @@ def transcripts(rng: np.random.Generator, clusters: int, kind: str) -> tuple[np.
 
 
 def measured_wer(clusters: int, kind: str, runs: int, truth: float) -> str:
-    """Return how often the WER's interval, and the expanded percentile interval, hold the truth, as cells."""
+    """Return how often the WER's interval, and the expanded percentile interval, contain the truth, as cells."""
     rng, names = np.random.default_rng(clusters), [str(place) for place in range(clusters) for _ in range(SIZE)]
     counts = dict.fromkeys(("held", "above", "below", "percentile"), 0)
     for _ in range(runs):
@@ -118,7 +118,8 @@ def measured_wer(clusters: int, kind: str, runs: int, truth: float) -> str:
 
 
 SIZES = np.arange(1.0, 21.0)
-#: How losses and gains spread over clusters: a cluster's rate relative to the mean, from its size and a uniform draw.
+#: Spreads of losses and gains over clusters: each gives a cluster's rate relative to the mean, from its size and a
+#: uniform draw.
 SPREADS = {
     "even": lambda sizes, _draws: np.ones_like(sizes),
     "in a third of the clusters": lambda _sizes, draws: 3.0 * (draws < 1 / 3),

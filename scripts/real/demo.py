@@ -1,4 +1,4 @@
-"""What dropping encoder states costs a published model on real speech: `make demo-real`.
+"""Show how many word errors a published model makes on real speech after encoder states are dropped: `make demo-real`.
 
 Whisper base hears voice prompts, whole and with states dropped or merged before its decoder: one sweep, one page, one
 picture of what is kept. Then SmolLM2, a text LLM of 135 M parameters, answers four questions from its transcripts. The
@@ -26,8 +26,8 @@ from audiomarathon.errors import DataError
 
 METHODS = "frame:0.5,frame:0.8,random:0.8,merge_frame:0.8"
 SHOWN = "frame:0.8,random:0.8"
-ASKED = "frame:0.8"  # whose transcripts answer questions, beside base's
-LONGEST = 600  # characters of a transcript that are printed; a model that repeats itself may write thousands
+ASKED = "frame:0.8"  # setting, besides base, whose transcripts are used to answer questions
+LONGEST = 600  # limit of printed characters of a transcript; a model that repeats itself may write thousands
 
 
 def command(*parts: object) -> int:
@@ -38,7 +38,7 @@ def command(*parts: object) -> int:
 
 
 def print_rates(results: Path) -> None:
-    """Print each setting's word error rate with its interval; the tables above show 1 - WER, and never less than 0."""
+    """Print each setting's word error rate with its interval; the tables above show 1 − WER, at least 0."""
     print("\nWER, with 95 % intervals over clips:")
     for run in json.loads((results / "summary.json").read_text(encoding="utf-8"))["results"]:
         interval = (run["summary"]["intervals"] or {}).get("wer")  # None: one clip
@@ -47,7 +47,7 @@ def print_rates(results: Path) -> None:
 
 
 def print_transcripts(results: Path, sample: str) -> None:
-    """Print a sample's text, and what each setting heard."""
+    """Print a sample's text, and each setting's transcript of it."""
     records = load_runs(results).records
     own = records[records["id"] == sample]
     print(f"\n{sample} is said:\n{textwrap.indent(textwrap.fill(own['answer'].iloc[0], 110), '  ')}")
@@ -57,9 +57,9 @@ def print_transcripts(results: Path, sample: str) -> None:
 
 
 def ask(here: Path) -> int:
-    """Let SmolLM2 answer one question of each task of cascade.py from transcripts, and print what it reads and says.
+    """Let SmolLM2 answer one question of each task of cascade.py from transcripts; print its prompts and replies.
 
-    Return the exit code of a command that failed, else 0, also where the prompts or SmolLM2 cannot be had.
+    Return the exit code of a command that failed, else 0, even if the prompts or SmolLM2 are not available.
     """
     data, results = here / "questions", here / "answers"
     try:

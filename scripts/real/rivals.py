@@ -1,12 +1,12 @@
 """Do the methods beat random and frame? One page: `python scripts/real/rivals.py OUT`.
 
-Three sweeps: Whisper base on real speech (see speech.py), every method that works without the LLM's attention, dropped
-at the decoder's input; the embedded model's needle tasks, and its ruler, every token pruner at layer 1, the first at
-which all of them can choose. Then Markdown: each setting beside `random` and beside `frame` of the same ratio, paired
-on the same samples, with p after Holm's correction over all settings of the sweep; and what papers claim.
-`--read` only prints the tables of sweeps in OUT; a sweep that was stopped goes on with the same command. Makes
-Whisper base's folder (see whisper_base.py). Needs `pip install 'audiomarathon[vad,report]'`. With `--limit 14` it takes
-about an hour on one core.
+There are three sweeps. Whisper base on real speech (see speech.py) runs every method that works without the LLM's
+attention, at the decoder's input. The embedded model's needle tasks, and its ruler, run every token pruner at layer 1,
+the first layer at which all pruners can choose. Then the script prints Markdown: each setting beside `random` and
+beside `frame` of the same ratio, paired on the same samples, with p after Holm's correction over all settings of the
+sweep; and the claims of papers. `--read` only prints the tables of sweeps in OUT; the same command continues a stopped
+sweep. The script makes Whisper base's folder (see whisper_base.py). It needs `pip install 'audiomarathon[vad,report]'`.
+With `--limit 14` it takes about an hour on one core.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HOLDS = {"yes": "holds here", "no": "does not", "not shown": "not shown"}
 
 @dataclass(frozen=True)
 class Part:
-    """A sweep: its folder, its title, and where it drops."""
+    """A sweep: its folder, its title, and the place where it drops tokens."""
 
     name: str
     title: str
@@ -58,10 +58,10 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper claims of a method.
+    """A paper's claim about a method.
 
-    `bar` is what it is said to beat; "base" if it is said to lose nothing, which holds here if the interval excludes a
-    loss of `MARGIN`; "" if this cannot be tested here, for the reason in `why`.
+    `bar` is the method that it claims to beat. It is "base" if it claims no loss, which counts as confirmed if the
+    interval excludes a loss of `MARGIN`. It is "" if the claim cannot be tested here, for the reason in `why`.
     """
 
     method: str
@@ -94,7 +94,7 @@ SAYING = (
 
 
 def methods(*, at_input: bool) -> list[str]:
-    """Return the keys of the token pruners that can choose there, the bars first."""
+    """Return the keys of the token pruners that work at the input (or at layer 1), the bars first."""
     can = [one.key for one in BUILT_IN if isinstance(one, TokenPruner) and "layer" in one.places]
     blind = [one.key for one in BUILT_IN if isinstance(one, TokenPruner) and not one.scored and "input" in one.places]
     found = [key for key in can if not at_input or key in blind]
@@ -129,15 +129,15 @@ def run(out: Path, limit: int, ratios: str) -> int:
 
 
 def paired(one: System, other: System) -> tuple[PairedResult, list[Pairs]]:
-    """Test one setting beside another on the tasks of both, weighted as their benchmark does."""
+    """Test one setting against another on their common tasks, weighted as in their benchmark."""
     pairs = {key: Pairs.of(own, other.runs[key]) for key, own in one.runs.items() if key in other.runs}
     return weighed({key: each.drawn(SEED) for key, each in pairs.items()}, SEED), list(pairs.values())
 
 
 def verdict(found: PairedResult, p: float | None, margin: float = 0.0) -> str:
-    """Say whether a setting is better than the bar: yes, no (worse), or not shown.
+    """Return the verdict on whether a setting is better than the bar: "yes", "no" (worse), or "not shown".
 
-    With a margin: whether it is no worse by more than the margin, by its interval.
+    With a margin: the verdict, by the interval, on whether it is worse by at most the margin.
     """
     if found.interval is None or found.difference is None:
         return "not shown"
@@ -188,7 +188,7 @@ def table(part: Part, systems: Mapping[str, System]) -> list[str]:
 
 
 def claims(found: Mapping[str, Mapping[str, System]]) -> list[str]:
-    """Return the lines of the table of claims; p of "beats" is after Holm's correction over all rows that have one."""
+    """Return the lines of the table of claims; p of "beats" is after Holm's correction over all rows with a p."""
     rows: list[tuple[Claim, Part, PairedResult | None]] = []
     for claim in CLAIMS:
         for part in PARTS if claim.bar else PARTS[:1]:

@@ -1,9 +1,9 @@
-"""Say words into real recordings, and read what a transcriber wrote: `python scripts/real/ruler.py OUT`.
+"""Write recordings of words for the ruler, and score transcripts of it: `python scripts/real/ruler.py OUT`.
 
-OUT gets `words/`: Asterisk's voice says the months and the days of the week, one recording a word (Debian package,
-CC-BY-SA-3.0, see speech.py). The command that plants them is printed. With `--read RESULTS` the tables of transcripts
-are printed instead, in Markdown: by setting and length, how often the first option that a transcript names is the right
-one, without any LLM.
+The script writes `words/` into OUT: Asterisk's voice says the months and the days of the week, one recording per word
+(Debian package, CC-BY-SA-3.0, see speech.py). It prints the command that plants the words. With `--read RESULTS` it
+prints tables of transcripts in Markdown instead: by setting and length, how often the first option that a transcript
+names is right, without any LLM.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from audiomarathon.records import LETTERS
 from audiomarathon.results.systems import System, read_systems
 
 BACKGROUND = Path(__file__).parent.parent.parent / "tests" / "data" / "ambience"
-#: Asterisk's recordings and what they say.
+#: Asterisk's recordings, with their words.
 SAID: Mapping[str, tuple[str, ...]] = {
     "day": ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"),
     "mon": (
@@ -35,7 +35,7 @@ SAID: Mapping[str, tuple[str, ...]] = {
 
 
 def write(out: Path) -> Path:
-    """Write one recording a word; return their folder.
+    """Write one recording per word; return their folder.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""Write real recordings of speech as tasks of your own: `python scripts/real/speech.py OUT`.
+"""Write real recordings of speech as TOML tasks: `python scripts/real/speech.py OUT`.
 
 The recordings are Asterisk's voice prompts (Debian packages, CC-BY-SA-3.0, one voice a language) and, in English, five
 sentences of a LibriVox reading from this repository. Prompts are joined in sorted order, each used once, to clips that
-fit into one window of 30 s of Whisper's encoder; with `--long` to clips of 90–300 s. OUT gets a task's file, its rows
-and its clips; a row's `prompts` say which prompt begins and ends at which second.
+fit into one window of 30 s of Whisper's encoder; with `--long`, to clips of 90–300 s. The script writes the task's TOML
+file, its rows and its clips into OUT; a row's `prompts` has the start and end of each prompt in seconds.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def packages(language: str) -> str:
 
 @functools.cache
 def prompts(language: str = "en", fewest: int = FEWEST_WORDS) -> Mapping[Path, str]:
-    """Return Asterisk's prompts of so many words and more with their texts, sorted; none where they are not installed.
+    """Return Asterisk's prompts of at least `fewest` words with their texts, sorted; none if they are not installed.
 
-    Left out: texts with digits, keys or remarks on the sound, which say something else than is heard; texts in which a
-    question mark stands for a lost letter; second takes; and the recordings in `WRONG`.
+    Left out are texts with digits, keys or remarks on the sound, which differ from the spoken words; texts in which a
+    question mark replaces a lost letter; second takes; and the recordings in `WRONG`.
     """
     voice, letters = VOICES[language]
     sounds = SHARE / "asterisk" / "sounds"
@@ -101,12 +101,12 @@ def joined(paths: Sequence[Path], sampling_rate: int) -> np.ndarray:
 
 
 def joined_seconds(paths: Sequence[Path]) -> float:
-    """Return how long the joined clip has to be, from the recordings' own headers."""
+    """Return the expected seconds of the joined clip, from the recordings' headers."""
     return sum(soundfile.info(path).duration for path in paths) + GAP_S * (len(paths) - 1)
 
 
 def windows(paths: Sequence[Path]) -> list[list[Path]]:
-    """Group recordings into clips of up to 28 s; one of up to 30 s is a clip by itself, a longer one is left out."""
+    """Group recordings into clips of up to 28 s; one of 28 to 30 s is a clip by itself, a longer one is left out."""
     clips: list[list[Path]] = []
     for path in paths:
         if clips and joined_seconds([*clips[-1], path]) <= SHORT_S:
@@ -130,7 +130,7 @@ def long_clips(paths: Sequence[Path]) -> list[list[Path]]:
 
 
 def row(name: str, audio: str, said: Mapping[Path, str], paths: Sequence[Path], source: str, cluster: str) -> Any:
-    """Return a clip's row. Three dots of a text are no word, so the transcript leaves them out."""
+    """Return a clip's row. The transcript leaves out the three dots of a text, which are not a word."""
     parts, start = [], 0.0
     for path in paths:
         end = start + joined_seconds([path])
@@ -168,7 +168,7 @@ def write(out: Path, language: str = "en", *, long: bool = False) -> Path:
         with writing(out / place):
             (out / place).parent.mkdir(parents=True, exist_ok=True)
             soundfile.write(out / place, joined(paths, RATE), RATE)
-        # Sentences of one reading depend on each other; a clip of prompts holds recordings of their own.
+        # Sentences of one reading depend on each other; clips of prompts share no recording.
         rows.append(row(clip, place, {**said, **spoken}, paths, source, clip if source == "asterisk" else "librivox"))
     write_lines(out / f"{name}.jsonl", rows)
     write_bytes(out / f"{name}.toml", (HERE / f"{name}.toml").read_bytes())
@@ -176,7 +176,7 @@ def write(out: Path, language: str = "en", *, long: bool = False) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write a task and say what is in it."""
+    """Write a task and print a summary of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, help="data folder to write")
     parser.add_argument("--language", choices=sorted(VOICES), default="en", help="language of the prompts")
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--long has English prompts only; leave out --language")
     try:
         task = write(given.out, given.language, long=given.long)
-    except (AudioMarathonError, soundfile.LibsndfileError) as error:  # the latter names the file, as on a full disk
+    except (AudioMarathonError, soundfile.LibsndfileError) as error:  # libsndfile's names the file, as on a full disk
         print(f"error: {error}", file=sys.stderr)
         return 1
     if not prompts(given.language):

@@ -1,4 +1,4 @@
-"""Where to drop a published model's encoder states: before its decoder, or inside its encoder.
+"""Compare dropping a published model's encoder states before its decoder with dropping them inside its encoder.
 
   python scripts/real/tower.py --results tower_results      # about 20 minutes on two free cores; --limit 8 for a look
 

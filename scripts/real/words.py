@@ -1,9 +1,9 @@
-"""Say which words of a transcript a setting loses: `python scripts/real/words.py RESULTS ROWS.jsonl`.
+"""Show which words of a transcript a setting loses: `python scripts/real/words.py RESULTS ROWS.jsonl`.
 
 RESULTS holds runs of a task that `speech.py` wrote, ROWS is that task's file of rows. Tables are in Markdown: the word
 error rate of each setting with its interval over clips, against base on the same clips, with each kind of error; then,
-for settings that still hear most, how often a word of a kind is lost (deleted or replaced). When a word is spoken is
-estimated: words share their prompt's time by their letters.
+for settings that still recognise most words, how often a word of a kind is lost (deleted or replaced). A word's time is
+estimated: words share their prompt's time in proportion to their letters.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_LOST = 0.6  # with more errors a word than this, a transcript is no longer 
 
 @dataclass(frozen=True)
 class Word:
-    """A word of the reference: when it begins and ends, and whether it is the first or the last of its prompt."""
+    """A word of the reference: its start and end, and whether it is the first or the last word of its prompt."""
 
     text: str
     begin: float
@@ -45,7 +45,7 @@ class Word:
     power: float = 0.0
 
 
-#: The two sides of each question: what to call them, and which words are on the first side.
+#: The two sides of each question: their names, and a function that tells which words are on the first side.
 KINDS: Mapping[str, tuple[str, str, Callable[[Word, Clip], bool]]] = {
     "length": ("up to 3 letters", "7 letters and more", lambda word, _clip: len(word.text) <= 3),
     "place in its prompt": ("first or last word", "inside", lambda word, _clip: word.at_edge),
@@ -66,7 +66,7 @@ class Clip:
 
     @classmethod
     def of(cls, row: Mapping[str, object], folder: Path, language: str) -> Clip:
-        """Read a row of the task: its words in time, and the mean power of each."""
+        """Read a row of the task: its words with their times, and the mean power of each."""
         sound = decode(folder / str(row["audio"]), RATE)
         words = []
         for part in row["prompts"]:  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ class Clip:
 
 
 def lost(clip: Clip, reply: str, language: str) -> list[bool]:
-    """Tell of each word of the clip whether the reply lacks it."""
+    """Tell, for each word of the clip, whether the reply lacks it."""
     said = " ".join(word.text for word in clip.words)
     gone = [False] * len(clip.words)
     for chunk in jiwer.process_words(said, units_of(reply, language)).alignments[0]:
@@ -106,7 +106,7 @@ def shown(estimate: Estimate, sign: str = "") -> str:
 
 
 def curve(found: Mapping[str, Mapping[str, TranscriptErrors]], base: str, clusters: Mapping[str, str]) -> list[str]:
-    """Return the rows of the first table: one setting each."""
+    """Return the rows of the first table, one row per setting."""
     lines = [
         "| setting | WER | against `base`, paired | substituted · deleted · inserted per 100 words | loops |",
         "|---|---|---|---|---|",
@@ -158,7 +158,7 @@ def _apart(sums: Floats) -> Floats:
 
 
 def worst(found: Mapping[str, Mapping[str, TranscriptErrors]], replies: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the beginning of the reply with most insertions of each setting that has a loop."""
+    """Return, for each setting with a loop, the beginning of its reply with the most insertions."""
     lines = []
     for label, errors in found.items():
         loops = {id_: one for id_, one in errors.items() if one.insertion_loop}

@@ -1,6 +1,6 @@
 """Hashes of source files that do not change with comments, docstrings, empty lines, or moves of our own modules.
 
-Rule 2. Older versions hashed the bytes of files (rule 1), so that every move of a file made results anew.
+Rule 2. Older versions hashed the bytes of files (rule 1), so that moving a file invalidated its results.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ FORMER = {
 _OURS = __name__.partition(".")[0]
 _WITH_DOCSTRING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Span = tuple[int, int, int, int]
-"""First line (from 0) and first byte in it, last line and the byte after the last one."""
+"""A range of source: first line (from 0), first byte in it, last line, and end byte in the last line (exclusive).
+"""
 
 
 def code_hash(files: Iterable[Path]) -> str:
-    """Return `2:` and a hash of the code in some files, whatever their names and order."""
+    """Return `2:` and a hash of the code in some files. Their names and order do not change it."""
     each = sorted(_hash_of(file.read_bytes()) for file in files)
     return f"2:{hashlib.sha256(''.join(each).encode()).hexdigest()[:32]}"
 
@@ -72,9 +73,9 @@ def _hash_of(source: bytes) -> str:
 
 
 def code_of(source: bytes) -> bytes:
-    """Return the code of a Python file: without comments, docstrings and empty lines outside of texts.
+    """Return a Python file's code without comments, docstrings, and empty lines outside string literals.
 
-    Of imports from this package only the names count, since its modules move. Docstrings stay in a file that reads
+    Imports from this package keep only the imported names, since its modules move. Docstrings stay in a file that reads
     `__doc__`. A file that is not Python is returned as it is.
     """
     try:
@@ -82,7 +83,7 @@ def code_of(source: bytes) -> bytes:
         spans = list(_comments(text))
     except (SyntaxError, ValueError, tokenize.TokenError):
         return source
-    names, whole = set[str](), set[int]()  # lines inside of texts stay as they are
+    names, whole = set[str](), set[int]()  # lines inside string literals stay as they are
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == _OURS:
             names |= {f"{one.name} as {one.asname or one.name}" for one in node.names}

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from audiomarathon.text import plain
 
-#: What other people's code may raise besides Ctrl-C: also `sys.exit`, which would end a command without a word.
+#: Everything that third-party code may raise except Ctrl-C. `sys.exit` is included, since it would end a command
+#: silently.
 ANY_ERROR = (Exception, SystemExit)
 
 
 def told(error: BaseException) -> str:
-    """Return an exception as one line of at most 500 characters: its class and its message."""
+    """Format an exception as one line of at most 500 characters: its class and its message."""
     try:
         text = " ".join(str(error).split())
     except BaseException:  # str() of a plug-in's exception may fail too
@@ -28,11 +29,14 @@ def told(error: BaseException) -> str:
 
 
 class BusyMachineWarning(UserWarning):
-    """Other programs make measured times longer. A command says so once, whatever it counts at each task."""
+    """Warn that other programs make measured times longer.
+
+    A command shows this once, whatever the counts of later tasks.
+    """
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that points to the user's line that called this package, as notebooks show that line."""
+    """Issue a warning that points to the user's line that called this package, since notebooks show that line."""
     frame, level = inspect.currentframe(), 1
     while frame and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         frame, level = frame.f_back, level + 1
@@ -120,9 +124,9 @@ class RecordError(AudioMarathonError):
 
 @contextmanager
 def blaming(what: str, kind: type[AudioMarathonError] = PluginError) -> Iterator[None]:
-    """Inside the block, turn whatever other people's code raises into one line: `what`, and the error.
+    """Inside the block, turn any error of third-party code into a `kind` with one line: `what`, then the error.
 
-    Our own errors and Ctrl-C pass. `sys.exit` does not: it would end a command without a word.
+    Our errors and Ctrl-C pass unchanged. `sys.exit` does not, since it would end a command silently.
     """
     try:
         yield

@@ -44,7 +44,7 @@ _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b"
 
 
 def file_name(text: str) -> str:
-    """Turn a name, such as a sample's id, into a safe file name: no path, not hidden, different for each name."""
+    """Turn a name, such as a sample's id, into a safe file name: no path, not hidden, unique to the name."""
     safe = _UNSAFE.sub("_", text).lstrip(".")[:_LONGEST_NAME]
     while len(safe.encode(errors=ESCAPED)) > _LONGEST_BYTES:
         safe = safe[:-1]
@@ -180,7 +180,7 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes, *, synced: bool = False) -> None:
     """Write bytes to a file, atomically as :func:`write_text` does.
 
-    With `synced`, a power cut leaves the old or the new file too, and after the return the new one.
+    With `synced`, a power cut also leaves either the old or the new file; after the function returns, the new file.
     """
     temporary = path.with_name(f".{path.name}.new")
     with writing(path):
@@ -199,16 +199,16 @@ def write_bytes(path: Path, content: bytes, *, synced: bool = False) -> None:
 
 
 class Appending:
-    """A plain file that grows by whole lines, and that a power cut shortens as little as possible.
+    """Append whole lines to a plain file, so that a power cut loses as few lines as possible.
 
-    A line is in the system's hands when :meth:`add` returns, so a killed process loses nothing. With it begins a sync
-    to the disk, in a thread, if the last one began at least 50 ms ago and has ended. :meth:`close` syncs what is left.
-    A new file's name is synced at once, and the names of the folders above it.
+    :meth:`add` hands a line to the operating system, so a killed process loses nothing. It also starts a sync to the
+    disk in a thread, if the last sync began at least 50 ms ago and has ended. :meth:`close` syncs the rest. The names
+    of a new file and of the folders above it are synced at once.
 
     Raises
     ------
     OSError
-        The file cannot be opened, written or synced (each method).
+        From any method: the file cannot be opened, written or synced.
     """
 
     def __init__(self, path: Path) -> None:
@@ -236,7 +236,7 @@ class Appending:
         self._threads.shutdown()
         try:
             if self._syncing is not None:
-                self._syncing.result()  # the system tells an error of the disk once, and the next sync then succeeds
+                self._syncing.result()  # the system reports a disk error only once; the next sync then succeeds
             _sync(self._stream.fileno())
         finally:
             self._stream.close()
@@ -252,7 +252,7 @@ def _sync(number: int) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Wait until the disk holds the names in a folder, if the system lets us."""
+    """Wait until the disk holds the names in a folder, if the system allows this."""
     with contextlib.suppress(OSError):
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

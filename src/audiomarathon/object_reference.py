@@ -33,7 +33,7 @@ def is_reference(text: str, known: Collection[str] = ()) -> bool:
     Parameters
     ----------
     known
-        Names in lower case, such as those of methods. If `fast_v` is known, `fast_v:Name` is no reference.
+        Names in lower case, such as those of methods. If `fast_v` is known, `fast_v:Name` is not a reference.
     """
     found = FILE.fullmatch(text) or _MODULE.fullmatch(text)
     return bool(found) and found[1].lower() not in known  # type: ignore[index]

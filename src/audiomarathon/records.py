@@ -12,7 +12,7 @@ from typing import Any, Literal
 from audiomarathon.thinking import without_thinking
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-MAX_REPLY = 100_000  # characters of a reply from elsewhere (a server, a file); an hour of speech has 60,000
+MAX_REPLY = 100_000  # limit in characters for a reply from a server or a file; an hour of speech has 60,000
 
 
 @dataclass(frozen=True)
@@ -68,26 +68,28 @@ class Record:
     prompt_tokens, audio_tokens, window_padding_tokens, kept_audio_tokens, new_tokens
         Numbers of tokens. `audio_tokens` includes `window_padding_tokens`, and counts tokens before any is dropped.
     kept_audio_bits
-        Which audio tokens were kept; see :mod:`audiomarathon.runs.record_line`.
+        Which audio tokens were kept: one bit per audio token, in base64.
     kept_audio_shares
-        Of an external press, the share of (layer, head) pairs that keep each audio token, a byte a token in base64.
+        For an external press: the share of (layer, head) pairs that keep each audio token, as one byte per token in
+        base64.
     redundancy
-        Of base, the mean cosine of neighbouring audio tokens that enter the LLM, at least 0; None for other methods.
+        For base: the mean cosine similarity of neighbouring audio tokens that enter the LLM, at least 0. None for other
+        methods.
     kv_lengths, kv_bytes
         Number of entries in each layer's KV cache after prefill, and the bytes of all layers.
     peak_memory_bytes
         Peak memory of the GPU.
     time
         Seconds of each stage: `load`, `preprocess`, `encoder`, `llm_prefill`, `prefill`, `decode`, and `scoring` (the
-        part of prefill in which the method chose what to keep); `decode_setup` if decode ran as a graph, which took so
-        long to make ready. None for an untimed sample.
+        part of prefill in which the method chose what to keep); `decode_setup` (seconds to prepare the graph) if decode
+        ran as a graph. None for an untimed sample.
     warmed
         Seconds of the uncounted call that warmed the GPU up for this sample; None without one.
     busy
         Seconds in which the GPU worked in the stages `encoder`, `llm_prefill` and `decode` of one more, untimed call,
         and the decode `steps` of that call, which may be fewer; None for most samples.
     batch
-        Of an untimed sample in a batch: the batch's `samples`, how many were `planned`, its seconds in the stages
+        For an untimed sample in a batch: the batch's `samples`, how many were `planned`, its seconds in the stages
         `encoder`, `llm_prefill` and `decode` (and `decode_setup`), its share of `padding` among prompt tokens, the GPUs
         that ran it (`devices`), and its `peak_memory_bytes` if known. All samples of a batch hold the same.
     encoder_shared
@@ -103,12 +105,13 @@ class Record:
     attempts, cost, key_masked
         Number of requests to an endpoint, their cost, and whether the key was masked in the reply.
     extra
-        Of an imported record: what the log of the other program says besides; None otherwise.
+        For an imported record: further fields from the other program's log. None otherwise.
     judgements
         Judges' replies about this sample, by judge and request hash; None for a failed request. They are stored in
         separate files (`judges/judgements.py`) and added when a run folder is read.
     corpus
-        The references of the whole data, if the scorer weights words by them; added when a run folder is read.
+        The reference texts of all the task's data, if the scorer weights words by them; added when a run folder is
+        read.
     """
 
     id: str
@@ -157,7 +160,7 @@ class Record:
 
     @property
     def raw(self) -> str:
-        """The text as the model gave it: the transcript if a family extracted one, else the whole reply."""
+        """The model's text: the transcript if the model family extracted one, else the whole reply."""
         return self.reply or "" if self.transcript is None else self.transcript
 
     @property

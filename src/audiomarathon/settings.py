@@ -111,7 +111,7 @@ def _layers(text: str) -> tuple[int, ...]:
     return () if text == "all" else tuple(sorted({_integer(0)(part.strip()) for part in text.split(",")}))
 
 
-#: Pairs of a layer and the fraction of audio tokens that is gone from it on.
+#: Pairs of a layer and the fraction of audio tokens that are removed from this layer on.
 Schedule = tuple[tuple[int, float], ...]
 RISING = "LAYER:RATIO,…, both rising, up to the ratio, such as 2:0.3,8:0.7"
 
@@ -211,7 +211,7 @@ class RunSettings:
         SDPA_BACKENDS,
         "SDPA_BACKENDS",
         _backends,
-        "Kernels that sdpa may use on a GPU; cudnn plans each new length anew, which is slow",
+        "Kernels that sdpa may use on a GPU; cudnn makes a plan for every new length, which is slow",
         f"{', '.join(_BACKENDS)}, joined by commas",
     )
     decode: str = _setting(
@@ -340,7 +340,7 @@ class RunSettings:
 
     @property
     def places(self) -> dict[str, Any]:
-        """The settings of the name of an argument of `get_method`, as keyword arguments."""
+        """The settings that name an argument of `get_method`, as keyword arguments."""
         return {name: getattr(self, name) for name in ("layer", "scope", "at", "tower_layer", "schedule")}
 
     @classmethod
@@ -376,7 +376,7 @@ class RunSettings:
         values: dict[str, Any] = {}
         paths = file.pop("data_paths", {})
         if flags.get("data") is None:  # --data also wins over the env vars of single tasks
-            paths = {} if env.get("AUDIOMARATHON_DATA", "").strip() else paths  # it wins over the file's paths
+            paths = {} if env.get("AUDIOMARATHON_DATA", "").strip() else paths  # the flag wins over the file's paths
             paths = {**paths, **{name: text for name, text in env.items() if name.endswith(PATH_ENDING) and text}}
             values["data_paths"] = tuple(sorted(paths.items()))
         for setting in settings_fields():

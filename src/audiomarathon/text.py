@@ -16,10 +16,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 # 36, section 2.10), and halves of surrogate pairs, which cannot be encoded.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-JOINER = "\u2060"  # zero width, in no control token of a chat template
+JOINER = "\u2060"  # a zero-width character that no chat template uses in a control token
 
 Say = Callable[[str], None]
-"""Function that shows the user a line."""
+"""Function that shows one line to the user."""
 
 
 def plain(text: str) -> str:
@@ -89,7 +89,8 @@ def score_text(score: float | None, interval: Sequence[float] | None) -> str:
 def flags_of(summary: Mapping[str, Any]) -> list[str]:
     """Return the problems of a run's replies, such as `2 errors`, `3 unparsed`, `1 cut` (by the token limit).
 
-    Of an endpoint's replies, also how many are `empty`, `refused`, `filtered` (by the server) or had the key masked.
+    For an endpoint, also count replies that are `empty`, `refused` or `filtered` (by the server), or had the key
+    masked.
     """
     found = [counted(errors, "error")] if (errors := summary.get("errors")) else []
     named = {"unscored": "unscored", "unparsed": "unparsed", "cut_by_token_limit": "cut", "truncated": "truncated"}

@@ -29,7 +29,7 @@ def without_thinking(reply: str) -> str:
     """Return a reply without the model's thinking; a reply without markers of thinking is returned unchanged.
 
     Text before a closing marker that was never opened is thinking too, since some chat templates write the opening
-    marker into the prompt. A reply that never closes its last marker has nothing after it.
+    marker into the prompt. If the last marker is never closed, all text after it is thinking.
     """
     spans = _spans(reply)
     if spans == [(0, len(reply))]:

@@ -31,10 +31,10 @@ DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, struct.error, ValueError,
     ArithmeticError, LookupError, AssertionError, RuntimeError, MemoryError,
 )  # fmt: skip
-"""What Python's readers raise on a damaged or hostile archive, besides OSError."""
+"""Errors, besides OSError, that Python's readers raise on a damaged or hostile archive."""
 
 
-_MOST_HEADER = 1 << 14  # of a .npy file; numpy itself reads at most 10,000 bytes
+_MOST_HEADER = 1 << 14  # limit of a .npy file's header; numpy itself reads at most 10,000 bytes
 
 
 class RefusedError(Exception):
@@ -58,7 +58,7 @@ class TarHeader(tarfile.TarInfo):
 
     def _apply_pax_info(self, *given: Any) -> None:
         super()._apply_pax_info(*given)  # type: ignore[misc]
-        if self.size < 0:  # else the next header is one that was read before, without end
+        if self.size < 0:  # else the next header would be a header that was read before, in an endless loop
             raise tarfile.ReadError("a negative size")
 
     def _refuse_sparse(self, *_: object) -> NoReturn:
@@ -71,7 +71,7 @@ class ZipStream(io.BufferedReader):
     """A zip archive's stream that limits the size of its list of members, which zipfile reads in one piece."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read `size` bytes, unless they are more than a list of members may have."""
+        """Read `size` bytes; refuse a size larger than the limit of a list of members."""
         if size is not None and size > MAX_HEADERS:
             raise RefusedError(beyond(MAX_HEADERS, "bytes of headers"))
         return super().read(size)
@@ -85,7 +85,8 @@ def array_of(content: bytes | Array) -> Array:
     Raises
     ------
     ValueError
-        They are no such file, or not as long as its header says. No memory is taken for the promised array.
+        The bytes are not a `.npy` file, or their length contradicts the header. No memory is allocated for the promised
+        array.
     """
     import numpy as np
 
@@ -116,7 +117,7 @@ def arrays_of(file: Path, names: Sequence[str]) -> dict[str, Array]:
     OSError
         The file is not plain, too large, or cannot be read.
     ValueError
-        It is no such file, or lacks an array, or its arrays are too large.
+        The file is not a `.npz` file, lacks an array, or holds arrays that are too large.
     """
     members = unzipped(read_plain(file), {f"{name}.npy" for name in names}.__contains__)
     if lacking := [name for name in names if f"{name}.npy" not in members]:
@@ -130,14 +131,14 @@ def unzipped(content: bytes, chosen: Callable[[str], bool], *codecs: int) -> dic
     Parameters
     ----------
     chosen
-        Function that tells whether to unpack the member of a name.
+        Function that tells, from a member's name, whether to unpack it.
     codecs
-        Compressions to allow besides stored and deflated; others take memory as the file says.
+        Compression methods to allow besides stored and deflated; others allocate as much memory as the file says.
 
     Raises
     ------
     ValueError
-        It is no such archive, or damaged, or the chosen members are too large or have one name twice.
+        The content is not a zip archive or is damaged, or the chosen members are too large or share a name.
     """
     try:
         with ZipStream(io.BytesIO(content)) as stream, zipfile.ZipFile(stream) as opened:

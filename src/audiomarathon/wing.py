@@ -1,4 +1,4 @@
-"""Wings: benchmarks of their own beside the home tasks. The core asks a wing's hooks, and never names a wing.
+"""Wings: further benchmarks beside the home tasks. The core calls the hooks of all wings, and never names a wing.
 
 A wing is a folder in `wings/` whose `wing.py` has the object `WING`, or an entry point of another package in the group
 `audiomarathon.wings`. A wing imports the core; it imports no other wing.
@@ -44,7 +44,7 @@ class Template:
     example
         A command to try the new package, with {name} and {folder}.
     taken
-        Function that returns what exists already; the new name must be another.
+        Function that returns the names in use; the new name must differ from them.
     """
 
     folder: Path
@@ -53,7 +53,9 @@ class Template:
 
 
 class Wing:
-    """What the core asks of a wing. Every hook is called on use only, and imports on use, so that `--help` stays fast.
+    """Base class of wings: its methods are the hooks that the core calls.
+
+    The core calls a hook only when it needs the answer, and a hook imports only then, so that `--help` stays fast.
 
     Attributes
     ----------
@@ -74,11 +76,11 @@ class Wing:
         return ()
 
     def task(self, name: str) -> Task | None:  # noqa: ARG002
-        """Return a task that is in no list, such as one that is known by its runs only; None for any other name."""
+        """Return a task that no list contains, such as a task known only from its runs; None for any other name."""
         return None
 
     def commands(self) -> Mapping[str, Commands]:
-        """Return commands, by the heading of the help under which they stand (a new one is added)."""
+        """Return commands by the heading under which the help lists them; a new heading is added."""
         return {}
 
     def importers(self) -> Commands:
@@ -98,7 +100,7 @@ class Wing:
         return ()
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:  # noqa: ARG002
-        """Return tables about those of the runs that are the wing's, such as ours beside the published scores."""
+        """Return tables about this wing's runs among `runs`, such as our scores beside published scores."""
         return ()
 
     def mini(self, root: Path) -> None:
@@ -108,7 +110,7 @@ class Wing:
         """
 
     def pictures(self, runs: Sequence[Run], folder: Path) -> None:
-        """Draw what the wing can draw of runs into a folder."""
+        """Draw this wing's pictures of the runs into a folder."""
 
 
 @cache
@@ -119,12 +121,12 @@ def built_in() -> tuple[Wing, ...]:
 
 
 def all_wings() -> tuple[Wing, ...]:
-    """Return the wings of this package, then those of other packages, whose answers are checked."""
+    """Return the wings of this package, then those of other packages, wrapped so that their answers are checked."""
     return (*built_in(), *map(_Checked, plugins(GROUP, Wing, built_in())))
 
 
 def asked(hook: Callable[[Wing], T]) -> list[T]:
-    """Return what each wing answers. A wing of another package that fails is left out, with a warning."""
+    """Call a hook on each wing and return the answers. Warn of another package's wing that fails, and leave it out."""
     found = []
     for wing in all_wings():
         try:
@@ -135,14 +137,14 @@ def asked(hook: Callable[[Wing], T]) -> list[T]:
 
 
 def joined(what: str, known: Mapping[str, Any], hook: Callable[[Wing], Mapping[str, T]]) -> dict[str, T]:
-    """Return what all wings answer as one mapping, without names that are taken, of which a warning tells.
+    """Call a hook on all wings and merge the mappings that they return. Leave out names that are taken, with a warning.
 
     Parameters
     ----------
     what
-        What the names are, for the warning.
+        Kind of the names, for the warning.
     known
-        The core's own names.
+        The core's names, which no wing may take.
     """
     found: dict[str, T] = {}
     for own in asked(hook):
@@ -155,7 +157,7 @@ def joined(what: str, known: Mapping[str, Any], hook: Callable[[Wing], Mapping[s
 
 
 class _Checked(Wing):
-    """A wing of another package: an answer of another kind than its hook's raises a :class:`PluginError`."""
+    """Wrapper of a wing from another package: raise a :class:`PluginError` if a hook returns the wrong type."""
 
     def __init__(self, wing: Wing) -> None:
         self.key, self._wing = wing.key, wing
@@ -165,7 +167,7 @@ class _Checked(Wing):
         return self._wing.home
 
     def _answer(self, name: str, kind: str, *given: Any, named: bool = False, several: bool = True) -> Any:
-        """Return a hook's answer: a mapping if `named`, else a list if `several`, of objects of this kind."""
+        """Call a hook and check its answer: objects of `kind`, in a mapping if `named`, in a list if `several`."""
         where = f"{GROUP} plug-in {self.key!r}: {name}()"
         with blaming(f"{where} raised"):
             found = getattr(self._wing, name)(*given)
@@ -217,7 +219,7 @@ class _Checked(Wing):
 
 
 def _is_a(one: object, kind: str) -> bool:
-    """Tell whether an object is of a kind, named as text, since the core's classes lie above this module."""
+    """Tell whether an object is of a class, given by name, since this module cannot import the core's classes."""
     if kind == "command":
         return callable(one) or hasattr(one, "registered_commands")
     return isinstance(one, Mapping) if kind == "Mapping" else kind in {part.__name__ for part in type(one).__mro__}

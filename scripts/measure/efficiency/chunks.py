@@ -45,7 +45,7 @@ def chunked_against_whole(
 ) -> list[dict[str, Any]]:
     """Return, for each method, seconds and peak bytes of prefill with whole prompts and in chunks, in turn.
 
-    On a CPU, where no peak is known, bytes are counted in one more call, and the weights are added.
+    On a CPU, which reports no peak, bytes are counted in a further call, and the weights are added.
     """
     weights = [*lm.model.parameters(), *lm.model.buffers()]
     found = []

@@ -60,10 +60,10 @@ def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats:
 
 
 def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, repeats: int) -> list[float]:
-    """Return decode time after a method dropped one audio token ÷ that of a prompt with one fewer, for pairs of calls.
+    """Return ratios of decode time: a prompt pruned by one audio token, over a prompt with one token fewer.
 
-    Caches are equally long on both sides (except in the layers below K of a token pruner), so the excess above 1 is
-    ours.
+    There is one ratio per pair of calls. Caches are equally long on both sides (except in the layers below K of a token
+    pruner), so an excess above 1 is the overhead of our code.
     """
     total = round(seconds * 25)
     pruned = get_method(name, round(1 / total, 6))

@@ -33,7 +33,7 @@ class CpuTimeClock(Clock):
 
 
 def bandwidth(device: str, repeats: int = 5) -> float:
-    """Return the bytes that the device reads and writes per second when it copies memory: the fastest of several."""
+    """Return the bytes per second that the device reads and writes to copy memory: the fastest of several copies."""
     source = torch.empty(2**30 if device.startswith("cuda") else 2**26, dtype=torch.uint8, device=device)
     target, clock, seconds = torch.empty_like(source), Clock([source.device] * source.is_cuda), list[float]()
     for _ in range(repeats + 1):

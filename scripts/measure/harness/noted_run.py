@@ -23,7 +23,7 @@ def now() -> dict[str, float]:
 
 
 def note_calls(calls: list[dict[str, Any]]) -> None:
-    """From now on, append time, prompt and reply of each `generate` call to `calls`."""
+    """Patch `generate`, so that each call appends its time, prompt and reply to `calls`."""
     from transformers import GenerationMixin
 
     generate = GenerationMixin.generate

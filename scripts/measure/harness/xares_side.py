@@ -77,8 +77,8 @@ def theirs(task: Path, encoder: Path, seed: int) -> dict[str, Any]:
 def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict[str, Any]:
     """Probe with an empty store and again with a full one; then run each probe alone, for one seed.
 
-    A probe alone reads the store; the audio hashes that link clips to rows are computed before it is timed.
-    For frames see :func:`ours_of_frames`; only that needs the seed.
+    A probe that runs alone reads the store; the audio hashes that link clips to rows are computed before it is timed.
+    For frames, see :func:`ours_of_frames`; only this function needs the seed.
     """
     import numpy as np
     import torch

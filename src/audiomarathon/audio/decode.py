@@ -28,7 +28,7 @@ Samples = npt.NDArray[np.float32]
 Pcm = npt.NDArray[np.int16]
 
 BLOCK_FRAMES = 1 << 16
-MOST_SECONDS = 3600.0  # the longest clip in memory, 230 MB at 16 kHz; the tasks' clips have 90 to 300 s
+MOST_SECONDS = 3600.0  # the longest clip in memory, in seconds: 230 MB at 16 kHz; the tasks' clips have 90 to 300 s
 # Float mixes have peaks up to 4, and ten stems in full scale add up to 10. Integers written as floats without scaling
 # pass 16 unless they are quieter than −66 dB.
 HIGHEST_PEAK, LOUD_PEAK, LOWEST_PEAK = 16.0, 4.0, 2.0**-15

@@ -43,7 +43,7 @@ class Benchmark:
     facts
         Facts about tasks that the paper states, by the task's key; some tasks may be missing.
     published
-        The paper's scores by row of its table (a model) and by task, on the scale of the task's headline figure.
+        The paper's scores by row of its table (a model) and by task, on the scale of the task's headline score.
         `models` maps this suite's models to rows.
     weights
         Weights of tasks in the mean, by key; None gives equal weights.

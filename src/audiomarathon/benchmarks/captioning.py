@@ -16,7 +16,7 @@ from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import open_plain, write_text
 from audiomarathon.scoring.caption import Caption
 
-MAX_REFERENCES = 100  # of an item; the published sets have 5
+MAX_REFERENCES = 100  # limit of references of an item; the published sets have 5
 #: Prompts by their name in `TASK_PROMPT`. `detail` makes long replies, which CIDEr-D punishes: if references have 11
 #: words, its length factor is 0.32 for a reply of 20 words, and 0.007 for 30.
 PROMPTS = {
@@ -47,7 +47,7 @@ class Captioning(Task):
 
     max_new_tokens = 256
     scorer = Caption()
-    cuttable = False  # the part of a clip that a caption describes is unknown
+    cuttable = False  # it is unknown which part of a clip a caption describes
     splits: ClassVar[Mapping[str, str]] = {}
     folders: ClassVar[tuple[str, ...]] = ("", "{split}")
     columns: ClassVar[tuple[str, ...]] = ()
@@ -156,7 +156,8 @@ class Captioning(Task):
 def few(references: Sequence[str]) -> Sequence[str]:
     """Return an item's references; raise :class:`RowError` if they are more than `MAX_REFERENCES`.
 
-    What people score is the mean over all pairs of references, so its cost grows with the square of their number.
+    The score of human captions is a mean over all pairs of references, so its cost grows with the square of their
+    number.
     """
     if len(references) > MAX_REFERENCES:
         raise RowError(f"has {len(references):,} references; allowed: up to {MAX_REFERENCES}")

@@ -49,7 +49,7 @@ def too_short(task: Task, data: Loaded, samples: Sequence[Sample]) -> str:
 
 
 def longest_clips(samples: Sequence[Sample], *, together: bool = False, most: float = 0.0) -> dict[str, float]:
-    """Return the seconds of each sample's longest clip, or of all its clips; a clip that cannot be read is left out.
+    """Return the seconds of each sample's longest clip, or (`together`) of all its clips. Leave out unreadable clips.
 
     With `most`, a clip counts as no longer than that.
     """

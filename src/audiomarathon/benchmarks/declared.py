@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from audiomarathon.scoring.scorer import Scorer
 
 CHOICE, CLASSES, OPEN, CAPTION, TRANSCRIPT = "own-choice", "own-classes", "own-open", "own-caption", "own-transcript"
-CHARACTERS = "own-characters"  # a transcript in a language written without spaces
+CHARACTERS = "own-characters"  # kind: a transcript in a language written without spaces
 EXACT, SPANS = "own-exact", "own-spans"
-_ENDLESS = 1e15  # no exact answer: floats would not tell it from its neighbours
+_ENDLESS = 1e15  # limit of an exact answer: beyond it, floats cannot tell neighbouring integers apart
 _FORMS = {"open": OPEN, "exact": EXACT, "spans": SPANS}  # kinds of tasks without options, by `answer_is`
 #: Scorer, default token limit and default question of each kind of task; a task's key begins with its kind.
 KINDS: Mapping[str, tuple[Scorer, int, str]] = {
@@ -79,8 +79,8 @@ OTHER_LANGUAGE = (
     "set language in the task's TOML, such as 'de', or 'en' to keep the English rules"
 )
 
-_ONE = ("id", "question", "answer", "transcript", "cluster", "unit")  # each names a field
-_SEVERAL = ("clips", "options", "references", "groups")  # each names one or more fields
+_ONE = ("id", "question", "answer", "transcript", "cluster", "unit")  # keys that name one field each
+_SEVERAL = ("clips", "options", "references", "groups")  # keys that name one or more fields each
 _TEXT = r"(?s).*\S.*"
 #: Pattern of each key's value, and its description in a message.
 _KEYS = {
@@ -110,7 +110,7 @@ _OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     EXACT: ("answer_is", "within", "unit"),
     SPANS: ("answer_is",),
 }
-#: What a key of `_OWN_KEYS` goes with, for a message.
+#: The key that each key of `_OWN_KEYS` requires, for a message.
 _NEEDS = {
     "options": 'answer, without answer_is = "open", "exact" or "spans"',
     "answer_is": "answer",
@@ -147,7 +147,7 @@ class Declared(Task):
     group_fields: tuple[str, ...] = ()
     version: str = ""
     source: str = ""
-    cuttable: bool = False  # the needed part of a clip is unknown
+    cuttable: bool = False  # it is unknown which part of a clip the answer needs
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from the kind
@@ -428,7 +428,7 @@ def _group(value: Any) -> str:
 
 
 def _exact(value: Any, kind: str) -> str:
-    """Return an exact answer as JSON: a number, [lowest, highest] or a letter; or the list of spans as it is."""
+    """Return an exact answer as JSON: a number, [lowest, highest] or a letter; return a list of spans unchanged."""
     if isinstance(value, str) and kind == EXACT and re.fullmatch(r"\(?[A-Z]\)?\.?", value.strip()):
         return json.dumps(value.strip(" ()."))
     with contextlib.suppress(ValueError, RecursionError):
@@ -448,7 +448,7 @@ def _clips_folder() -> Path:
 
 
 def _kept(value: Any, embedded: set[str]) -> Any:
-    """Return the path or paths of clips that a field's value states.
+    """Return the path or paths of clips in a field's value.
 
     If the value is audio instead of a path, write it to a file in the cache, named by its hash. Return this file's
     name, and add it to `embedded`.

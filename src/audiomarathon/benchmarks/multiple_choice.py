@@ -72,7 +72,7 @@ class MultipleChoice(Task):
         return ""
 
     def known_gap(self, row: Row, name: str) -> str:  # noqa: ARG002
-        """Return the name in `known_gaps` of a row's missing clip, whose file is called `name`; "" for none."""
+        """Return the entry of `known_gaps` for a row's missing clip, the file `name`; "" if it is not a known gap."""
         return name if name in self.known_gaps else ""
 
     def find(self, root: Path) -> Path:

@@ -69,7 +69,7 @@ def all_tasks() -> tuple[Task, ...]:
 
 
 def _flaw_of(task: Task) -> str:
-    """Return what is wrong with the scorer of a user's or plug-in's task; "" if nothing is."""
+    """Return the fault of the scorer of a user's or plug-in's task, as text; "" if it has none."""
     scorer = task.scorer
     if not isinstance(scorer, Scorer) or not re.fullmatch(r"[\w-]+", getattr(scorer, "key", "")):
         return "has no usable 'scorer'; it must be a Scorer whose key consists of letters, digits, - and _"
@@ -90,8 +90,8 @@ def _flaw_of_benchmark(benchmark: Benchmark) -> str:
 def get_task(name: str) -> Task:
     """Return a task by its key or an alias (in upper or lower case), a TOML file that describes it, or a Python class.
 
-    A class is named by its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`. `transcripts/` before any of these
-    is the task to transcribe its clips, unless there is such a file in a folder `transcripts`.
+    A class is named by its file or module: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`. The prefix `transcripts/` before
+    any of these selects the task to transcribe its clips, unless such a file exists in a folder `transcripts`.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def get_task(name: str) -> Task:
 
 
 def _is_task_file(name: str) -> bool:
-    """Tell whether a name is that of a file of a task, which exists: TOML, or Python with or without a class."""
+    """Tell whether a name is an existing file that describes a task: TOML, or Python with or without a class."""
     python = FILE.fullmatch(name)
     return bool(python or name.lower().endswith(".toml")) and named_folder(python[1] if python else name).is_file()
 

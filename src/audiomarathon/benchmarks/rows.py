@@ -26,7 +26,7 @@ from audiomarathon.records import LETTERS, MAX_REPLY, Record
 
 MAX_VALUES = 10_000_000  # in a parquet table: a file's size is no limit, since a million nulls take almost no space
 MAX_ID_LENGTH = 200
-MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud has about 5,000
+MAX_TEXT_LENGTH = 100_000  # limit of a text in characters; the longest passage read aloud has about 5,000
 MAX_SHOWN = 120
 _SHOWN_FAULTS = 5
 
@@ -53,7 +53,7 @@ class RowError(ValueError):
 
 
 class MissingClipError(RowError):
-    """The clip that a row names is not there; `name` is its file name without folders and suffix."""
+    """The clip that a row names is missing; `name` is its file name without folders and suffix."""
 
     def __init__(self, reason: str, name: str) -> None:
         super().__init__(reason)
@@ -245,7 +245,7 @@ def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str
 
 
 def _check_columns(file: Path, names: Sequence[str], needed: Sequence[str]) -> None:
-    """Refuse a table that lacks a column, or has two of one name: readers take the last of them without a word."""
+    """Refuse a table that lacks a column, or has two of one name, of which readers would silently use the last."""
     if lacking := [name for name in needed if name not in names]:
         raise DataError(f"{file}: lacks the column {lacking[0]!r}; expected {', '.join(needed)}")
     if twice := next((name for name in names if name and names.count(name) > 1), ""):
@@ -253,7 +253,7 @@ def _check_columns(file: Path, names: Sequence[str], needed: Sequence[str]) -> N
 
 
 def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) -> Any:
-    """Return the columns `needed` of a parquet file, and those of `others` that it has, as a `pyarrow.Table`.
+    """Return a parquet file's columns `needed`, and its columns among `others`, as a `pyarrow.Table`.
 
     Raises
     ------
@@ -548,7 +548,7 @@ def for_each(file: Path, noun: str, items: Iterable[Any], work: Callable[[Any], 
 
 
 def replied(record: Record, reply: str) -> Record:
-    """Return a record with a reply from elsewhere; raise :class:`RowError` if the reply is too long."""
+    """Return a record with an imported reply; raise :class:`RowError` if the reply is too long."""
     if len(reply) > MAX_REPLY:
         raise RowError(f"the reply to {shown(record.id)} has {len(reply):,} characters; allowed: up to {MAX_REPLY:,}")
     return replace(record, reply=reply)

@@ -15,7 +15,7 @@ from audiomarathon.settings import RunSettings
 
 
 def selected(loaded: Loaded, settings: RunSettings) -> tuple[Sample, ...]:
-    """Return the samples that a run with these settings takes of a task's; see :func:`select`."""
+    """Return the samples of a task that a run with these settings selects; see :func:`select`."""
     ids = settings.samples
     if settings.limit and not ids and loaded.limited is not None:
         ids = tuple(loaded.limited(settings.limit, settings.seed))
@@ -41,7 +41,7 @@ def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] 
     seed
         Another seed gives another order.
     ids
-        Take exactly these samples, in this order; the limit is ignored.
+        Ids of the samples to take, in this order; then the limit is ignored.
 
     Raises
     ------

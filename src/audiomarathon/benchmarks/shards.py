@@ -1,4 +1,4 @@
-"""Refuse a part of a table or tar: shards whose names state a total, such as `test-00000-of-00002.parquet`."""
+"""Refuse incomplete sets of shards, whose names state a total, such as `test-00000-of-00002.parquet`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_shards(files: Iterable[Path]) -> None:
     Raises
     ------
     DataError
-        Shards are absent, one is there twice, or shards of different totals are mixed; the message names them.
+        Shards are missing, a shard is there twice, or shards of different totals are mixed; the message names them.
     """
     series: dict[tuple[Path, str, str], dict[int, dict[int, Path]]] = {}
     for file in files:

@@ -132,8 +132,8 @@ class Loaded:
     gaps
         Names of the clips that the published data is known to lack; `left_out` counts their samples.
     limited
-        Function that returns the ids of a limited run from its limit and seed, where those of
-        :func:`~audiomarathon.benchmarks.selection.select` do not fit; else None.
+        Function that returns the ids of a limited run from its limit and seed, for a task to which
+        :func:`~audiomarathon.benchmarks.selection.select` does not apply; else None.
     """
 
     folder: Path
@@ -247,10 +247,10 @@ class Task(ABC):
         Names of controls (altered copies of the data) of this task only, besides those that `data controls` makes for
         every task.
     own_command
-        Command that runs the task, if `audiomarathon run` does not, since its records are no replies of models. Its
-        wing compares and reports its runs.
+        Command that runs the task, if `audiomarathon run` cannot, since its records are not replies of models. Its wing
+        compares and reports its runs.
     download
-        Size and licence of its data, if `data download` fetches them from a place of their own.
+        Size and licence of the task's data, if `data download` fetches them from a separate source.
     group_fields
         Fields of `Sample.meta` that every record stores, so that figures by group need no data.
     version
@@ -276,7 +276,7 @@ class Task(ABC):
 
     @property
     def owner(self) -> Task:
-        """The task to whom the data belong: this one, unless it asks something else about another task's clips."""
+        """The task that the data belong to: this task, unless it asks another question about another task's clips."""
         return self
 
     @abstractmethod
@@ -319,7 +319,7 @@ class Task(ABC):
         return ()
 
     def too_few(self, loaded: Loaded) -> str:
-        """Return why data of too few items cannot be scored; "" if it can."""
+        """Return the reason why data with so few items cannot be scored; "" if it can be scored."""
         few = len(self.corpus(loaded)) == 1
         return "has 1 item; CIDEr-D needs the references of at least 2 items to weigh words" if few else ""
 

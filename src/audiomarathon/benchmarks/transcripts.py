@@ -1,4 +1,4 @@
-"""Transcripts of the clips of any task, once a clip: what a text LLM reads in the audio's place (engine/cascade.py)."""
+"""Tasks to transcribe another task's clips; text LLMs read the transcripts in place of audio (engine/cascade.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audiomarathon.benchmarks.task import Filters, Loaded, Sample, Task, name_id
 from audiomarathon.errors import SettingsError
 from audiomarathon.scoring.heard import Heard
 
-#: The keys of these tasks begin with it: `transcripts/tau`.
+#: Prefix of these tasks' keys, such as `transcripts/tau`.
 PREFIX = "transcripts/"
 
 
@@ -25,7 +25,7 @@ class Transcripts(Task):
 
     asked: Task
 
-    max_new_tokens = LibriSpeech.max_new_tokens  # as there, so that runs of both can be read side by side
+    max_new_tokens = LibriSpeech.max_new_tokens  # like the other task, so that runs of both can be compared
     scorer = Heard()
     transcribes = True
 
@@ -35,7 +35,7 @@ class Transcripts(Task):
         Raises
         ------
         SettingsError
-            The task probes encoders, or is itself one of transcripts.
+            The task probes encoders, or is itself a task of transcripts.
         """
         if self.asked.own_command or isinstance(self.asked, Transcripts):
             raise SettingsError(
@@ -83,7 +83,7 @@ class Transcripts(Task):
         return Loaded(loaded.folder, samples, loaded.bad_rows, loaded.left_out, gaps=loaded.gaps, limited=limited)
 
     def prompt(self, sample: Sample) -> str:
-        """Return the request for a transcript, as LibriSpeech has it."""
+        """Return the request for a transcript, with LibriSpeech's prompt."""
         return sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:  # noqa: ARG002

@@ -29,7 +29,7 @@ LONGER = 3.0
 """Length of the longer clip, as a multiple of the usual length."""
 _FACTOR = 4.0
 _EPSILONS = {torch.float32: 128}
-_FEW_EPSILONS = 4  # for half precisions, whose kernels sum in float32
+_FEW_EPSILONS = 4  # for half precisions: their kernels sum in float32
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Match:
     Attributes
     ----------
     distance
-        Root mean square difference of the logits, in units of their standard deviation: the largest over the steps, or
+        Root mean square difference of the logits, in units of their standard deviation: the maximum over the steps, or
         the median if rounding makes jumps (:attr:`Bench.jumps`).
     steps
         Number of compared steps: up to and including the first token that differs, else all. Later steps would continue
@@ -166,7 +166,7 @@ class Bench:
     def jumps(self) -> bool:
         """Whether rounding may send a token to other experts (a mixture of experts in half precision).
 
-        That changes the logits of one step a lot. A fault changes all steps.
+        Such a jump changes the logits of one step strongly; a fault changes those of all steps.
         """
         coarse = self.lm.model.dtype != torch.float32
         return coarse and bool(getattr(self.lm.decoder.config, "num_experts", 0))

@@ -49,7 +49,7 @@ def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
 
 
 def graph_equals_eager(bench: Bench) -> Finding:
-    """Check that decode as a graph gives the logits of transformers' loop, for base and a method of each kind.
+    """Check that decode as a graph gives the logits of transformers' loop, for base and one method of each kind.
 
     On a GPU, base's reply is longer than a block, so that its step is captured twice.
     """
@@ -76,7 +76,7 @@ def graph_equals_eager(bench: Bench) -> Finding:
 
 
 def chunks_equal_whole(bench: Bench) -> Finding:
-    """Check that prefill in three chunks gives the reply of whole prompts, for base and a method of each kind."""
+    """Check that prefill in three chunks gives the reply of prefill in one, for base and one method of each kind."""
     lm = bench.lm
     if lm.whole_because:
         return Finding.not_applicable(f"prefill of this model takes whole prompts: {lm.whole_because}")
@@ -107,7 +107,7 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     assert generation.kept_positions is not None
     (kept,) = generation.kept_positions
     pruned, whole = entered
-    # Of an encoder-decoder: one window, whose states are the beginning of the virtual prompt, padding too.
+    # For an encoder-decoder: one window; its states, padding included, begin the virtual prompt.
     states = whole[0].shape[-2] if bench.lm.cross else 0
     if wrong := wrong_positions(bench.inputs, kept, states):
         return Finding.fail(wrong)
@@ -132,7 +132,7 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
 
 
 def dropping_in_steps(bench: Bench) -> Finding:
-    """Check that dropping in two steps equals hiding in two steps, for a method that chooses by attention if it can."""
+    """Check that dropping in two steps equals hiding in two steps, if possible for a method that ranks by attention."""
     layers, half = len(bench.lm.decoder_layers), kept_count(bench.inputs.audio_tokens[0], RATIO / 2)
     tried = [
         kind(RATIO, schedule=((first, RATIO / 2), (second, RATIO)))
@@ -147,7 +147,9 @@ def dropping_in_steps(bench: Bench) -> Finding:
     steps = [(first, kept) for first, (kept,) in generation.kept_steps or ()]
     text = bench.inputs.prompt_tokens[0] - bench.inputs.audio_tokens[0]
     if (wrong := wrong_positions(bench.inputs, steps[-1][1])) or len(steps[0][1]) != text + half:
-        return Finding.fail(wrong or f"{len(steps[0][1]) - text} audio tokens were left by step one, planned: {half}")
+        return Finding.fail(
+            wrong or f"{len(steps[0][1]) - text} audio tokens were left after step one, planned: {half}"
+        )
     (reply,) = replies_of(generation)
     found = compared(bench, reply, bench.reply(bench.inputs, HiddenInSteps(steps=steps)))
     return Finding(found.verdict, f"{method.label}: {found.figure}")
@@ -171,7 +173,7 @@ def compared(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
 
 
 def wrong_positions(inputs: Inputs, kept: torch.Tensor, states: int = 0) -> str:
-    """Return what is wrong with the kept positions; "" if they hold all text and the right number of audio tokens."""
+    """Return the fault of the kept positions, as text; "" if they have all text and the planned audio tokens."""
     audio = inputs.audio_mask[0].cpu()
     stays = torch.zeros_like(audio)
     stays[kept] = True
@@ -217,7 +219,7 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
 
 @dataclass(frozen=True)
 class _Watched(Method):
-    """Wraps a method, and records what enters `layer` in prefill: hidden states, and rotary cos and sin."""
+    """Wraps a method, and records the inputs of `layer` in prefill: hidden states, and rotary cos and sin."""
 
     key: ClassVar[str] = "watched"
 

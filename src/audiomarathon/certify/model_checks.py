@@ -45,7 +45,7 @@ def _documented(bench: Bench, prompt: Prompt) -> Finding:
     if processed is not None:
         source, tensors = "the processor's inputs", _on_device(processed, prepared)
         both = [inputs.get("input_ids", torch.empty(1, 0)).tolist() for inputs in (prepared.tensors, tensors)]
-        ours, expected = both  # an encoder-decoder has none
+        ours, expected = both  # an encoder-decoder has no prompt tokens of audio
         if ours != expected:
             return Finding.fail(
                 f"our prompt of {len(ours[0])} tokens is not the processor's, which has {len(expected[0])} tokens"
@@ -92,7 +92,7 @@ def hears(bench: Bench) -> Finding:
     # Silence must change the logits by more than the tolerance. Two voices may be similar, so any change above the
     # floor counts.
     good = moved["silence"] > bench.tolerance and moved["another"] > bench.floor
-    if any(bench.lm.prepare([bench.long_prompt]).truncated):  # as some published models do
+    if any(bench.lm.prepare([bench.long_prompt]).truncated):  # the model cuts clips, as some published models do
         return Finding.of(
             good, f"the first token's logits change by {figure}; the model cuts longer clips, and records say so"
         )

@@ -45,7 +45,7 @@ def hidden_instead_of_dropped(
         )
         if window:
             visible &= queries[:, None] - keys[None] < window
-            visible = visible[:, -(window + len(queries) - 1) :]  # a sliding cache holds no more entries
+            visible = visible[:, -(window + len(queries) - 1) :]  # a sliding cache holds at most this many entries
         return _as_mask(visible[None, None].to(hidden.device), like, hidden.dtype)
 
     def hook(index: int) -> Any:
@@ -215,7 +215,7 @@ class Hidden(Method):
 
 @dataclass(frozen=True)
 class HiddenInSteps(Method):
-    """The oracle of pruning in steps, for a batch of one: hides from each layer what the steps up to it dropped.
+    """The oracle of pruning in steps, for a batch of one: hides from each layer the tokens dropped by then.
 
     `steps` are pairs of a first layer and the prompt positions that stay from it on.
     """
@@ -261,7 +261,7 @@ class HiddenEntries(Method):
 
 @dataclass(frozen=True)
 class Shorter(Method):
-    """The oracle of dropping before the LLM: a prompt that never held the other audio tokens, for a batch of one.
+    """The oracle of dropping before the LLM, for a batch of one: a prompt that never held the dropped audio tokens.
 
     The model gets no audio: the given states take the place of the audio tokens' embeddings.
 

@@ -1,4 +1,4 @@
-"""Checks of token pruners at the LLM's input and inside the audio tower: dropping equals a prompt that is shorter."""
+"""Checks of token pruners at the LLM's input and inside the audio tower: dropping equals a shorter prompt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from audiomarathon.models.merge import Merge
 
 
 def dropping_at_input(bench: Bench, method: TokenPruner) -> Finding:
-    """Check that dropping at the input gives the reply to a prompt that never held the other audio tokens."""
+    """Check that dropping at the input gives the reply to a prompt that never held the dropped audio tokens."""
     method = dataclasses.replace(method, ratio=RATIO, at="input")
     if why_not := applicable(bench.lm, [method])[1] or bench.lm.cross:
         why = why_not[method.key] if isinstance(why_not, dict) else "no prompt holds audio; see the check without place"
@@ -43,10 +43,10 @@ def dropping_at_input(bench: Bench, method: TokenPruner) -> Finding:
 
 
 def dropping_in_tower(bench: Bench, method: TokenPruner) -> Finding:
-    """Check that the tower's last layer gives what its layers give when called one by one, for each window alone.
+    """Check that dropping inside the tower gives the output of its layers called one by one, for each window alone.
 
-    Also check that the LLM then replies as to a prompt of these audio tokens alone. What the method chose is taken as
-    it is, since rounding decides between states that are alike; that it saw the right states is checked instead.
+    Also check that the LLM then replies as to a prompt with only these audio tokens. The method's choice itself is not
+    repeated, since rounding decides between similar states; instead, check that the method saw the right states.
     """
     lm = bench.lm
     method = dataclasses.replace(method, ratio=RATIO, at="tower")
@@ -115,9 +115,10 @@ def _by_hand(
     call: Mapping[str, Any],
     steps: Mapping[int, float],
 ) -> torch.Tensor:
-    """Return the output of the tower's last layer, all windows flattened: each runs alone through the layers.
+    """Run each window alone through the tower's layers; return the last layer's output, all windows flattened.
 
-    `call` has the arguments of base's call of the layer at which the method drops first. `choose` says what is kept.
+    `call` has the arguments of base's call of the layer at which the method drops first. `choose` returns the kept
+    states.
     """
     shape, given, found, begun = bench.lm.tower_states(bench.inputs), call.get("attention_mask"), [], 0
     each, wide = shape.pooling, shape.width

@@ -88,7 +88,7 @@ def _timed(bench: Bench, tokens: int) -> _Timed:
 
 
 def fresh_lengths(bench: Bench) -> Finding:
-    """Check on a GPU that the recorded call at a new length takes at most 15 % longer than later ones at that length.
+    """Check on a GPU that the recorded call at a new length takes at most 15 % longer than later calls at that length.
 
     A run's rules apply: an uncounted call of three tokens comes first. Each attempt has a new length.
     """

@@ -178,7 +178,7 @@ for _commands in COMMANDS.values():
 def main() -> None:
     """Run the `audiomarathon` command (its entry point)."""
 
-    def command() -> int:  # also covers typer's own output, such as help and version
+    def command() -> int:  # also for typer's output, such as help and version
         return run_app(app, sys.argv[1:], "audiomarathon")
 
     reporting_errors(command)()
@@ -188,8 +188,8 @@ def main() -> None:
 def durations_script(*tasks: str) -> None:
     """Measure clips' durations, for the scripts in `analyse_audio_duration/`.
 
-    The default output folder is `durations/`. In the scripts' own repository nothing is written unless `-o` names a
-    folder.
+    The default output folder is `durations/`. In the repository that holds the scripts, write nothing unless `-o` names
+    a folder.
     """
     script, given = Path(sys.argv[0]), sys.argv[1:]
     told = any(word.startswith(("-o", "--output")) or word in ("-h", "--help") for word in given)

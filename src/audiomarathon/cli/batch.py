@@ -119,7 +119,7 @@ def _gpus(given: str | None) -> list[str]:
 
 
 def _has_gpu() -> bool:
-    """Tell whether the system lists a GPU (NVIDIA, AMD, or one lent to WSL); a wrong number is another error."""
+    """Tell whether the system lists a GPU (NVIDIA, AMD, or shared with WSL); wrong numbers are checked elsewhere."""
     return any(map(Path.exists, map(Path, ("/dev/kfd", "/dev/dxg")))) or any(Path("/dev").glob("nvidia[0-9]*"))
 
 
@@ -137,7 +137,7 @@ def _check_seen(gpus: list[str]) -> None:
 def _model_of(folder: str) -> str:
     models = [_DEFAULT_MODEL] if folder == PRESSES else [spec.key for spec in all_models() if spec.folder == folder]
     if not models:
-        raise SettingsError(f"{folder}: the folder of no model; name a model with --model (audiomarathon list models)")
+        raise SettingsError(f"{folder}: not a model's folder; name a model with --model (audiomarathon list models)")
     return models[0]
 
 

@@ -46,7 +46,7 @@ def transcribe(
 
     Example: audiomarathon transcribe tau race --model whisper-base --methods frame --ratios 0.5,0.8 --at input
 
-    Runs go to RESULTS/transcripts/TASK. With --limit, the clips of the samples that a limited run of the task takes.
+    Runs go to RESULTS/transcripts/TASK. With --limit, only clips of the samples that a run with this limit selects.
     """
     from audiomarathon.benchmarks.transcripts import Transcripts
     from audiomarathon.engine.run import run as run_tasks
@@ -90,8 +90,8 @@ def cascade(
 
     Example: audiomarathon cascade results/transcripts tau race --with Qwen/Qwen2.5-7B-Instruct
 
-    The prompt is the task's own, with the transcript in the audio's place. Each system and setting that made
-    transcripts becomes a run: RESULTS/TASK/TRANSCRIBER+LLM/SETTING. No model that transcribes is loaded.
+    The prompt is the task's prompt, with the transcript in place of the audio. Each model and setting that made
+    transcripts becomes a run: RESULTS/TASK/TRANSCRIBER+LLM/SETTING. The models that transcribe are not loaded.
     """
     from audiomarathon.engine.cascade import cascade as run_cascade
 
@@ -108,7 +108,7 @@ def cascade(
 
 
 def _of_all() -> list[str]:
-    """Return the tasks that `all` means to a text LLM: without those that only ask for a transcript."""
+    """Return the tasks that `all` selects for a text LLM: all except those that only ask for a transcript."""
     tasks = tasks_named(["all"])
     for task in tasks:
         if task.transcribes:
@@ -117,9 +117,9 @@ def _of_all() -> list[str]:
 
 
 def _holds_transcripts(given: str) -> bool:
-    """Tell whether an argument is a folder with runs; one with the name of a task needs runs of transcripts.
+    """Tell whether an argument is a folder with runs; a folder named like a task must hold runs of transcripts.
 
-    A folder of data may have the name of a task, and so have the results of the task.
+    Folders named like a task may also hold the task's data or its other results.
     """
     from audiomarathon.benchmarks import get_task
     from audiomarathon.runs.read import run_folders
@@ -148,7 +148,7 @@ def _is_of_transcripts(folder: Path) -> bool:
 
 
 def _show_plan(folders: list[Path], words: list[str], llm: str, settings: RunSettings) -> int:
-    """Print how long the LLM's part takes, and how much memory; return 1 if a task cannot be run."""
+    """Print the time and the memory that the LLM's part needs; return 1 if a task cannot be run."""
     from audiomarathon.engine.cascade import find_transcribers, llm_settings, load_tasks
     from audiomarathon.engine.sweep_plan import plan_sweep
     from audiomarathon.models.registry import TEXT_LLM, get_local_model, get_model

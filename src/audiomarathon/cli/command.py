@@ -42,9 +42,9 @@ class Grouped(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; refuse NaN, infinity and an empty text, such as that of a shell variable not set.
+        """Parse the command line; refuse NaN, infinity and empty text, such as from an unset shell variable.
 
-        As a path, an empty text would be the working folder, and as a setting the default. It is allowed where the
+        An empty path would mean the working folder, and an empty setting the default. Empty text is allowed if the
         default is "".
         """
         if not ctx.resilient_parsing:  # as for completion
@@ -77,7 +77,7 @@ class Grouped(TyperCommand):
 def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
     """Return a command with these subcommands; `about` is its help text."""
     app = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
-    app.callback()(lambda: None)  # else typer drops the name of a single subcommand
+    app.callback()(lambda: None)  # otherwise typer drops the name of a single subcommand
     for name, command in commands.items():
         app.command(name, cls=Grouped)(reporting_errors(command))
     return app
@@ -189,7 +189,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str], name: str) -> int:
         text, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
         for foreign, plain in _PLAIN.items():
             text = re.sub(foreign, plain, text)
-        if text.startswith("Usage: "):  # nothing was given: the help
+        if text.startswith("Usage: "):  # no arguments: show the help
             say(error.format_message())
             return error.exit_code
         from audiomarathon.report.listings import LISTINGS

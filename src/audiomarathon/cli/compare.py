@@ -33,10 +33,13 @@ def compare(
     ] = None,
     margin: Margin = None,
     power: Annotated[
-        bool, option("With --margin: how many samples like these decide, in 80 % of cases, if nothing is lost.")
+        bool, option("With --margin: estimate how many samples like these decide in 80 % of cases, if nothing is lost.")
     ] = False,
     kept: Annotated[
-        bool, option("Show the share of base's right replies that each setting keeps, where the control has none.")
+        bool,
+        option(
+            "Of the samples that base gets right and the control wrong: show the share that each setting gets right."
+        ),
     ] = False,
     output: Annotated[Path | None, output_file("Also write the rows to this .json, .csv, .md or .tex file.")] = None,
     seed: Seed = 42,
@@ -53,7 +56,7 @@ def compare(
     sign-flip permutation test over clusters. Holm's p corrects for the number of rows of one kind (tasks, groups,
     overall). A speed-up is the median of reference ÷ setting over samples timed in one session. Times of different
     sessions are used only if machine, precision and number of workers per GPU or machine agree and no other process was
-    busy; a note says so. A margin is tested by betting on whole clusters, which holds for any number of them
+    busy; a note says so. A margin is tested by betting on whole clusters, which is valid for any number of clusters
     (docs/lossless.md). Every pruner is shown with the control `random` of the same ratio, or "not run".
     """
     from audiomarathon.report import render, tables
@@ -122,7 +125,7 @@ def _write(
     answers: Sequence[Mapping[str, Any]],
     more: Kept | None,
 ) -> None:
-    """Write a comparison to a file, in the form that its name ends in."""
+    """Write a comparison to a file, in the format of the file name's ending."""
     from audiomarathon.report import render, tables
 
     if output.suffix == ".json":
@@ -145,7 +148,7 @@ def _write(
 
 
 def _as_json(row: Comparison) -> dict[str, Any]:
-    """Return a comparison for JSON; a verdict about a margin is a property, so it is added."""
+    """Return a comparison for JSON, with the verdict about a margin, which is not a field."""
     found = asdict(row)
     own = {} if row.decision is None else {"decision": {**found["decision"], "verdict": row.decision.verdict}}
     return {name: value for name, value in found.items() if name != "decision"} | own

@@ -48,7 +48,7 @@ def demo(
     try:
         picture = plot_settings([one.folder for one in finished], here / "demo.png", f"{title}, n = {limit} a task")
         say(f"picture: {picture}")
-    except AudioMarathonError as error:  # the records are saved; only the picture is missing
+    except AudioMarathonError as error:  # the records are saved, only the picture is missing
         say(f"no picture: {error}")
     say(f"records of all runs: {here}")
     prefix = Path(sys.prefix)

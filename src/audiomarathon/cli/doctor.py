@@ -25,7 +25,7 @@ def doctor(
     ] = None,
     seconds: Annotated[
         float | None,
-        option("Seconds of audio: say whether this model takes them, and where each limit is from.", min=1),
+        option("Check whether this model takes so many seconds of audio, and show the source of each limit.", min=1),
     ] = None,
 ) -> int:
     """Check versions, GPU, model cache and data; say what is missing and how to fix it.
@@ -33,8 +33,8 @@ def doctor(
     Example: audiomarathon doctor --model qwen2.5-omni
 
     With --model: estimate from the checkpoint's config the memory for 90, 180 and 300 s of audio, and the longest audio
-    that fits. Exit code 1 if 300 s do not fit this GPU. With --seconds: for so many seconds, and with the model's
-    limits; exit code 1 if they are beyond one. With --model openai: check whether the endpoint answers.
+    that fits. Exit code 1 if 300 s do not fit this GPU. With --seconds: the same for this length, with the model's
+    limits; exit code 1 if it exceeds a limit. With --model openai: check whether the endpoint answers.
     """
     from audiomarathon.cli.doctor_checks import Check, examine, examine_endpoint
 

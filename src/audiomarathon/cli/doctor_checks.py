@@ -51,7 +51,7 @@ def _versions() -> list[Check]:
     found = [Check(True, f"Python {sys.version.split()[0]}")]
     try:
         required = importlib.metadata.requires("audiomarathon") or []
-    except importlib.metadata.PackageNotFoundError:  # its folder is only on the path
+    except importlib.metadata.PackageNotFoundError:  # its folder is only on sys.path
         return [*found, Check(False, "audiomarathon is not installed, so versions are not checked", "pip install -e .")]
     for text in required:
         requirement = Requirement(text)

@@ -40,7 +40,7 @@ _SETTINGS = (
     "seed", "language",
 )  # fmt: skip
 _PLACES = {"input": "\nat input", "tower": "\nin tower"}
-_SHORTEST_MOMENT = 0.01  # seconds; each moment is a prefill
+_SHORTEST_MOMENT = 0.01  # in seconds, since each moment takes a prefill
 _MAX_NEW_TOKENS = 64  # token limit of a reply about the user's own files
 
 
@@ -83,7 +83,8 @@ def explain(
     task: Annotated[str | None, option("The sample's task.", complete=complete_tasks)] = None,
     prompt: Annotated[str | None, option("Question about your own files.")] = None,
     occlude: Annotated[
-        float, option("Also hide each moment of this many seconds, and draw what base's reply loses; 0: no.")
+        float,
+        option("Also silence each moment of this many seconds, and draw how much base's reply depends on it; 0 = off."),
     ] = 0.0,
     output: Annotated[Path, output_file("Picture to write.", "explain.png", *PICTURES)] = Path("explain.png"),
 ) -> None:
@@ -140,7 +141,7 @@ def explain(
     strips, tokens = list[Strip](), list[tuple[int, ...]]()
     for method, generation in generations(lm, inputs, chosen, limit, keep_entries=True):
         if isinstance(method, Foreign) and not generation.kept_entries:
-            raise MethodError(f"--methods: which entries {method.label} keeps cannot be told (see above); leave it out")
+            raise MethodError(f"--methods: the entries that {method.label} keeps are unknown (see above); leave it out")
         shares = by_clip(shares_kept(inputs, generation), inputs, [clip.seconds for clip in clips])
         reply, right = question.judge(generation.replies[0].text)
         key, label = _named(method)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from audiomarathon.judges.judge import Judge
     from audiomarathon.judges.judging import Bench, Case, Plan
 
-_CHARACTERS_A_TOKEN = 4  # an estimate for English prompts
+_CHARACTERS_A_TOKEN = 4  # characters per token, an estimate for English prompts
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from audiomarathon.plugins import Named
 from audiomarathon.wing import Template, joined
 
 _TEMPLATES = Path(__file__).parent / "new_templates"
-_LONGEST = 60  # characters of a name, which is part of file names and of labels in tables
+_LONGEST = 60  # limit of a name in characters, since it is part of file names and of labels in tables
 _NAME = re.compile(rf"(?=.{{1,{_LONGEST}}}\Z)[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
-_FOLDERS = ("src", "tests", "conftest", "example")  # of the new package, and pytest's file
+_FOLDERS = ("src", "tests", "conftest", "example")  # words of the new package, and pytest's file
 
 
 def _methods() -> Sequence[Named]:

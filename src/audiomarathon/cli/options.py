@@ -47,7 +47,7 @@ def output_file(text: str, *endings: str) -> Any:
 
 
 def output_folder(text: str, *flags: str) -> Any:
-    """Return the option `-o` (or `flags`) for a folder, checked before anything slow starts."""
+    """Return the option `-o` (or `flags`) for a folder that is checked before anything slow starts."""
     return option(text, *(flags or ("--output", "-o")), callback=_early(check_folder))
 
 
@@ -63,7 +63,7 @@ def checked_file(flag: str, path: Path, *endings: str) -> Path:
     Raises
     ------
     SettingsError
-        The name has another ending than `endings`, the file is a folder, or it would lie in a file.
+        The name's ending is not allowed, the path is a folder, or a parent of it is a file.
     """
     path = named_folder(path)
     if path.is_dir() and endings and Path(endings[0]).suffix:
@@ -150,7 +150,7 @@ DEFAULT_RESULTS = Path("results")
 PlanRuns = Annotated[bool, option("Print runs, samples, estimated hours and memory, and stop.", "--plan")]
 Seed = Annotated[int, option("Seed of intervals and significance tests.", min=0)]
 DeviceName = Annotated[str, option("Device: auto, cpu, cuda or cuda:N.")]
-MOST_CALLS = 1_000  # more calls need the user's consent
+MOST_CALLS = 1_000  # a larger number of calls needs the user's consent
 Yes = Annotated[bool, option(f"Make more than {MOST_CALLS:,} calls without asking.", "--yes", "-y")]
 BatchSize = Annotated[int, option("Texts per batch, or requests sent at the same time.", min=1)]
 Track = Annotated[

@@ -106,7 +106,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def _outside(error: BaseException) -> str:
-    """Return the file and line that raised an error; "" if they are of `_OURS`."""
+    """Return the file and line that raised an error; "" if they belong to a module of `_OURS`."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next
@@ -145,7 +145,7 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
         errors = result.summary["errors"]
         missing = result.summary["expected"] - result.summary["n"] - errors
         reasons = [what_failed(result.folder, errors)] * bool(errors) + [f"{missing} not run yet"] * bool(missing)
-        once = "once the cause is mended" if errors else "to continue"
+        once = "once the cause is fixed" if errors else "to continue"
         say(f"error: {result.folder}: {', '.join(reasons)}; run the same command again {once}")
     unseen = [result for result in results if result.without_attention]
     for result in unseen:

@@ -16,7 +16,7 @@ def plot(
 ) -> None:
     """Plot score, LLM prefill and KV cache against the ratio, one line per method: a picture per task, and the mean.
 
-    Benchmarks with pictures of their own on the report's page draw them too, such as the ruler's heat maps.
+    Further pictures of single benchmarks, such as the ruler's heat maps, are drawn too.
 
     Example: audiomarathon plot results -o plots --format pdf
     """

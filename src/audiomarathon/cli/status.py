@@ -60,7 +60,7 @@ def status(
 
 
 def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
-    """Show the runs again and again, until two refreshes in a row find no active process; return the last state.
+    """Refresh until two refreshes in a row find no active process; return the last state.
 
     One refresh is not enough, since a sweep pauses between tasks.
     """

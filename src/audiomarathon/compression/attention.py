@@ -49,7 +49,7 @@ class Attention:
     softcap: float | None = None
 
     def of_sample(self, row: int, begin: int = 0) -> Attention:
-        """Return one sample of the batch, from prompt position `begin` on: as if it were alone, without padding."""
+        """Return one sample of the batch without its padding, from prompt position `begin` on."""
         if begin == 0 and len(self.query) == 1:
             return self
         mask = self.mask
@@ -133,7 +133,7 @@ class _Wrapper:
         self.implementation = implementation
         self.callbacks = dict(callbacks)
         self.decode = decode
-        self.queries: list[torch.Tensor] = []  # of the chunks so far
+        self.queries: list[torch.Tensor] = []  # queries of the chunks so far
         self.outer = _WRAPPERS.get(implementation)
         # "eager" has no entry, so this is None: each modelling file defines its own eager function, which is looked up
         # in the file of the calling module.
@@ -151,7 +151,7 @@ class _Wrapper:
             whole = query
             if chunk is not None and self.queries:
                 whole = torch.cat([*self.queries, query], dim=2)
-                mask = None if chunk.real is None else chunk.real.to(query.device)  # with a device map, of another GPU
+                mask = None if chunk.real is None else chunk.real.to(query.device)  # on another GPU with a device map
                 self.queries.clear()
             self.callbacks[module](Attention(whole, key, value, mask, scaling, kwargs.get("softcap")))
             if not self.decode:
@@ -164,8 +164,8 @@ class _Wrapper:
     def remove(self) -> None:
         """Drop this wrapper's callbacks, and remove it from transformers' registry of attention functions.
 
-        Wrappers may be nested. While the outermost wrapper has no callbacks left, put the function that it wraps into
-        its place; so this wrapper stays in place until the wrappers around it are done.
+        Wrappers may be nested. As long as the outermost wrapper has no callbacks left, replace it by the function that
+        it wraps. So this wrapper stays registered until the wrappers around it are done.
         """
         self.callbacks.clear()
         top = _WRAPPERS.get(self.implementation)

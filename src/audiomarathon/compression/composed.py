@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Composed(Method):
     """A token pruner, and a press that removes its ratio of the audio tokens that the pruner kept.
 
-    Layers before the pruner's layer still have all audio tokens, so there the press removes its ratio of all of them.
+    Layers before the pruner's layer still have all audio tokens, so there the press's ratio applies to all audio
+    tokens.
     """
 
     key: ClassVar[str] = "composed"
@@ -94,9 +95,9 @@ class Composed(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Apply the pruner, and the press to what it kept; see :meth:`Method.applied_to`."""
+        """Apply the pruner, then the press to the tokens that it kept; see :meth:`Method.applied_to`."""
         assert isinstance(self.second, KVPress)
         with self.first.applied_to(lm, inputs) as pruned:
-            inputs = pruned.inputs or inputs  # a shorter prompt, if the pruner drops inside the tower
+            inputs = pruned.inputs or inputs  # the prompt is shorter if the pruner drops inside the tower
             with self.second.applied_to(lm, inputs, before=pruned) as trace:
                 yield trace

@@ -1,11 +1,11 @@
-"""Drop tokens at layer K by hooks: select kept tokens, adapt masks, and add nothing to decode where possible.
+"""Drop tokens at layer K by hooks: select kept tokens, adapt masks, and where possible add no hook to decode.
 
 In prefill, the hook on layer K selects the hidden states of kept tokens, or sums those of merged tokens. Hooks on layer
 K and all later layers also select from the other inputs of a layer: rotary cos and sin, position ids, mask, Gemma 3n's
 per-layer inputs. They find arguments by the layer's signature, since some models pass them by position. In decode, a
 layer needs a hook only if it gets a mask or has a sliding window; otherwise the hook removes itself after prefill. If
 tokens are dropped at the input, a hook on the rotary embedding renumbers the kept positions without gaps, in prefill
-and decode. Several drops at rising layers are a chain, in which each selects from what the one before kept.
+and decode. Several drops at rising layers form a chain: each drop selects from the tokens that the previous drop kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Drop:
     Parameters
     ----------
     inputs, budgets
-        The batch, and how many audio tokens each sample keeps.
+        The batch, and the number of audio tokens that each sample keeps.
     contiguous
         Whether kept tokens get new positions without gaps. If not, they keep their positions.
     before
@@ -45,7 +45,8 @@ class Drop:
     Attributes
     ----------
     audio, text
-        Places of each sample's audio and text tokens, ascending: in the prompt, or among what the drop before kept.
+        Places of each sample's audio and text tokens, ascending: in the prompt, or among the tokens that the previous
+        drop kept.
     budgets, lengths
         Number of audio tokens, and of positions, that each sample keeps.
     text_after
@@ -55,8 +56,8 @@ class Drop:
     prompt
         S, the prompt's length.
     index, places_in
-        Shape (B, S'): the kept positions of the prompt, and their places among what enters the layer; empty until they
-        are chosen. The two are the same for a first drop.
+        Shape (B, S'): the kept prompt positions, and their places among the tokens that enter the layer; empty until
+        they are chosen. Both are equal in a first drop.
     inside
         Booleans on the device: whether the chosen indices were in range.
     merges
@@ -80,7 +81,7 @@ class Drop:
         self.merges: tuple[Merge | None, ...] = ()
 
     def follow(self) -> None:
-        """Find the audio and text tokens among what the drop before kept, without waiting for the GPU."""
+        """Set `audio` and `text` to the tokens' places among those that the previous drop kept, without a GPU sync."""
         from audiomarathon.compression.ragged import places_of
 
         assert self.before is not None
@@ -164,7 +165,7 @@ class Drop:
         return _hide(visible, hidden, shown=alone)
 
     def decode_mask(self, given: torch.Tensor | None, cached: int) -> torch.Tensor:
-        """Return a new token's mask over a layer's keys (`cached` and its own): the token sees all keys but fillers."""
+        """Return a new token's mask over a layer's `cached` keys and its own key: it sees all keys except fillers."""
         device = self.index.device if given is None else given.device
         real = ~self.filler.to(device)
         # If a press has shortened the cache too, its hook runs after this one, and replaces a mask of fillers.
@@ -211,7 +212,7 @@ class Drop:
     def _close_up(self, decoder: Any) -> Any:
         """Hook the rotary embedding, so that kept and generated tokens are numbered without gaps; return the handle.
 
-        Numbers begin at the first position of the prompt that is no padding.
+        Numbers begin at the prompt's first position after the padding.
         """
         signature = inspect.signature(decoder.rotary_emb.forward)
         filled = self.filler.sum(-1)
@@ -260,7 +261,7 @@ class Drop:
                 call["position_ids"] = None if flash else self.places(call["position_ids"])
             call["attention_mask"] = self.prefill_mask(given)
             if call["attention_mask"] is None and not window:
-                handle.remove()  # in decode, this layer attends to its whole cache and needs no hook
+                handle.remove()  # in decode, this layer attends to its whole cache, so it needs no hook
             return (), call
 
         handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
@@ -268,12 +269,13 @@ class Drop:
 
 
 class DropsInSteps:
-    """One drop or several, each at a layer of its own, with fewer audio tokens than the one before.
+    """One or several drops at rising layers; each keeps fewer audio tokens than the previous drop.
 
     Parameters
     ----------
     firsts, budgets
-        Of each step, the first layer that computes only what is left, and how many audio tokens each sample has left.
+        For each step: the first layer that computes only the remaining tokens, and each sample's number of remaining
+        audio tokens.
     layers
         Number of the LLM's layers.
 
@@ -295,7 +297,7 @@ class DropsInSteps:
             self.drops.append(Drop(inputs, own, contiguous=contiguous, before=before))
         self._whole, size = inputs.prompt_tokens, inputs.audio_mask.shape[1]
         self._everything = torch.arange(size, device=inputs.audio_mask.device)
-        self._lengths = [self._whole, *(drop.lengths for drop in self.drops)]  # by the number of steps that are done
+        self._lengths = [self._whole, *(drop.lengths for drop in self.drops)]  # indexed by the number of finished steps
         self._widths = [size, *(drop.filler.shape[1] for drop in self.drops)]
         self._done = [bisect_right(firsts, layer) for layer in range(layers)]
         self.row_lengths = tuple(
@@ -304,23 +306,23 @@ class DropsInSteps:
         self.widths = [self._widths[done] for done in self._done]
 
     def positions(self, layer: int, row: int) -> torch.Tensor:
-        """Return the prompt positions that a layer computes of a sample, without fillers."""
+        """Return the prompt positions of a sample that a layer computes, without fillers."""
         done = self._done[layer]
         length = self._lengths[done][row]
         return self.drops[done - 1].index[row, -length:] if done else self._everything[-length:]
 
     def begin(self, step: int, row: int) -> int:
-        """Return the number of paddings or fillers before a sample's first position, where a step's layer begins."""
+        """Return the number of padding positions or fillers before a sample's first token in a step's layer."""
         return self._widths[step] - self._lengths[step][row]
 
     def begun(self, step: int) -> Drop:
-        """Return a step's drop, which knows where the tokens are that the steps before it kept."""
+        """Return a step's drop, with the places of the tokens that earlier steps kept."""
         if step:
             self.drops[step].follow()
         return self.drops[step]
 
     def left_of(self, heard: Sequence[Any], step: int, row: int) -> Sequence[Any]:
-        """Select the items, one an audio token of the sample, of the tokens that the steps before kept."""
+        """Select, from one item per audio token of the sample, the items of tokens that earlier steps kept."""
         before = self.drops[step].before
         if before is None:
             return heard
@@ -328,7 +330,7 @@ class DropsInSteps:
         return [heard[one] for one in torch.searchsorted(self.drops[0].audio[row], left).tolist()]
 
     def attach(self, decoder: nn.Module, decide: Callable[[int, torch.Tensor], None]) -> list[Any]:
-        """Hook all layers from the first step on; `decide` gets the step and what enters. See :meth:`Drop.attach`."""
+        """Hook all layers from the first step on; `decide` gets step and hidden states. See :meth:`Drop.attach`."""
         ends = zip(self.drops, self.firsts, [*self.firsts[1:], self.layers], strict=True)
         return [
             handle
@@ -341,11 +343,11 @@ class DropsInSteps:
         return all(all(drop.inside) for drop in self.drops)
 
     def unchanged(self, shown: Sequence[Sequence[torch.Tensor]]) -> bool:
-        """Tell, after the call, whether the places that a method was shown are as they were."""
+        """Tell, after the call, whether a method left the places that it was shown unchanged."""
         return all(all(map(torch.equal, own, drop.audio)) for own, drop in zip(shown, self.drops, strict=True))
 
     def kept_steps(self) -> tuple[tuple[int, tuple[torch.Tensor, ...]], ...]:
-        """Return each step's first layer, and the positions that are left from it on."""
+        """Return each step's first layer, and each sample's positions that remain from this layer on."""
         return tuple((first, drop.kept_positions()) for first, drop in zip(self.firsts, self.drops, strict=True))
 
 

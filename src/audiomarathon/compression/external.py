@@ -23,9 +23,9 @@ _NAME = re.compile(r"\w[\w.=-]{0,100}")
 class Foreign(Method):
     """A press from another library: `press(model)` returns a context manager around the transformers model.
 
-    Which entries it kept is read off the cache (:mod:`.gathered`), if it only gathers keys and values, or hides those
-    of single heads as kvpress does. Else a warning says why not. `kept_audio_tokens` is null too where layers or heads
-    keep different numbers.
+    The kept entries are read from the cache (:mod:`.gathered`) if the press only gathers keys and values, or hides
+    entries of single heads as kvpress does. Otherwise a warning gives the reason. `kept_audio_tokens` is also null if
+    layers or heads keep different numbers.
     """
 
     key: ClassVar[str] = "foreign"
@@ -72,7 +72,7 @@ class Foreign(Method):
             yield trace
             found = gathered.kept()
         if found is None:
-            warn(f"{self.label}: which cache entries it keeps is not on record, since {gathered.why}")
+            warn(f"{self.label}: the cache entries that it keeps are not recorded, since {gathered.why}")
             return
         if trace.kept_entries is not None:
             trace.kept_entries += [layer[0] if len(layer) == 1 else layer for layer in found]

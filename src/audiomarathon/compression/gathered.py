@@ -1,8 +1,8 @@
-"""Find which cache entries a press of another library kept, without asking it: entries are known by their bits.
+"""Find which cache entries a press of another library kept, without its help: recognise entries by their bits.
 
-Most presses only gather: the keys and values that they leave are some of those that prefill made, bit for bit. So a
-fingerprint of each entry is taken when a layer attends in prefill, and compared with the cache's entries after the
-call. This holds no key or value in memory, and waits for no GPU until the reply is there.
+Most presses only gather: the keys and values that they leave are bit-identical to some that prefill made. So we take a
+fingerprint of each entry when a layer attends in prefill, and compare it with the cache's entries after the call. This
+keeps no key or value in memory, and needs no GPU sync before the reply is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from audiomarathon.models.trace import Trace
 
 
 class Gathered:
-    """Watches the prefill of a prompt of S tokens, and tells afterwards which of its entries are left in the cache."""
+    """Watches the prefill of a prompt of S tokens, and then tells which of its entries remain in the cache."""
 
     def __init__(self, lm: AudioLM, prompt: int) -> None:
         config: Any = lm.decoder.config
@@ -39,7 +39,7 @@ class Gathered:
 
     @contextmanager
     def watching(self, trace: Trace) -> Iterator[None]:
-        """Inside the block, take the fingerprints of one prefill, and note how long the press leaves its caches."""
+        """Inside the block, take the fingerprints of one prefill, and note the lengths of the press's caches."""
         if self.why:
             yield
             return
@@ -61,7 +61,7 @@ class Gathered:
             yield
 
     def kept(self) -> list[torch.Tensor] | None:
-        """Return for each layer which of its entries are left, boolean, shape (B, Hkv, S); None and `why` if unknown.
+        """Return which entries of each layer remain: boolean, shape (B, Hkv, S). If unknown, set `why`, return None.
 
         Call it after the `generate` call, while the press is still applied.
         """
@@ -94,16 +94,16 @@ class Gathered:
         for index in self.layers:
             layers = getattr(self.cache, "layers", ())
             keys: Any = getattr(layers[index], "keys", None) if index < len(layers) else None
-            before = self.before.get(index, torch.empty(0))  # a layer may attend in its own way, unseen
+            before = self.before.get(index, torch.empty(0))  # a layer may attend with its own code, which we cannot see
             plain = torch.is_tensor(keys) and keys.dim() == 4 and keys.shape[:2] == before.shape[:2]
             widths.append(int(keys.shape[2]) if plain else -1)
         return widths
 
 
 def fingerprints(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return a number of 64 bits for each entry, shape (B, Hkv, S): entries with other bits have another number.
+    """Return a 64-bit hash of each entry's key and value, shape (B, Hkv, S).
 
-    It is a sum of the bits of key and value, each word times a fixed odd number, modulo 2⁶⁴.
+    It is the sum of the words of key and value, each multiplied by a fixed odd number, modulo 2⁶⁴.
     """
     total = torch.zeros(keys.shape[:3], dtype=torch.int64, device=keys.device)
     for seed, part in enumerate((keys, values)):
@@ -115,17 +115,17 @@ def fingerprints(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def matched(before: torch.Tensor, after: torch.Tensor, live: torch.Tensor) -> torch.Tensor | None:
-    """Return which entries of `before` the live ones of `after` are, boolean, shape (B, Hkv, S); None if one is not.
+    """Find the live fingerprints of `after` in `before`: boolean, shape (B, Hkv, S); None if one is missing there.
 
-    Fingerprints may come in any order. Of equal entries the first are taken, in order, each once.
+    Fingerprints may be in any order. Equal entries are matched in order, each once.
     """
     if before.shape == after.shape and ((before == after) | ~live).all():
-        return live  # nothing moved, so equal entries are told apart
+        return live  # nothing moved, so the order tells equal entries apart
     order, places = before.sort(dim=-1, stable=True)
     kept = torch.zeros_like(before, dtype=torch.bool)
     for row, head in torch.cartesian_prod(*(torch.arange(size) for size in before.shape[:2])).tolist():
         own = after[row, head][live[row, head]].sort().values
-        turn = torch.arange(len(own), device=own.device) - torch.searchsorted(own, own)  # among equal entries
+        turn = torch.arange(len(own), device=own.device) - torch.searchsorted(own, own)  # rank among equal entries
         spots = torch.searchsorted(order[row, head], own) + turn
         found = spots.clamp(max=before.shape[-1] - 1)
         if not ((spots == found) & (order[row, head][found] == own)).all():

@@ -1,4 +1,4 @@
-"""Which part of the waveform each audio token, or each state of an encoder-decoder, stands for."""
+"""Find the part of the waveform behind each audio token, or behind each state of an encoder-decoder."""
 
 from __future__ import annotations
 

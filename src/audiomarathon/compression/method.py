@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
 
 
-#: What drops states of an encoder-decoder; for messages.
+#: Methods that can drop states of an encoder-decoder; for messages.
 STATES_DROPPED_BY = (
     "random, frame, merge_adjacent, merge_frame, at the input (--at input) or in the tower (--at tower); "
     "divprune, keep_loud, keep_speech, at the input"
@@ -74,9 +74,9 @@ class Method(ABC):
     package: ClassVar[tuple[str, str]] = ("", "")
     """Import name of an optional package that the method needs, and the command that installs it."""
     static_decode: ClassVar[bool] = False
-    """Whether decode needs nothing from the method but what its trace says, so that it may run as a graph."""
+    """Whether decode needs only the method's trace, and none of its code, so that decode may run as a graph."""
     chunked_prefill: ClassVar[bool] = False
-    """Whether the method keeps the same when each layer of the LLM takes the prompt in chunks."""
+    """Whether the method keeps the same tokens or entries if each layer of the LLM processes the prompt in chunks."""
 
     ratio: float = 0.0
 
@@ -152,7 +152,7 @@ class Method(ABC):
 
     @property
     def changes_tower(self) -> bool:
-        """Whether the audio tower computes something else than under base, so that its output cannot be shared."""
+        """Whether the method changes the audio tower's output, so that it cannot share the output of other settings."""
         return getattr(self, "at", "") == "tower" and self.ratio > 0
 
     @property
@@ -197,7 +197,7 @@ class Base(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """Change nothing, and measure how alike neighbouring audio tokens are; see :meth:`Method.applied_to`."""
+        """Change nothing, and measure how similar neighbouring audio tokens are; see :meth:`Method.applied_to`."""
         from audiomarathon.compression.redundancy import redundancy_measured
 
         trace = Trace(tuple(inputs.audio_tokens))

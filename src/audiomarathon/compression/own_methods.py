@@ -1,7 +1,7 @@
 """Load a user's method from a file or a module: `my_pruner.py:Novelty`, `my_pkg.mod:Novelty`.
 
-Its key is the `key` that the class states, so that it has one label whether it is installed or named by its file; else
-the class's name. Labels of folders and table rows begin with it: `Novelty-0.5-layer2`.
+The method's key is the class's `key`, so that an installed method and the same method named by its file have one label;
+without a `key`, it is the class's name. Labels of folders and table rows begin with the key: `Novelty-0.5-layer2`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _is_method(value: object) -> bool:
 
 
 def _same(other: Method, value: object) -> bool:
-    """Tell whether a plug-in's method is the one that the user names by its file: the same class of the same text."""
+    """Tell whether a plug-in's method is the class that the user names by its file: same name and source text."""
     mine, theirs = value if isinstance(value, type) else type(value), type(other)
     if theirs.__module__.startswith("audiomarathon."):
         return False

@@ -2,8 +2,8 @@
 
 In prefill, every layer attends to all tokens. After a layer's attention, its cache keeps the audio entries with the
 highest scores, sorted by position; so decode takes less time and memory. Text entries are removed only if the setting
-`scope` is `all`. Each sample of a batch is scored without its padding, and keeps what it keeps alone; a sample that
-keeps fewer entries than another gets fillers on the left, like a shorter prompt.
+`scope` is `all`. Each sample of a batch is scored without its padding, so it keeps the same entries as alone; a sample
+that keeps fewer entries than another gets fillers on the left, like a shorter prompt.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Cached:
     layer, seed
         Index of the layer; seed of the sample.
     known
-        The candidates as numbers; None if only the GPU knows them, as after a pruner.
+        The candidates as Python numbers; None if they are only on the GPU, as after a pruner.
     """
 
     query: torch.Tensor
@@ -70,7 +70,7 @@ class Cached:
     known: Sequence[int] | None = None
 
     def before(self, entry: int) -> torch.Tensor:
-        """Return the candidates before an entry."""
+        """Return the candidates whose index is below `entry`."""
         if self.known is None:
             return self.candidates[self.candidates < entry]  # waits for the GPU
         return self.candidates[: bisect.bisect_left(self.known, entry)]
@@ -104,7 +104,7 @@ class KVPress(Method):
         """Return each entry's score, float32, shape (Hkv, S). The entries with the highest scores are kept."""
 
     def budgets(self, total: int, layers: int) -> list[int]:
-        """Return, for each layer, how many of `total` candidates it keeps."""
+        """Return how many of `total` candidates each layer keeps."""
         return [kept_count(total, self.ratio)] * layers
 
     def check_config(self, config: Any) -> None:
@@ -196,7 +196,7 @@ class _Squeeze:
         self.audio: list[torch.Tensor] = [
             row.nonzero().flatten() - pad for row, pad in zip(inputs.audio_mask, padding, strict=True)
         ]
-        # Without a pruner, or with one whose prompt really is shorter, every layer holds all of the prompt.
+        # Without a pruner, or if the pruner shortens the prompt itself, every layer holds the whole prompt.
         self.whole = trace.positions is None or trace.inputs is not None
         self.known = [spots.tolist() for spots in self.audio] if self.whole else None
         fillers = torch.tensor([[max(each) - one for one in each] for each in zip(*after, strict=True)])

@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicLayer
 
 
 def places_of(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the indices at which each row of a boolean tensor is True, in order, if their number is known.
+    """Return the indices at which each row of a boolean tensor is True, in order; each row has `count` of them.
 
     `nonzero` would wait for the GPU to learn the number, and a sort takes ten times as long as counting.
     """
@@ -27,9 +27,9 @@ def places_of(mask: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def highest(worth: torch.Tensor, count: int) -> torch.Tensor:
-    """Tell which `count` scores of each row are highest, without a sort; of equal scores, the earlier count as higher.
+    """Mark the `count` highest scores of each row, without a sort; of equal scores, the earlier counts as higher.
 
-    The lowest of them is the threshold: all scores above it are chosen, then the first of those that equal it.
+    The lowest chosen score is a threshold: all scores above it are chosen, then the first scores that equal it.
     """
     if not count:
         return torch.zeros_like(worth, dtype=torch.bool)
@@ -73,7 +73,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
     def _ranks(self) -> torch.Tensor:
         """Rank of each entry of the padded heads in its head, below 0 at padding, which is on the left.
 
-        Computed in decode, since the length of the longest head must be read from the GPU.
+        It is computed in decode, since the length of the longest head must be read from the GPU.
         """
         width = int(self._lengths.max())
         return torch.arange(width, device=self._lengths.device) - (width - self._lengths[..., None])

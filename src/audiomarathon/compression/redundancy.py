@@ -1,4 +1,4 @@
-"""Measure how alike neighbouring audio tokens are: the more, the less a method can lose by dropping at random."""
+"""Measure how similar neighbouring audio tokens are: the more similar, the less is lost by dropping at random."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from audiomarathon.models.layers import states_of
 from audiomarathon.models.prompt import Inputs
 from audiomarathon.models.trace import Trace
 
-_BLOCK = 1024  # tokens that are in memory twice at a time
+_BLOCK = 1024  # number of tokens that are copied at a time
 
 
 @contextmanager
@@ -37,9 +37,9 @@ def redundancy_measured(lm: AudioLM, inputs: Inputs, trace: Trace) -> Iterator[N
 
 
 def alike(states: torch.Tensor, spots: torch.Tensor) -> torch.Tensor:
-    """Return the mean cosine of states (S, D) at those of the ascending positions that are next to each other.
+    """Return the mean cosine similarity of neighbours: states (S, D) at ascending positions that differ by 1.
 
-    NaN if none are. The tokens are taken in blocks, so that long audio needs no more memory.
+    NaN without neighbours. Tokens are processed in blocks, so that long audio needs no more memory.
     """
     beside = spots.diff() == 1
     total = states.new_zeros((), dtype=torch.float32)

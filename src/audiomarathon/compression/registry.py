@@ -48,7 +48,7 @@ _PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(),
 _RIVALS = (FastAdaSPLike(), SpeechPruneLike(), DivPrune(), KeepLoud(), KeepSpeech())
 _PRESSES = (Knorm(), KVRandom(), KeyDiff(), StreamingLLM(), Tova(), SnapKV(), ExpectedAttention())
 _VARIANTS = (PyramidKV(), AudioKV(), AdaSnapKV(), AdaExpectedAttention())  # of SnapKV and expected attention
-#: In an order that stays: a method's colour goes by it.
+#: Keep this order: it determines the methods' colours in charts.
 BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS, ATomeLike(), *_RIVALS)
 
 
@@ -66,7 +66,7 @@ def get_method(
     tower_layer: int | None = None,
     schedule: str = "",
 ) -> Method:
-    """Return the method `name` with its ratio. Its fields with the names of other arguments are set.
+    """Return the method `name` with its ratio; the other arguments set its fields of the same names.
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ def get_method(
     ratio
         The ratio if `name` does not include it; None if there is none. Every method but `base` needs a ratio.
     schedule
-        Text such as `2:0.3,8:0.5`: where a token pruner drops in steps, and what is gone then; "" for one step. The
-        last fraction is the ratio, which may then be None.
+        Layers at which a token pruner drops in steps, with the fraction removed by then, such as `2:0.3,8:0.5`; "" for
+        one step. The last fraction is the ratio, so `ratio` may be None.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def _get_one(
     if ratio == 0:
         warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
     places = getattr(found, "places", (at,))
-    if at == "layer" and at not in places:  # the setting's default, which says nothing of a method with its own place
+    if at == "layer" and at not in places:  # the setting's default, which does not apply to a method with its own place
         at = places[0]
     settings: dict[str, Any] = {"ratio": ratio, "layer": layer, "scope": scope, "at": at, "tower_layer": tower_layer}
     names = {field.name for field in dataclasses.fields(found)}
@@ -174,7 +174,7 @@ def _get_one(
 
 
 def _in_steps(method: Method, steps: Schedule) -> Method:
-    """Let a token pruner drop in steps, or say that it cannot. One step is the same setting as its layer."""
+    """Set a token pruner's schedule, or refuse it. A schedule of one step equals the setting `layer`."""
     stepped = dataclasses.replace(method, schedule=steps)  # type: ignore[call-arg]
     try:
         stepped.check_schedule()  # type: ignore[attr-defined]

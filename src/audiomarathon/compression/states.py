@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs
 
-#: Chooses what a window keeps: from the positions 0, 1, … of its sounding states, its budget, its seed, and the states
-#: (N, D) or None.
+#: Function that chooses what a window keeps. Arguments: the positions 0, 1, … of its states of sound, its budget, its
+#: seed, and the states (N, D) or None.
 Choose = Callable[[torch.Tensor, int, int, torch.Tensor | None], torch.Tensor | Merge]
 
 
 def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
-    """Return how many of its states each window keeps, so that the sample keeps as many as one long window would.
+    """Return how many states each window keeps, so that the sample keeps as many as one long window would.
 
     Each window with states keeps at least one.
     """
@@ -42,13 +42,13 @@ def budgets_of(states: Sequence[int], ratio: float) -> list[int]:
 
 
 def exists(chosen: torch.Tensor | Merge, count: int, keep: int) -> bool:
-    """Tell whether all indices exist that were chosen to keep `keep` of `count` states. It waits for the GPU."""
+    """Tell whether the indices chosen to keep `keep` of `count` states are all in range. This waits for the GPU."""
     pairs = [(chosen.kept, count), (chosen.group, keep)] if isinstance(chosen, Merge) else [(chosen, count)]
     return all(bool(((part >= 0) & (part < limit)).all()) for part, limit in pairs)
 
 
 class StateDrop:
-    """The states that each window of a batch keeps, with the hooks that replace the decoder's view of them.
+    """The states that each window of a batch keeps, with hooks that give the decoder only these states.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class StateDrop:
     Attributes
     ----------
     widths
-        Number of states that each window keeps, with those of its padding.
+        Number of states that each window keeps, including states of its padding.
     """
 
     def __init__(self, lm: AudioLM, inputs: Inputs, ratio: float, choose: Choose, *, looks: bool) -> None:

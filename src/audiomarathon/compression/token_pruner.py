@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs, Waveform
 
-_QUERIES = 128  # whose attention is in memory at once
+_QUERIES = 128  # number of queries whose attention is in memory at once
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Scored:
         return normed.to(self.key.device)
 
     def received(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the attention that these ascending positions receive, summed over heads and all queries after them.
+        """Return the attention that ascending positions receive, summed over heads and over all later queries.
 
         Float32, shape (N,). Memory is O(H·128·S), never S×S; time is that of the layer's own attention.
 
@@ -108,13 +108,13 @@ class Evidence:
     scored
         The model's state at layer K; None unless the method sets `scored = True`.
     states
-        Hidden states of the audio tokens that enter layer K (at the input: embeddings; in the tower: of its states, or
-        their keys if the method sets `sees_keys = True`), shape (N, D); None unless the method sets
+        Hidden states of the audio tokens that enter layer K, shape (N, D). At the input, these are embeddings; in the
+        tower, the tower's states, or their keys if the method sets `sees_keys = True`. None unless the method sets
         `sees_states = True`.
     heard
         The waveform under each audio token, N arrays; empty unless the method sets `hears = True`.
     sampling_rate
-        Of `heard`, in Hz.
+        Sampling rate of `heard`, in Hz.
     """
 
     positions: torch.Tensor
@@ -137,7 +137,7 @@ class Evidence:
 class TokenPruner(Method):
     """Base class of the methods that drop or merge audio tokens: at layer K (`at = "layer"`), input or tower.
 
-    In the tower, `positions` are a window's states instead of a prompt's audio tokens, several of which make one token.
+    In the tower, `positions` count a window's states instead of a prompt's audio tokens; several states make one token.
 
     A subclass only defines :meth:`select`. If it sets `sees_states = True`, the :class:`Evidence` holds the audio
     tokens' hidden states; with `scored = True`, also attention, keys and all hidden states; with `hears = True`, the
@@ -165,7 +165,7 @@ class TokenPruner(Method):
     tower_layer: int | None = None
     """The first layer of the tower that computes only the kept states, if `at = "tower"`; None for half its depth."""
     schedule: Schedule = ()
-    """Pairs of a layer and the fraction of audio tokens gone from it on; the last is `ratio`. () is one step."""
+    """Pairs of a layer and the fraction of audio tokens removed from it on; the last is `ratio`. () is one step."""
 
     @abstractmethod
     def select(self, evidence: Evidence) -> torch.Tensor | Merge:
@@ -180,12 +180,12 @@ class TokenPruner(Method):
 
     @property
     def first_layer(self) -> int:
-        """The first layer that computes only the kept tokens; of a schedule, those of its first step."""
+        """The first layer that computes only the kept tokens; with a schedule, the layer of its first step."""
         return self.drops[0][0]
 
     @property
     def drops(self) -> Schedule:
-        """Where tokens are dropped, and which fraction is gone from there on: `schedule`, or one step."""
+        """Layers at which tokens are dropped, each with the fraction removed from it on: `schedule`, or one step."""
         return self.schedule or ((self.layer if self.at == "layer" else 0, self.ratio),)
 
     @property
@@ -216,7 +216,7 @@ class TokenPruner(Method):
         return depth // 2 if self.tower_layer is None else self.tower_layer
 
     def steps(self, depth: int) -> Sequence[tuple[int, float]]:
-        """Return where in a tower of `depth` layers states are dropped: see :data:`~.tower.Steps`."""
+        """Return the layers of a tower of `depth` layers at which states are dropped, as :data:`~.tower.Steps`."""
         return [(self.in_tower(depth), 1.0)]
 
     def check_config(self, config: Any) -> None:
@@ -264,7 +264,7 @@ class TokenPruner(Method):
             )
 
     def check_schedule(self) -> None:
-        """Refuse a schedule that does not rise to the ratio, and a method or place that drops at once."""
+        """Refuse a schedule that does not end at the ratio, or for a method or place that drops in one step."""
         told = f"{self.key}: PRUNE_SCHEDULE (--schedule) {as_text(self.schedule)}"
         if not self.in_steps or self.at != "layer":
             why = "merges tokens, which is done at once" if not self.in_steps else f"drops at {self.at!r}, at once"
@@ -336,7 +336,7 @@ class TokenPruner(Method):
         from audiomarathon.models.loading import patched_attribute
 
         if self.at == "tower":
-            # Also where rounding leaves nothing to drop: this setting's tower is timed in its own call.
+            # Do this even if rounding leaves nothing to drop, so that this setting's tower is timed in its own call.
             with (
                 patched_attribute(lm, "shares_tower", not self.changes_tower),
                 self._tower_dropped(lm, inputs) as trace,
@@ -457,7 +457,7 @@ class TokenPruner(Method):
             trace.kept_positions, trace.merges = drop.kept_positions(), drop.merges()
 
     def _check_choices(self, *, inside: bool, unchanged: bool) -> None:
-        """Refuse what a method chose or changed; called after `generate`, so that prefill does not wait for the GPU."""
+        """Raise MethodError for an invalid choice or a changed input, after `generate`, to avoid a GPU sync."""
         if not inside:
             raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
         if not unchanged:
@@ -473,7 +473,7 @@ class TokenPruner(Method):
         seed: int,
         states: torch.Tensor | None,
     ) -> torch.Tensor | Merge:
-        """Choose what a window keeps of its states, and note the positions that the method was shown."""
+        """Let the method choose which states of a window to keep, and note the positions that it was shown."""
         shown.append(positions)
         sound = next(heard, ())
         return self._chosen(Evidence(positions, keep, seed, states=states, heard=sound, sampling_rate=rate))
@@ -505,7 +505,7 @@ def _counts_up(positions: torch.Tensor) -> bool:
 
 
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int, begin: int) -> Scored:
-    """Return what a method sees of one sample, whose prompt begins at position `begin`, after padding."""
+    """Return the model's state for a method and one sample; its prompt begins at position `begin`, after padding."""
     (attention,) = seen
     own = attention.of_sample(row)
     last = own.of_last_queries()[0, :, 0]

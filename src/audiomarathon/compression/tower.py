@@ -1,9 +1,9 @@
 """Drop or merge states between the layers of an audio tower, so that its later layers and the LLM compute less.
 
-Each window keeps its share of its own audio tokens, and `pooling` states for each of them, so that whole audio tokens
-reach the LLM. Numbers follow from counts alone, so the prompt has fewer audio tokens before the tower runs. The states
-of a window's padding are thinned at a uniform stride by the same ratio: all windows stay equally wide, and sound and
-padding keep their shares. Hooks on the tower's layers select states, and the masks or windows of their attention.
+Each window keeps a share of its audio tokens, and `pooling` states for each kept token, so that whole audio tokens
+reach the LLM. The numbers depend on counts only, so the prompt is shortened before the tower runs. The states of a
+window's padding are thinned at a uniform stride by the same ratio: all windows stay equally wide, and sound and padding
+keep their shares. Hooks on the tower's layers select states, and the masks or windows of their attention.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs
 
-#: The fraction of all dropped states that are gone from a layer on: pairs of (layer, fraction), the last of them 1.
+#: Pairs of (layer, fraction): from this layer on, this fraction of all states to drop is gone. The last fraction is 1.
 Steps = Sequence[tuple[int, float]]
 
 
 @dataclass
 class _Step:
-    """What each window keeps from layer `layer` on: its first `before[w]` states become `after[w]`, then `rest[w]`.
+    """A drop at layer `layer`: the first `before[w]` states of window w become `after[w]` states, then come `rest[w]`.
 
-    `before`, `after` count states of audio tokens. `rest` has the indices of other states (padding) among the window's
-    present states. `chosen` is filled by the method. `total` is the number of all states before the step.
+    `before` and `after` count states of audio tokens. `rest` has the indices of the kept states of padding among the
+    window's present states. The method fills `chosen`. `total` is the number of all states before the step.
     """
 
     layer: int
@@ -58,7 +58,7 @@ class _Step:
         return tuple(size for size in sizes if size)
 
     def selection(self) -> torch.Tensor | Merge:
-        """Return what is kept of all windows' states, flattened: indices, or a merge whose last group is to be cut."""
+        """Return the choice over all windows' states, flattened: indices, or a merge with a last group to cut off."""
         kept, merged, made = list[torch.Tensor](), [], 0
         for one, rest, count, begin in zip(self.chosen, self.rest, self.before, self.begins, strict=True):
             own = one.kept if isinstance(one, Merge) else one
@@ -70,7 +70,7 @@ class _Step:
         if not merged:
             return flat
         group, weight = torch.full((self.total,), made, device=flat.device), torch.ones(self.total, device=flat.device)
-        group[flat] = torch.arange(made, device=flat.device)  # the last group takes what is dropped
+        group[flat] = torch.arange(made, device=flat.device)  # the last group takes all dropped states
         for spots, first, one in merged:
             group[spots] = first + one.group.long().clamp(0, max(0, len(one.kept) - 1))
             weight[spots] = one.weight.float()
@@ -78,14 +78,14 @@ class _Step:
 
 
 class TowerDrop:
-    """What each window of a batch keeps of its states, with the hooks on the tower, and the shorter prompt.
+    """The states that each window of a batch keeps, with the hooks on the tower, and the shortened prompt.
 
     Parameters
     ----------
     choose
-        Called for each window and step that drop something.
+        Called for each window and step in which states are dropped.
     steps
-        Where in the tower states are dropped.
+        Layers of the tower at which states are dropped.
     looks
         Whether `choose` needs the states. If not, it is called before prefill.
 
@@ -134,7 +134,7 @@ class TowerDrop:
             begins = [0, *itertools.accumulate(a + b for a, b in zip(before, rest, strict=True))]
             after = [one - round(share * (one - least)) for one, least in zip(first, last, strict=True)]
             left = final
-            if width:  # a padded window keeps `wide` states: its padding makes up for rounding
+            if width:  # a padded window keeps `wide` states: the number of padding states evens out rounding
                 wide, rows = width - round(share * (width - self.width)), zip(after, final, rest, strict=True)
                 left = [min(max(wide - count, least), most) for count, least, most in rows]
                 after = [wide - count for count in left]
@@ -147,7 +147,7 @@ class TowerDrop:
         return found
 
     def _decide(self, step: _Step, states: torch.Tensor | None) -> None:
-        """Choose what each window keeps; `states` are all windows' present states, flattened: shape (N, D)."""
+        """Choose the states that each window keeps; `states` has all windows' present states, shape (N, D)."""
         step.chosen = []
         for count, keep, begin, seed in zip(step.before, step.after, step.begins, self.seeds, strict=True):
             own = None if states is None else states[begin : begin + count]
@@ -194,7 +194,7 @@ class TowerDrop:
         scoring
             Returns a context manager for the time in which the method chooses.
         keys
-            Whether the method sees the states' keys in the layer that they enter, and not the states.
+            Whether the method sees the keys of the states in the layer that they enter, instead of the states.
         """
         tower: Any = self.lm.audio_encoder
         lengths = getattr(tower, "_get_feat_extract_output_lengths", None)
@@ -252,7 +252,10 @@ class TowerDrop:
         return rows.view(len(hidden), -1, rows.shape[-1]) if hidden.dim() == 3 else rows
 
     def _thinned(self, mask: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        """Select the kept states of padded windows in a mask: (windows, S), or (windows, 1, S or 1, S)."""
+        """Return an attention mask of padded windows, reduced to the kept states.
+
+        `mask` has the shape (windows, S) or (windows, 1, S or 1, S); `kept` holds the indices of the kept states.
+        """
         own = kept.to(mask.device).view(len(self.states.windows), -1) % self.states.width
         if mask.dim() == 2:
             return mask.gather(1, own)
@@ -269,7 +272,7 @@ class TowerDrop:
         )
 
     def _left(self, window: int) -> torch.Tensor:
-        """Return the indices of a window's states that are left in the end (of merged states, the first), on the CPU.
+        """Return the indices of a window's states that remain in the end (of a merged group, the first), on the CPU.
 
         States of audio tokens come first, then those of padding.
         """
@@ -304,7 +307,7 @@ class TowerDrop:
         return tuple(found)
 
     def merges(self) -> tuple[Merge | None, ...] | None:
-        """Return each sample's merge of audio tokens; None if nothing is merged, or if a token is several states."""
+        """Return each sample's merge of audio tokens; None without merges, or if several states make one token."""
         every = [one for step in self.steps for one in step.chosen]
         if self.states.pooling > 1 or not all(isinstance(one, Merge) for one in every):
             return None

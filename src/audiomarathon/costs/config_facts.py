@@ -57,8 +57,8 @@ class ModelFacts:
     def memory(self, tokens: int, batch: int = 1, chunk: int = 0) -> dict[str, float]:
         """Return the bytes that a batch of prompts with `tokens` tokens each needs, by part (such as `weights`).
 
-        With `chunk`, each layer takes so many tokens at a time: then only the hidden states are as long as the prompt,
-        and a chunk's mask.
+        With `chunk`, each layer processes this many tokens at a time: then only the hidden states and a chunk's mask
+        grow with the prompt's length.
         """
         activations = self.activation_bytes * tokens
         if chunk and self.state_bytes:
@@ -104,7 +104,7 @@ def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> Model
 
 
 def _cross_facts(path: Path, size: int, config: Any, encoder_window: float) -> ModelFacts:
-    """Estimate an encoder-decoder (Whisper), whose tokens are the encoder's states; see :class:`Cost`."""
+    """Estimate an encoder-decoder's costs (Whisper); the encoder's states count as tokens, see :class:`Cost`."""
     width, layers, tokens = config.d_model, config.decoder_layers, 4  # forced tokens
     state = 2.0 * 2 * width * width + 4.0 * tokens * width
     rest = 2.0 * tokens * (6 * width * width + 2 * width * config.decoder_ffn_dim) + 2.0 * tokens * tokens * width
@@ -191,7 +191,7 @@ def _tower(config: Any) -> float:
 
 
 def _tower_layers(config: Any) -> dict[str, Any]:
-    """Return the layers of a tower of Whisper's kind for :class:`Cost`, as if all its FLOPs were in their matrices."""
+    """Return a Whisper-like tower's layers as fields of :class:`Cost`, with all FLOPs attributed to matrices."""
     audio = _audio_config(config)
     depth = (
         0 if hasattr(audio, "nemo_conv_channels") or hasattr(audio, "sscp_conv_channel_size") else tower_depth(config)

@@ -17,13 +17,13 @@ import numpy as np
 from audiomarathon.compression.method import kept_count
 from audiomarathon.records import Record
 
-LAUNCH_BOUND = 0.6  # a stage's busy ÷ wall seconds, below which the GPU mostly waits for the program
+LAUNCH_BOUND = 0.6  # limit of a stage's busy ÷ wall seconds; below it, the GPU mostly waits for the program
 TEXT_TOKENS = 250  # a typical question with its options and the chat template
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Factors from which the FLOPs of a prompt and the bytes of a decode step follow.
+    """Factors from which the FLOPs of a prompt and the bytes of a decode step are computed.
 
     A multiplication and an addition are two FLOPs.
 
@@ -40,18 +40,19 @@ class Cost:
     encoder_window_seconds
         Length of the audio tower's windows, to which the end of a clip is padded; 0 without windows.
     tower_layers, tower_linear, tower_attention
-        Number of layers of the audio tower, and of each of them the FLOPs per second of audio: of its matrices, and of
-        its attention between states (whose square of states counts). 0 layers if not counted.
+        Number of layers of the audio tower, and the FLOPs of each layer per second of audio: of its matrices, and of
+        its attention between states (proportional to the square of the number of states). 0 layers if not counted.
     attention_windows
         Sliding window of each decoder layer in tokens (0 for a layer without); empty if no layer has one.
     weight_bytes
         Bytes of the weights that every decode step reads: decoder, active adapters and LM head, without embedding
         tables and experts; None if not counted.
     expert_bytes, experts, experts_per_token
-        Bytes of all experts of a mixture; their number in a layer, and how many a token uses.
+        For a mixture of experts: bytes of all experts, number of experts in a layer, and how many a token uses.
     window_tokens, window_states, window_flops
-        Of an encoder-decoder: prompt tokens and encoder states of a window, padding included, and FLOPs of its prefill
-        that do not depend on what is kept. The FLOPs per token are then those of one state. 0 for other models.
+        For an encoder-decoder: prompt tokens and encoder states of a window, padding included, and the FLOPs of its
+        prefill that do not depend on the kept states. The FLOPs per token are then those of one state. 0 for other
+        models.
     """
 
     flops_per_token_per_layer: tuple[float, ...]
@@ -83,7 +84,7 @@ class Cost:
         return {**asdict(self), "layers": len(self.flops_per_token_per_layer)}
 
     def llm_prefill(self, tokens: Sequence[Any]) -> Any:
-        """Return the FLOPs of a prefill in which layer i sees `tokens[i]` tokens: a number, or an array of samples."""
+        """Return the FLOPs of a prefill in which layer i sees `tokens[i]` tokens: a number, or one per sample."""
         windows = self.attention_windows or (0,) * len(tokens)
         layers = zip(self.flops_per_token_per_layer, self.attention_flops_coefficient, tokens, windows, strict=True)
         return (
@@ -97,7 +98,7 @@ class Cost:
     def step_bytes(self, kv_bytes: float, batch: int = 1) -> float:
         """Return the bytes that a decode step reads for `batch` samples, each with a cache of `kv_bytes`.
 
-        Of E experts, B tokens that choose k each at random meet E·(1 − (1 − k/E)^B).
+        If each of B tokens chooses k of E experts at random, together they use E·(1 − (1 − k/E)^B) experts on average.
         """
         assert self.weight_bytes is not None
         met = 1 - (1 - self.experts_per_token / self.experts) ** batch if self.experts else 0.0
@@ -106,7 +107,7 @@ class Cost:
     def prompt(self, clip_seconds: float, tokens_per_second: float) -> tuple[int, int]:
         """Estimate the tokens of a clip's prompt, and how many of them a method may drop.
 
-        Those of an encoder-decoder fill whole windows, since it stores the states of padding too.
+        For an encoder-decoder, the tokens fill whole windows, since it stores the states of padding too.
         """
         if self.window_tokens:
             windows = max(1, math.ceil(clip_seconds / self.encoder_window_seconds))
@@ -117,7 +118,8 @@ class Cost:
     def encoder(self, clip_seconds: Any, drops: Drops | None = None) -> Any:
         """Return the audio tower's FLOPs for a clip, or for an array of clips, each padded to whole windows.
 
-        States dropped inside the tower spare its later layers their share, and attention the square of it.
+        Drops inside the tower reduce the later layers' FLOPs: of matrices by the share of kept states, of attention by
+        its square.
         """
         assert self.encoder_flops_per_second is not None
         if window := self.encoder_window_seconds:
@@ -125,7 +127,7 @@ class Cost:
         return (self.encoder_flops_per_second - self._spared(drops)) * clip_seconds
 
     def _spared(self, drops: Drops | None) -> float:
-        """Return the FLOPs per second of audio that drops inside the tower spare its layers."""
+        """Return the FLOPs per second of audio that drops inside the tower save."""
         left = [] if drops is None or not self.tower_layers else drops.left_in_tower(self.tower_layers)
         return sum((1 - share) * self.tower_linear + (1 - share**2) * self.tower_attention for share in left)
 
@@ -134,9 +136,9 @@ class Cost:
 class Drops:
     """Audio tokens dropped in prefill: the fraction `ratio`, before layer `layer` (None: nothing is dropped).
 
-    `tower` says where inside the audio tower they are dropped: pairs of a layer and the fraction of all drops that are
-    made up to it, such as ((16, 1.0),). It is empty if they are not dropped there. `steps` are pairs of a layer and the
-    fraction that is gone from it on, the last of which is `ratio`; empty if all are dropped at once.
+    `tower` lists drops inside the audio tower: pairs of a layer and the fraction of all drops made by then, such as
+    ((16, 1.0),). It is empty without drops in the tower. `steps` lists pairs of a layer and the fraction removed from
+    it on; the last fraction is `ratio`. It is empty if all tokens are dropped at once.
     """
 
     layer: int | None = None
@@ -145,14 +147,14 @@ class Drops:
     steps: Sequence[Sequence[float]] = ()
 
     def left_in_tower(self, layers: int) -> list[float]:
-        """Return the share of its states that each of the tower's layers computes."""
+        """Return, for each of the tower's `layers` layers, the share of all states that it computes."""
         gone = [max((part for layer, part in self.tower if layer <= index), default=0.0) for index in range(layers)]
         return [1 - self.ratio * part for part in gone]
 
     def tokens(self, layers: int, prompt: Any, audio: Any) -> list[Any]:
         """Return how many tokens each layer sees in prefill, if `audio` of the `prompt` tokens are audio tokens.
 
-        Both may be arrays, with a number a sample.
+        `prompt` and `audio` may be arrays with a number for each sample.
         """
         if self.layer is None:
             return [prompt] * layers

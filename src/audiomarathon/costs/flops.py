@@ -27,8 +27,9 @@ _PROBE_SECONDS = 30.0  # length of the test clip: the window of most audio tower
 def count_cost(lm: AudioLM) -> Cost:
     """Count the FLOPs of a loaded model, as factors for prompts and clips of any length.
 
-    Adapters count if they are active and not merged. Of a mixture's experts, only as many count as one token uses. The
-    audio tower is run once, on 30 s of silence, because a config does not tell its cost (windows, strides, padding).
+    Adapters count if they are active and not merged. In a mixture of experts, only the experts that one token uses
+    count. The audio tower is run once, on 30 s of silence, because a config does not tell its cost (windows, strides,
+    padding).
     """
     config = lm.decoder.config
     if lm.cross:
@@ -45,7 +46,7 @@ def count_cost(lm: AudioLM) -> Cost:
 
 
 def _cross_cost(lm: AudioLM) -> Cost:
-    """Count an encoder-decoder: states are projected and attended to; a window's forced tokens pass the decoder.
+    """Count an encoder-decoder's FLOPs: projections and attention of states; the decoder for a window's forced tokens.
 
     All layers are alike, as Whisper's are.
     """
@@ -99,7 +100,7 @@ def drops_of(method: Method, tower_layers: int = 0) -> Drops | None:
 
 
 def active_parameters(module: nn.Module, config: Any) -> int:
-    """Return how many of a module's parameters one token uses: no idle adapters, and only the chosen experts."""
+    """Count the parameters of a module that one token uses: without idle adapters and without unchosen experts."""
     used = {id(p): p.numel() for p in _used(module)}
     met = sum(used.values())
     for part in _mixtures(module):
@@ -183,9 +184,9 @@ def _encoder_flops(lm: AudioLM) -> dict[str, Any]:
 
 
 def _tower_layers(lm: AudioLM, counter: FlopCounterMode) -> dict[str, float]:
-    """Return the number of the tower's layers, and the FLOPs per second of each by kind: all layers are alike."""
+    """Return the tower's number of layers, and the FLOPs per second of one layer by kind (all layers are alike)."""
     layers = lm.tower_layers
-    counts = counter.get_flop_counts().get(type(layers[0]).__name__, {})  # of all layers together
+    counts = counter.get_flop_counts().get(type(layers[0]).__name__, {})  # sum over all layers
     linear = sum(flops for part, flops in counts.items() if str(part) in ("aten.addmm", "aten.mm"))
     each = len(layers) * _PROBE_SECONDS
     attention = (sum(counts.values()) - linear) / each

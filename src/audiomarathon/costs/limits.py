@@ -1,4 +1,4 @@
-"""How long the audio may be that a model takes, and where each limit is from; no weights are loaded."""
+"""Find the longest audio that a model takes, and the source of each limit, without loading weights."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from audiomarathon.settings import RunSettings
 from audiomarathon.text import counted
 
 REPLY_TOKENS = 256
-"""Length of a reply where no task says how long it may be."""
-_STRETCHED = ("linear", "dynamic", "yarn")  # kinds of rotary embedding that reach `factor` times as far
+"""Assumed length of a reply, in tokens, if no task sets it."""
+_STRETCHED = ("linear", "dynamic", "yarn")  # kinds of rotary embedding that extend the positions by `factor`
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a checkpoint's config and this package state about the longest audio.
+    """Limits on the length of audio, from a checkpoint's config and this package's table of models.
 
     Attributes
     ----------
     positions
-        Most tokens of prompt and reply together; None if none are stated.
+        Largest number of tokens of prompt and reply together; None if no limit is stated.
     source
-        Where that number is from.
+        Source of `positions`, as text.
     window, window_source
-        Seconds of the audio tower's windows, which do not hear each other (0 if not known), and where that is from.
+        Length of the audio tower's independent windows in seconds (0 if unknown), and the source of this number.
     """
 
     spec: ModelSpec
@@ -46,18 +46,18 @@ class Limits:
     def tokens(self, seconds: float, method: Method | None = None) -> int:
         """Return about how many positions a prompt with `seconds` of audio takes.
 
-        A method that drops tokens at the input numbers the kept ones without gaps; at a layer they keep theirs.
+        With a method that drops at the input, only kept tokens take positions; with drops at a layer, all tokens do.
         """
         return TEXT_TOKENS + kept_count(math.ceil(seconds * self.spec.tokens_per_second), _dropped(method))
 
     def longest(self, reply: int, method: Method | None = None) -> float:
-        """Return about the seconds of audio that leave room for `reply` tokens; infinite without a limit."""
+        """Return the approximate seconds of audio that leave room for `reply` tokens; infinite without a limit."""
         if self.positions is None:
             return math.inf
         return max(0, self.positions - reply - TEXT_TOKENS) / self.spec.tokens_per_second / (1 - _dropped(method))
 
     def beyond(self, seconds: float, reply: int, method: Method | None = None) -> str:
-        """Say that audio of this length, with its text and a reply, exceeds the positions; "" if it does not."""
+        """Return a message if audio of this length, with text and reply, exceeds the positions; else ""."""
         if self.positions is None or (tokens := self.tokens(seconds, method)) + reply <= self.positions:
             return ""
         return (
@@ -67,7 +67,7 @@ class Limits:
         )
 
     def lines(self, seconds: float, reply: int) -> list[str]:
-        """Return lines for the user: each limit, where it is from, and whether audio of this length is beyond."""
+        """Return lines for the user: each limit, its source, and whether audio of this length exceeds it."""
         spec, about = self.spec, "none stated"
         if self.positions is not None:
             longest = self.longest(reply)
@@ -85,7 +85,7 @@ class Limits:
         return [*found, *filter(None, [self.refused(seconds, reply)])]
 
     def refused(self, seconds: float, reply: int) -> str:
-        """Say why a run with one clip of this length is refused; "" if it is not."""
+        """Return the reason why a run with one clip of this length is refused; "" if it is not."""
         if 0 < self.spec.most_seconds < seconds:
             return f"{seconds:,.0f} s are beyond the documented longest clip"
         return self.beyond(min(seconds, self.spec.heard_seconds or math.inf), reply)
@@ -113,7 +113,7 @@ def limits_of(spec: ModelSpec, path: Path) -> Limits:
         config = whole.get_text_config(decoder=True)
     audio = getattr(getattr(whole, "thinker_config", whole), "audio_config", None)
     own = family.encoder_window_seconds, spec.family.partition(":")[0]
-    frames = getattr(audio, "n_window_infer", 0) or 2 * getattr(audio, "n_window", 0)  # a hundred a second
+    frames = getattr(audio, "n_window_infer", 0) or 2 * getattr(audio, "n_window", 0)  # a hundred positions a second
     tower = (frames / 100, "config.json: audio_config.n_window") if frames and not own[0] else own
     if whole.is_encoder_decoder:
         return Limits(spec, None, "the decoder sees one window of audio at a time", *tower)
@@ -126,7 +126,7 @@ def limits_of(spec: ModelSpec, path: Path) -> Limits:
     for kind in [rope] if "rope_type" in rope else [one for one in rope.values() if isinstance(one, dict)]:
         factor = kind.get("factor")
         if not isinstance(factor, int | float) or not math.isfinite(factor):
-            continue  # none, or one of which transformers warns
+            continue  # no rope scaling, or a kind of which transformers warns
         reach = int((kind.get("original_max_position_embeddings") or most) * factor)
         if kind.get("rope_type") in _STRETCHED and reach > most:
             most, source = reach, f"{source} and its rope factor of {factor:g}"
@@ -134,7 +134,7 @@ def limits_of(spec: ModelSpec, path: Path) -> Limits:
 
 
 def _stated(content: dict[str, Any], most: int) -> str:
-    """Return where config.json states the LLM's positions, such as `config.json: text_config.max_…`; "" if nowhere."""
+    """Return the place of the LLM's positions in config.json, such as `config.json: text_config.max_…`, or ""."""
     places: list[tuple[str, Any]] = [("", content)]
     for name in ("thinker_config", "text_config"):
         places += [(f"{above}{name}.", part.get(name)) for above, part in places if isinstance(part.get(name), dict)]
@@ -183,7 +183,7 @@ def beyond_positions(
 ) -> str:
     """Count the samples whose prompt and reply exceed a model's positions under a method; "" if there are none.
 
-    Of several methods, the numbers are of the first under which there are any. The line names the methods that fit.
+    The numbers are those of the first method with such samples. The message also names the methods that fit.
     """
     if spec.remote or not spec.load_family().hears:
         return ""

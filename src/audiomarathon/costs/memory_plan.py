@@ -24,9 +24,9 @@ CUDA_BYTES = 0.5e9
 """Approximate size of the CUDA context."""
 _GPU_GIB = (6, 8, 12, 16, 24, 32, 40, 48, 80, 96, 141, 192)
 _USABLE = 0.95
-_FIT = 10**6, 2 * 10**6  # tokens, more than a chunk has, at which memory is computed to learn how it grows
+_FIT = 10**6, 2 * 10**6  # two numbers of tokens, larger than a chunk, at which memory is computed to find how it grows
 MOST_IN_BATCH = 64
-"""Largest batch of `BATCH_SIZE=auto`: larger ones gain little, and hold more clips in memory."""
+"""Largest batch of `BATCH_SIZE=auto`: larger batches gain little speed, and hold more clips in memory."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def largest_batch(facts: ModelFacts, tokens: int, room: float | None, chunk: int
 
 
 def room_left(settings: RunSettings) -> float:
-    """Return the free bytes of the run's GPUs, or without a GPU of the main memory. Call this with a loaded model."""
+    """Return the free bytes of the run's GPUs, or of main memory without a GPU. Call this after the model is loaded."""
     room, _name = _gpu(settings)
     return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if room is None else room
 

@@ -211,12 +211,12 @@ class TarSource(ArchiveSource):
             content: Any = unpack(file) if unpack else file
             with tarfile.open(fileobj=content, mode="r|", tarinfo=TarHeader, bufsize=_CHUNK) as opened:
                 while (info := opened.next()) is not None:
-                    opened.members.clear()  # type: ignore[attr-defined]  # else all headers stay in memory
+                    opened.members.clear()  # type: ignore[attr-defined]  # otherwise all headers stay in memory
                     kind = stat.S_IFDIR if info.isdir() else stat.S_IFREG if info.isreg() else stat.S_IFLNK
                     headers = sum(len(name) + len(value) for name, value in info.pax_headers.items())
                     yield Member(info.name, kind, info.size, headers, partial(opened.extractfile, info))
                 after = 0
-                while chunk := content.read(_CHUNK):  # gzip's checksum comes last
+                while chunk := content.read(_CHUNK):  # read to the end, where gzip's checksum is
                     after += len(chunk)
                     if after > untrusted.MAX_HEADERS:
                         raise RefusedError(beyond(untrusted.MAX_HEADERS, "bytes after the last member"))

@@ -47,7 +47,7 @@ class Member(NamedTuple):
 
 
 def vetted(members: Iterable[Member]) -> list[Entry]:
-    """Check an archive's members, and return the files among them.
+    """Check an archive's members, and return those that are files.
 
     Raises
     ------

@@ -66,7 +66,7 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, jobs: int 
 
 
 def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
-    """Return what the templates show of a task: counts, durations, licence, class balance."""
+    """Return a task's facts for the templates: counts, durations, licence, class balance."""
     found, manifest = durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)
     figures, expected = found.statistics(), manifest.expected(task)
     balance = Counter(sample.stratum for sample in loaded.samples if sample.stratum)

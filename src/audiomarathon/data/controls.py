@@ -254,7 +254,7 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _V
 
 
 def _changes(one: _Clip, sample: Sample) -> Mapping[str, Any]:
-    """Return the fields that change in a sample's metadata row: if the task defines the control, those that it sets.
+    """Return the fields to change in a sample's metadata row: those that a control of the task sets, if it is one.
 
     Otherwise the event's onset changes to that in the new clip. Onset and length become None if no event is known, or
     if the new clip does not hold it whole.

@@ -37,7 +37,7 @@ class HubSource:
             from huggingface_hub.utils.tqdm import disable_progress_bars
 
             api = HfApi()
-            disable_progress_bars()  # the hub's client would draw a bar for each file below our bar
+            disable_progress_bars()  # otherwise the hub's client would draw a bar for each file below our bar
         self._api = api
         self._revision: str | None = None
 

@@ -15,7 +15,7 @@ from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.text import counted
 
 TOLERANCE_S = 1.0
-"""Seconds that a clip may be shorter or longer than expected: published ranges are rounded to quarters of a minute."""
+"""Seconds by which a clip may miss the expected range: published ranges are rounded to quarters of a minute."""
 
 Kind = Literal["task", "row", "clip", "duration", "count"]
 

@@ -40,7 +40,7 @@ CLIPS = {
     "vox": 6,
     "vox_age": 8,
 }
-FAKE_SECONDS = 0.5  # length of a forged word, as in the public corpus; other events last `synthesis.EVENT_SECONDS`
+FAKE_SECONDS = 0.5  # seconds of a forged word, as in the public corpus; other events last `synthesis.EVENT_SECONDS`
 LICENCE = "CC0-1.0"
 
 Row = dict[str, Any]
@@ -153,7 +153,7 @@ def fingerprint() -> str:
 
 
 def word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return onsets of words, each at least two seconds (the audio encoder's window) after the one before."""
+    """Return `count` onsets of words, at least two seconds (the audio encoder's window) apart."""
     stretch = seconds / count
     middles = (np.arange(count) + 0.5 + rng.uniform(-0.2, 0.2, count)) * stretch
     return [float(middle - synthesis.WORD_SECONDS / 2) for middle in middles]
@@ -193,7 +193,7 @@ def _textured(task: str, index: int, rng: np.random.Generator, seconds: float) -
     labels = world.labels_of(task)
     label = labels[index % len(labels)]
     rate = 22050 if task == "gtzan" else 16000
-    fixed = task in ("vox", "vox_age")  # their options are all classes in a fixed order, as in the public files
+    fixed = task in ("vox", "vox_age")  # options are all classes in a fixed order, as in the public files
     options = list(labels) if fixed else world.options_for(label, labels, 4, rng)
     letter = "ABCDE"[options.index(label)]
     uniq_id, speaker = f"mini_{task}_{index:02d}", f"id{90000 + index}"
@@ -275,7 +275,7 @@ def _transcribed(_: str, index: int, rng: np.random.Generator, seconds: float) -
 
 def _write_metadata(folder: Path, task: str, rows: list[Row]) -> None:
     if task == "librispeech":
-        return  # its metadata are the transcripts beside the clips
+        return  # this task's metadata are the transcripts beside the clips
     names = {one.key: getattr(one, "metadata_file", "") for one in AUDIOMARATHON.tasks}
     info = {"task": "sound event detection", "dataset": "mini", "licence": LICENCE}
     # In `had` the folder is the class. The public format has no field for the fake part, so events get a separate file.

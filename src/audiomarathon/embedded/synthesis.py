@@ -98,7 +98,7 @@ def _signatures() -> dict[str, tuple[float, ...]]:
         if min(b - a for a, b in itertools.pairwise(four)) < 2 or any(len(set(four) & set(o)) > 2 for o in chosen):
             continue
         chosen.append(four)
-    step = len(chosen) / len(SPOKEN)  # take sets all over the list; the first ones share low tones
+    step = len(chosen) / len(SPOKEN)  # take sets from the whole list, since the first sets share low tones
     return {cue: tuple(float(bands[b]) for b in chosen[int(i * step)]) for i, cue in enumerate(SPOKEN)}
 
 

@@ -1,4 +1,4 @@
-"""Choose model and data if the user names none: the embedded model on the mini benchmark, never on real data."""
+"""Choose model and data if the user names none: the embedded model runs on the mini benchmark, never on real data."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ _LIMIT_S, _CONNECT_S = 600.0, 10.0  # seconds for one attempt, and for its conne
 _AFTERWARDS_S = 5.0  # seconds to wait for the token counts after the reply has ended
 _BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # limits of an answer's size; each token arrives in its own event
 _CHARACTERS_A_TOKEN = 32  # limit of a reply's length, if it may be longer than `MAX_REPLY`
-_NOTED = 100  # characters of an answer of another kind to show
+_NOTED = 100  # number of characters to show of an answer of another kind
 _FIELD = re.compile(rb"^(?:\xef\xbb\xbf)?(data|event|id|retry)?:", re.MULTILINE)  # a line of server-sent events
-_KEY_SHOWN = 5  # this many characters of the key are not secret, since services show as many
+_KEY_SHOWN = 5  # this many characters of a key are not secret, since services show this many
 
 _SECRET_LENGTH = 16
 _PIECE = re.compile("[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
@@ -174,7 +174,7 @@ class _ForeignError(_BadReplyError):
 
 
 class _TooLongError(_BadReplyError):
-    """The reply is much longer than the requested number of tokens. At temperature 0 it would be so again."""
+    """The reply is much longer than the requested number of tokens. A retry at temperature 0 would give the same."""
 
 
 _FAULTS = (_BadReplyError, httpx2.HTTPError, OSError, ValueError)
@@ -298,8 +298,8 @@ class Endpoint:
         Raises
         ------
         EndpointError
-            This request cannot succeed, has failed in all attempts, or the client was stopped; or the server withheld
-            the reply (content filter), or put all tokens elsewhere, such as into `reasoning_content`.
+            This request cannot succeed or has failed in all attempts, or the client was stopped. Or the server withheld
+            the reply (content filter), or put all tokens into another field, such as `reasoning_content`.
         ModelError
             Every request would fail: a wrong key, model or address, or a server that speaks another protocol.
         """
@@ -473,7 +473,7 @@ class Endpoint:
         return without_key(_one_line(text), self.key)[:300]
 
     def _masked(self, text: str) -> str:
-        """Return a reply, or another text that is compared, without the key; parts of the key stay."""
+        """Replace the whole key by `***` in a reply, or in a text to compare with it; parts of the key stay."""
         return text.replace(self.key, "***") if is_secret(self.key) else text
 
 
@@ -488,7 +488,7 @@ def _trusted(*_places: str | None) -> ssl.SSLContext:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop, in a thread of its own, that all requests of this process share."""
+    """Return the event loop that all requests of this process share; it runs in a separate thread."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http requests", daemon=True).start()
     asyncio.run_coroutine_threadsafe(anyio.lowlevel.checkpoint(), loop).result()  # load the backend
@@ -561,9 +561,9 @@ class _Reply:
         return self.last if begin is None else next(now for length, now in self.pieces if length > begin)
 
     def lost(self, new_tokens: int) -> str:
-        """Return why there is no reply although the model generated one, with a remedy; "" if there is nothing to say.
+        """Return the reason why generated tokens gave no reply, with a remedy; "" if there is no problem.
 
-        A reply that the token limit cut is none of these: it is a reply, cut before its text began.
+        A reply that the token limit cut before its text began still counts as a reply.
         """
         if self.text.strip() or self.finish == "length":
             return ""
@@ -582,7 +582,7 @@ class _Reply:
 
 
 def _elsewhere(delta: Mapping[str, Any]) -> str:
-    """Return the field of a piece of a reply that holds something else than text; "" if there is none."""
+    """Return the name of a field of a reply's piece that holds something other than text; "" if there is none."""
     content = delta.get("content")
     if isinstance(content, list) and any(part.get("type") != "text" for part in content):
         return "parts that are not text"
@@ -624,12 +624,12 @@ def _refuse(kind: str, body: str) -> NoReturn:
 
 
 def _status(code: str) -> int:
-    """Return the HTTP status that an error's code is; 0 for any other code."""
+    """Return an error's code as an HTTP status; 0 if the code is not a status."""
     return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 0
 
 
 def _is_foreign(error: Exception) -> bool:
-    """Tell whether an answer is of another protocol than this client speaks, HTTP included."""
+    """Tell whether an answer follows another protocol than HTTP with chat completions."""
     illegal = isinstance(error, httpx2.RemoteProtocolError) and str(error).startswith(("illegal", "Receive buffer"))
     return illegal or isinstance(error, _ForeignError)
 
@@ -791,8 +791,8 @@ def is_secret(key: str) -> bool:
     """Tell whether a key is certainly a secret: 16 characters or more, and not made of plain words.
 
     Replies are masked only for such keys. `lm-studio` or `recording-studio-2024` may be right answers. A key is made of
-    words if 40 % of its letters and digits begin a frequent pair of letters: so are 99 % of keys of two to four English
-    words; of random keys 0.1 %, but 3 % of those of 16 lower-case letters only.
+    words if 40 % of its letters and digits begin a frequent pair of letters. This is true for 99 % of keys of two to
+    four English words, for 0.1 % of random keys, and for 3 % of random keys of 16 lower-case letters.
     """
     pieces = _PIECE.findall(key)
     frequent = sum(piece[at : at + 2].lower() in _PAIRS for piece in pieces for at in range(len(piece) - 1))

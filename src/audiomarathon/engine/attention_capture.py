@@ -41,7 +41,7 @@ from audiomarathon.runs.record_line import pack
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
-_CHUNK = 128  # query rows whose attention is in memory at one time
+_CHUNK = 128  # number of query rows whose attention is held in memory at one time
 _CACHED = 1 << 20  # numbers that fit into a CPU's caches; on a CPU, this limits the query rows at one time
 LONGEST_FULL = 4096  # longest prompt in tokens whose whole maps are written without --yes (1.9 GB for 28 layers)
 
@@ -239,7 +239,7 @@ class _Recorder:
                 self.full[self.layers.index(layer)][np.ix_(ours[rows], ours[:seen])] = mean.cpu().numpy()
             last = weights[:, -1]
         per_block = in_block.sum(0)[:, None]
-        self.blocks[layer] = (whole / per_block).half().cpu().numpy()  # NaN in a block without rows
+        self.blocks[layer] = (whole / per_block).half().cpu().numpy()  # a block without rows is NaN
         self._keep("last", layer, self._spread(last, own.expand_as(last)))
         self._keep("question", layer, self._spread(asking, own.expand_as(asking)) / question.sum())
 
@@ -397,7 +397,7 @@ def _capture_one(
     """
     name, place = file_name(sample.id), job.folder.path / FOLDER
     if before and not same(before.get("clips"), plan.clips.get(sample.id)):
-        before = None  # its clips have changed since
+        before = None  # the sample's clips have changed since
     everything = not settings.attn_layers or bool(before and before["all"])
     layers = () if everything else tuple(sorted({*settings.attn_layers, *(before["layers"] if before else ())}))
     longest = settings.attn_full or (sys.maxsize if before and before["full"] else 0)  # keep an existing whole map
@@ -417,7 +417,7 @@ def _capture_one(
         found = capture_whole(lm, inputs, job.method, prompt, whole, longest=longest, facts=facts, **how)
     else:
         found = capture(lm, inputs, job.method, prompt, **how)
-        shutil.rmtree(whole, ignore_errors=True)  # it may hold whole maps of clips that have changed since
+        shutil.rmtree(whole, ignore_errors=True)  # the folder may hold whole maps of clips that have changed since
     found = replace(found, meta={**found.meta, **facts})
     row = {"id": sample.id, "file": f"{name}.npz", "bytes": found.save(place / f"{name}.npz")}
     row |= {"layers": found.meta["layers"], "all": everything, "full": bool(longest)}
@@ -438,7 +438,7 @@ def capture_whole(
     layers: Sequence[int] = (),
     max_new_tokens: int = 1,
 ) -> Attention:
-    """Capture whole attention maps, and write them to `folder`; otherwise as :func:`capture`.
+    """Capture as :func:`capture` does, and also write whole attention maps to `folder`.
 
     The files are in LALM Bench's format: `attn.npy` of shape (L, S, S), `tokens.json`, `meta.json`.
 

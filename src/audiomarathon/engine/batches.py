@@ -51,8 +51,8 @@ class Plan:
     warm_up
         Whether a timed run starts with an uncounted pass over its first sample (not if `warm` is set).
     warm
-        Whether each timed call follows an uncounted one of the same sample and setting, since a GPU is slow at lengths
-        that it has not seen.
+        Whether an uncounted call of the same sample and setting precedes each timed call, since a GPU is slow at
+        lengths that it has not run before.
     profiled
         Ids of samples for which the GPU's busy seconds are measured too, in one more call of each setting.
     language
@@ -65,11 +65,12 @@ class Plan:
     control
         Kind of audio control (`silence`, …), written into each answered record; None for the real audio.
     readings
-        What a text LLM reads in place of each sample's clips, by the sample's id; empty for models that hear them.
+        Transcripts that a text LLM reads in place of each sample's clips, by the sample's id; empty for models that
+        hear the clips.
     stopping
-        How settings stop before all samples are run; None if they do not.
+        Rule that stops a setting before all samples are run; None to run all samples.
     turn
-        Number of samples that earlier rounds of this run took; it decides which setting goes first.
+        Number of samples in earlier rounds of this run; it decides which setting goes first.
     """
 
     task: Task
@@ -92,7 +93,7 @@ class Plan:
 
     @property
     def batched(self) -> bool:
-        """Whether samples run in batches, whose times go into the records."""
+        """Whether samples run in batches; then each record holds the times of its batch."""
         return bool(self.sizes) or (self.batch_size or 1) > 1
 
 

@@ -1,6 +1,6 @@
 """Measure this machine for a plan's estimates: a matrix product, a short prefill and a step that reads weights.
 
-No checkpoint is loaded: the prefill runs one random layer with the parameters and the attention of the model's own.
+No checkpoint is loaded: the prefill runs one random layer of the size and attention kind of the model's layers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from audiomarathon.costs.cost import Cost
 
 _SIDE = 1024  # of the matrices
 _TOKENS = 512  # of the prefill
-_MOST_PARAMETERS = 64_000_000  # of the layer: enough to be read from memory, and quick to make
+_MOST_PARAMETERS = 64_000_000  # size of the layer: too large for a CPU's caches, and quick to make
 _PRODUCT_S, _PREFILL_S = 1.0, 0.5
 
 
@@ -29,7 +29,7 @@ class Speed:
 
 @functools.cache
 def measured(device: str, dtype: str, cost: Cost, clock: Callable[[], float] = time.perf_counter) -> Speed | None:
-    """Measure this machine with a model's layer; None if the device cannot do it now, such as without free memory."""
+    """Measure this machine with a layer like the model's; None if the device cannot run it now."""
     import torch
 
     def now() -> float:

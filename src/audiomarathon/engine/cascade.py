@@ -28,8 +28,7 @@ from audiomarathon.tracking.tracker import Tracker
 
 _REMOTE = ("openai", "endpoint")  # prefixes of the name of an LLM behind an endpoint
 
-#: Settings that choose samples and places, which are the cascade's; of a method, which are its identity's; and others
-#: that a command for transcripts does without.
+#: Settings that a command for transcripts leaves out: the choice of samples, paths, methods, and others.
 _OF_SAMPLES = ("data", "limit", "results", "skip_persons", "skip_emotion", "balance", "split", "allow_bad_rows")
 _PLACES = ("layer", "at", "scope", "tower_layer", "schedule")
 _NOT_ITS = ("method", "ratio", "save_attn", "attn_layers")
@@ -37,9 +36,9 @@ _NOT_ITS = ("method", "ratio", "save_attn", "attn_layers")
 
 @dataclass(frozen=True)
 class _Made:
-    """The transcripts that one setting of one system has made, of any task; by clip hash.
+    """Transcripts that one setting of one transcriber has made, of any task, by the clip's hash.
 
-    `records` holds each run's record of the clip with the run's task.
+    For each clip, `records` holds the record and the task of every run that transcribed it.
     """
 
     runs: Sequence[Run]
@@ -47,7 +46,7 @@ class _Made:
     failed: Mapping[str, Record]
 
     def of(self, task: Task, clip: str) -> list[Record]:
-        """Return a clip's records from the runs of the task's own transcripts; if there are none, from all runs."""
+        """Return a clip's transcripts from runs of this task; if there are none, from all runs."""
         every = self.records[clip]
         return [one for key, one in every if key == f"{PREFIX}{task.key}"] or [one for _key, one in every]
 
@@ -93,9 +92,9 @@ def llm_settings(llm: str, settings: RunSettings) -> tuple[str, RunSettings]:
 def find_transcribers(
     paths: Sequence[Path], tasks: Mapping[str, tuple[Task, Loaded]], settings: RunSettings, say: Say
 ) -> list[Transcriber]:
-    """Return each setting of each system that transcribed the clips of the tasks' samples.
+    """Return each setting of each model that transcribed the clips of the tasks' samples.
 
-    A system without any transcript of a task is left out there, if another has them.
+    For a task, leave out models that transcribed none of its clips, unless no model did.
 
     Parameters
     ----------
@@ -107,7 +106,7 @@ def find_transcribers(
     Raises
     ------
     RecordError
-        There are no transcripts, some of a task's clips lack theirs, or two runs that differ hold them.
+        There are no transcripts, a clip of a task has none, or two different runs transcribed the same clips.
     SettingsError
         A task only asks for a transcript.
     """
@@ -129,7 +128,7 @@ def find_transcribers(
             name = Checkpoint(one.runs[0].checkpoint, Path()).folder_name, one.runs[0].method
             twice = any(task.key in own.readings and (own.system, own.setting) == name for own in found.values())
             if twice or any(len({each.text.strip() for each in one.of(task, clip)}) > 1 for clip in known):
-                differ = f"two runs of {one.name} that differ have transcripts of {task.key}; name only one of them"
+                differ = f"two different runs of {one.name} have transcripts of {task.key}; name only one of them"
                 raise RecordError(f"{named(one.runs)}: {differ}")
             own = found.get(id(one)) or Transcriber(system=name[0], setting=name[1], made_by=made_by(one.runs[0]))
             readings = {id_: Reading(tuple(one.of(task, clip)[-1] for clip in hashes)) for id_, hashes in clips.items()}
@@ -140,9 +139,9 @@ def find_transcribers(
 
 
 def _made(paths: Sequence[Path]) -> list[_Made]:
-    """Read all runs of transcripts, those of one system and setting together; base comes first.
+    """Read all runs of transcripts, and group them by transcriber and setting; base comes first.
 
-    A setting's runs are read together if everything but their data agrees.
+    Runs belong to one group if their identities are equal except for the data.
     """
     runs = [run for run in read_runs(paths) if run.task is not None and run.task.transcribes]
     if not runs:
@@ -170,7 +169,7 @@ def _hashes(samples: Sequence[Sample]) -> dict[str, list[str]]:
 
 
 def _check(one: _Made, word: str, task: Task, clips: set[str], settings: RunSettings) -> None:
-    """Refuse a system of which transcripts are missing, and say which command makes them."""
+    """Raise RecordError if transcripts of a task's clips are missing; the message gives the command that makes them."""
     missing = sorted(clips - {*one.records})
     if not missing:
         return
@@ -225,7 +224,7 @@ def cascade(
     with opened(model, settings, transcribers, needed=anything_left, say=say) as (setup, engine):
         for one, task, data in work:
             own = replace(setup, methods=(one,))
-            answering = replace(engine, setup=own, cost=None) if engine else None  # whose FLOPs are a part of the sum
+            answering = replace(engine, setup=own, cost=None) if engine else None  # its FLOPs are a part of the sum
             yield from run_task(own, answering, task, data, say, progress, remaining)
 
 

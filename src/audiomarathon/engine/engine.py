@@ -114,7 +114,7 @@ class Engine(ABC):
         """
 
     def certificate(self) -> dict[str, Any] | None:
-        """Return what `audiomarathon certify` found for this checkpoint and machine, see :mod:`.stamp`; else None."""
+        """Return the results of `audiomarathon certify` for this checkpoint and machine (:mod:`.stamp`), or None."""
         return stamp(self.setup)
 
     def state(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def environment() -> dict[str, Any]:
 
 
 def software() -> dict[str, Any]:
-    """Return those facts of :func:`environment` that are known without PyTorch."""
+    """Return the part of :func:`environment` that is known without PyTorch."""
     return {
         "audiomarathon": __version__,
         "commit": _commit(),
@@ -74,7 +74,7 @@ def gpu_state() -> list[dict[str, str]]:
 
 
 def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
-    """Return the load averages, and how many threads of other programs run or wait for a core now.
+    """Return the load averages, and how many threads of other programs now run or wait for a core.
 
     Where `/proc` does not exist, the load average of the last minute replaces the number of threads.
 

@@ -30,7 +30,7 @@ from audiomarathon.runs.record_line import pack, pack_shares
 from audiomarathon.text import Say
 
 _WARM_UP_TOKENS = 4
-_BUSY_TOKENS = 64  # a decode step launches hundreds of kernels, and the profiler keeps only so many
+_BUSY_TOKENS = 64  # limit of profiled decode steps: each launches hundreds of kernels, too many for the profiler
 
 #: A setting's label, and the record of one sample under it.
 Labelled = tuple[str, Record]
@@ -84,9 +84,9 @@ def _each_in_its_batches(
     *,
     cold: bool,
 ) -> Generator[Labelled]:
-    """Answer samples under one setting after another, each in batches of its own planned size.
+    """Answer samples under one setting after another, in batches of the size planned for the setting.
 
-    After a batch that did not fit into memory, the setting goes on with batches of the size that fitted.
+    If a batch does not fit into memory, the setting continues with the smaller size that fits.
     """
     for method in {method.label: method for methods in pending.values() for method in methods}.values():
         size, turn = plan.sizes[method.label], 0
@@ -108,9 +108,9 @@ def _each_in_its_batches(
 
 @dataclass
 class _Loop:
-    """Runs batches, each under the settings that its samples have no record of.
+    """Runs batches, each under the settings for which its samples have no record yet.
 
-    `fits` is the largest number of samples to try, after batches that did not fit into memory.
+    `fits` is the largest number of samples to try; it falls after a batch that did not fit into memory.
     """
 
     lm: AudioLM
@@ -180,7 +180,7 @@ class _Loop:
                         continue
                     # Free memory outside the handler: inside it, the traceback still holds the failed call's tensors.
                     if self.tower.ran_in is None:
-                        self.tower.clear()  # its time is in no record yet, so the next setting runs it again
+                        self.tower.clear()  # no record holds the tower's time yet, so the next setting runs it again
                     free_memory()
                     if len(batch.samples) > 1:
                         if memory_full:
@@ -199,14 +199,14 @@ class _Loop:
         return finished, 0
 
     def _ran_in(self, method: Method, generation: Generation) -> Generation:
-        """Return the call in which the audio tower ran, and whose time a setting's records take."""
+        """Return the call in which the audio tower ran; a setting's records take the tower's time from this call."""
         if method.changes_tower:
             return generation
         self.tower.ran_in = self.tower.ran_in or generation
         return self.tower.ran_in
 
     def _together(self, inputs: Inputs, method: Method, generation: Generation, tower: Generation) -> dict[str, float]:
-        """Return the times of a batch, as each of its samples' records holds them; see :class:`Record`."""
+        """Return the times of a batch for the field `batch` of its samples' records; see :class:`Record`."""
         tokens, stages, peak = inputs.prompt_tokens, generation.stages, peak_memory(generation, tower)
         return {
             "samples": len(tokens),
@@ -221,7 +221,7 @@ class _Loop:
         }
 
     def _warmed(self, inputs: Inputs, method: Method) -> float:
-        """Run the method once, uncounted, so that the GPU knows these lengths; return the seconds that it took."""
+        """Run the method once, uncounted, so that the GPU is warm for these lengths; return the seconds it took."""
         begin = time.perf_counter()
         run_uncounted(self.lm, inputs, [method], max_new_tokens=WARM_PASS_TOKENS, ignore_end=True)
         if self.tower.ran_in is None:
@@ -231,7 +231,7 @@ class _Loop:
     def _busy(self, inputs: Inputs, methods: Iterable[Method]) -> dict[str, dict[str, float]]:
         """Return the GPU's busy seconds of each stage by the setting's label, from one more call of each setting.
 
-        A setting whose call fails has none. The tower runs in the first call, and the others share its seconds.
+        A setting is missing if its call fails. The tower runs only in the first call; all settings get its seconds.
         """
         found: dict[str, dict[str, float]] = {}
         encoder = 0.0
@@ -277,7 +277,7 @@ def forced_decode(lm: AudioLM, inputs: Inputs, method: Method, decode_tokens: in
 
 
 def _setup_of(stages: Stages) -> dict[str, float]:
-    """Return the seconds that made decode ready to run as a graph; nothing if it ran eagerly."""
+    """Return the field `decode_setup` (seconds to prepare decode as a graph); empty if decode ran eagerly."""
     return {} if stages.decode_setup is None else {"decode_setup": stages.decode_setup}
 
 

@@ -74,9 +74,9 @@ def places_of(tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, met
 def fresh_results(
     tasks: Sequence[Task], spec: ModelSpec, settings: RunSettings, methods: Sequence[Method]
 ) -> RunSettings:
-    """Return settings with a results folder of its own if a method's code was edited since its records were made.
+    """Return the settings, with a new results folder if a method's code was edited since its records were made.
 
-    The folder's name ends in a hash of the code, so the same code finds it again.
+    The new folder's name ends in a hash of the code, so that the same code uses the same folder again.
     """
     try:
         check_edited(tasks, spec, settings, methods)
@@ -93,7 +93,7 @@ def _method(setup: Setup, method: Method) -> dict[str, Any]:
 
 
 def _beyond(setup: Setup, task: Task, data: Loaded, method: Method) -> dict[str, bool]:
-    """Return `beyond_limits` if it is on and lets samples of the task exceed the model's positions; else nothing."""
+    """Return the field `beyond_limits` if the setting is on and samples exceed the model's positions; else {}."""
     settings = setup.settings
     given = setup.spec, setup.checkpoint.path, task, data.samples, settings, [method]
     return {"beyond_limits": True} if settings.beyond_limits and beyond_positions(*given) else {}

@@ -1,8 +1,8 @@
-"""Measure which moments of the audio a reply rests on: hide each, and see how much less likely the reply becomes.
+"""Measure which moments of the audio a reply depends on: silence each, and see how much less likely the reply becomes.
 
 Zeiler & Fergus, "Visualizing and Understanding Convolutional Networks", arXiv 1311.2901, section 4.2, hide squares of a
-picture; here a moment of the waveform becomes silence. It asks nothing of the model but its reply's probability, so it
-is evidence that is independent of attention. What two moments both say is not seen: hiding either changes little.
+picture; here a moment of the waveform becomes silence. The method needs only the reply's probability, so it is evidence
+that is independent of attention. It misses content that two moments repeat: hiding either changes little.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def losses_when_hidden(
     seconds
         Length of a moment; the last one of a clip may be shorter.
     step
-        Called with 1 after each moment. There is one prefill for each, tower included.
+        Called with 1 after each moment. Each moment takes one prefill and one run of the tower.
 
     Returns
     -------

@@ -32,7 +32,7 @@ from audiomarathon.errors import ModelError
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
 
-_BATCHES_A_CHUNK = 4  # in an untimed run: the later batches are prepared while the model works on the first
+_BATCHES_A_CHUNK = 4  # batches per chunk in an untimed run: later ones are prepared while the model works on the first
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Know a finished run again without PyTorch, so that a repeated command says "nothing to do" at once.
+"""Recognise a finished run without PyTorch, so that a repeated command says "nothing to do" at once.
 
-Only PyTorch and the model's family can tell device, precision and what the family is able to do. `run.json` stores
-them, with a hash of all that they follow from: settings, this machine, installed packages, the files of this package.
-While the hash stays the same they hold, and the rest of the identity is made anew. At any doubt there is no answer,
-and the run is prepared as usual.
+Device, precision and the abilities of the model's family normally come from PyTorch and the family's code. `run.json`
+stores them, with a hash of all their inputs: settings, this machine, installed packages, the files of this package.
+While the hash is the same, the stored facts are valid, and the rest of the identity is computed anew. In any doubt, the
+functions here return None, and the run is prepared as usual.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from audiomarathon.runs.folder import read_run
 from audiomarathon.settings import RunSettings
 
 DECIDED = "decided"
-"""Field of `run.json`: what PyTorch and the family told, and the hash of what it follows from."""
+"""Field of `run.json`: facts from PyTorch and the model's family, and the hash of their inputs."""
 
 _FAMILY = ("eager_because", "names_language", "transcribes_only", "text_only", "cross")
 
 
 class _Facts(SimpleNamespace):
-    """A family's recorded facts; whoever asks for another one is told that it is not known, which is a doubt."""
+    """A family's recorded facts; any other attribute raises :class:`ModelError`, and the run is prepared as usual."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -42,19 +42,19 @@ class _Facts(SimpleNamespace):
 
 @dataclass(frozen=True)
 class _Recorded(ModelSpec):
-    """A model whose family is known from a record only."""
+    """A model whose family is known only from `run.json`."""
 
     family_facts: Mapping[str, Any] = field(default_factory=dict)
 
     def load_family(self) -> Any:
         """Return the recorded facts in place of the class; checks of language and length passed when they were made."""
-        # What hears nothing has no longest clip.
+        # A model that hears nothing has no limit on clip length.
         passed = {"check_language": lambda *_: None, "longest_reply": lambda *_: 0, "hears": False}
         return _Facts(**{name: self.family_facts[name] for name in _FAMILY}, **passed)
 
 
 def decided(setup: Setup) -> dict[str, Any]:
-    """Return the field :data:`DECIDED` of a run's `run.json`; {} if another machine, or a plug-in, decides."""
+    """Return the field :data:`DECIDED` for `run.json`; {} if they come from another machine or a plug-in's model."""
     spec = setup.spec
     if not setup.asked or get_model(spec.key) not in BUILT_IN:
         return {}

@@ -111,7 +111,7 @@ class EndpointEngine(Engine):
 
 
 def _odd(answer: Answer, most_tokens: int) -> str:
-    """Return what is wrong with replies such as this one, and what to do; "" for a usual reply."""
+    """Return a warning about replies such as this one, with a remedy; "" for a normal reply."""
     if answer.finish == "content_filter":
         return "the content filter cut replies (filtered); change its settings"
     if without_thinking(answer.text).strip():

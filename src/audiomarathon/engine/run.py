@@ -118,7 +118,7 @@ def run(
         finished = [is_finished(setup, task, data) for task, data in loaded]
         return not all(finished)
 
-    remaining = list(trackers)  # a tracker that fails is removed
+    remaining = list(trackers)  # a copy, since a tracker that fails is removed
     known = known_as_finished(loaded, model, settings, methods) if ray is None else None
     with opened(model, settings, methods, ray, needed=anything_left, known=known, say=say) as (setup, engine):
         for task, data in loaded:
@@ -145,7 +145,7 @@ def opened(
         model is loaded), and raises errors that are known without the model. When a running Ray cluster is joined,
         the model is always loaded first, since only the workers know their machines.
     known
-        The setup of :func:`known_as_finished`: nothing is loaded.
+        The setup that :func:`known_as_finished` returned; if given, nothing is loaded.
 
     Yields
     ------
@@ -235,7 +235,7 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
 def is_finished(setup: Setup, task: Task, data: Loaded, margin: Margin | None = None) -> bool:
     """Tell whether every selected sample has a recorded reply under every setting (with SAVE_ATTN, also attention).
 
-    With a margin, samples after a setting's stop need none.
+    With a margin, samples after a setting's stop need no reply.
 
     Raises
     ------
@@ -277,9 +277,9 @@ def known_as_finished(
     methods: Sequence[Method],
     margin: Margin | None = None,
 ) -> Setup | None:
-    """Return the setup of runs that are surely finished, found without PyTorch; None at any doubt (:mod:`.recorded`).
+    """Return the setup if all runs are certainly finished, without PyTorch; None in any doubt (:mod:`.recorded`).
 
-    Errors are left to the full check.
+    Raise no error: the full check reports errors.
     """
     with suppress(AudioMarathonError):
         setup = recorded_setup([task for task, _data in loaded], model, settings, methods)
@@ -328,9 +328,9 @@ def run_task(
     Parameters
     ----------
     engine
-        None if every sample is answered; then only the scores are computed again.
+        None if every sample is answered; then only compute the scores again.
     margin
-        The margin at whose decision a setting stops; None runs all samples.
+        Stop a setting when this margin is decided; None runs all samples.
     """
     settings = setup.settings
     samples = selected(data, settings)
@@ -353,7 +353,7 @@ def run_task(
         if language not in ("", task.language):
             say(f"{task.key}: LANGUAGE={language}, but the task's speech is in {task.language}")
         elif settings.language and task.transcribes and not language:
-            say(f"{task.key}: {setup.spec.key} is told no language, so LANGUAGE={settings.language} changes nothing")
+            say(f"{task.key}: {setup.spec.key} takes no language, so LANGUAGE={settings.language} has no effect")
         plan = None if engine is None else _plan(setup, task, data, samples, clips, stopping)
         if settings.save_attn and isinstance(engine, LocalEngine):
             from audiomarathon.engine.attention_capture import capture_missing, check_layers
@@ -388,7 +388,7 @@ def _plan(
     clips: Mapping[str, str],
     stopping: Stopping | None,
 ) -> Plan:
-    """Return how an engine answers the samples, and seed PyTorch."""
+    """Seed PyTorch, and return the plan by which an engine answers the samples."""
     import torch
 
     from audiomarathon.engine.batches import Plan
@@ -488,9 +488,9 @@ def as_run(
     judgements
         Judges' answers about the records.
     facts
-        Further content of `run.json`, such as another `method` than "imported", or `samples` with missing ones. Its
-        `identity` says what the records depend on beyond their questions; its `data`, if there, stands for the
-        questions.
+        Further content of `run.json`, such as a `method` other than "imported", or `samples` that includes missing
+        samples. `identity` holds what the records depend on besides their questions; `data`, if given, replaces the
+        questions in the identity.
 
     Raises
     ------
@@ -525,7 +525,7 @@ def as_run(
             run.write_corpus(corpus)
         for judge in {one.judge for one in judgements}:
             lines = [one.to_line() for one in judgements if one.judge == judge]
-            if not (answers := judgements_file(folder, judge)).exists():  # a judge may have been asked more since
+            if not (answers := judgements_file(folder, judge)).exists():  # judges may have answered more since then
                 write_bytes(answers, b"".join(lines))
         for record in fresh:
             run.append(record)

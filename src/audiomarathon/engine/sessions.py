@@ -1,4 +1,4 @@
-"""Write facts about the run, the machine and each session to `run.json`, and report what a resumed run finds."""
+"""Write facts about the run, the machine and each session to `run.json`, and report the state of a resumed run."""
 
 from __future__ import annotations
 

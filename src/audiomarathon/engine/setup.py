@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from audiomarathon.benchmarks import Task
     from audiomarathon.models.audio_lm import AudioLM
 
-#: Settings that decide nothing stored here: paths, the choice of samples, and the method (which has an identity).
+#: Settings that do not affect device, precision or family: paths, the choice of samples, and the method.
 _ELSEWHERE = (
     "limit",
     "results",
@@ -58,7 +58,8 @@ class Hardware:
 class Setup:
     """Checkpoint, machine, settings and methods of a run. The identity of a run is made from these and the task.
 
-    `asked` is a hash of what device and precision follow from; "" if another process found them (:mod:`.recorded`).
+    `asked` is a hash of the inputs that determine device and precision (see :func:`what_decides`); "" if another
+    process determined them.
     """
 
     checkpoint: Checkpoint
@@ -71,13 +72,13 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """Name of the system, and of its folder: the checkpoint's, in a cascade after the transcriber's."""
+        """Name of the system and of its folder: the checkpoint's name, in a cascade after the transcriber's name."""
         names = dict.fromkeys(method.system for method in self.methods if isinstance(method, Transcriber))
         return "+".join([*names, self.checkpoint.folder_name])
 
     @property
     def decode(self) -> str:
-        """How decode runs where model and method allow it: `graph` or `eager`."""
+        """How decode runs if model and method allow it: `graph` or `eager`."""
         if self.settings.decode != AUTO:
             return self.settings.decode
         return GRAPH if self.hardware.on_gpu and not self.settings.device_map else EAGER
@@ -90,7 +91,7 @@ class Setup:
 
 
 def language_of(spec: ModelSpec, task: Task, settings: RunSettings) -> str:
-    """Return the language that a model is told when it transcribes the task's speech; "" if it is told none."""
+    """Return the language to name to a model that transcribes the task's speech; "" for a model that takes none."""
     named = task.transcribes and not spec.remote and spec.load_family().names_language
     return settings.language or task.language if named else ""
 
@@ -101,7 +102,7 @@ def check_able(spec: ModelSpec, folder: Path | None, task: Task, settings: RunSe
     Parameters
     ----------
     folder
-        The checkpoint's folder; None if it is not on this machine. Then what only its files tell is not checked.
+        The checkpoint's folder; None if it is not on this machine: then skip checks that need its files.
 
     Raises
     ------
@@ -150,7 +151,7 @@ def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> 
 
 
 def check_layers(source: str, methods: Sequence[Method]) -> None:
-    """Refuse a layer beyond those that the config.json of a checkpoint states, before PyTorch is imported."""
+    """Refuse a layer that a checkpoint lacks by its config.json, before PyTorch is imported."""
     if (count := stated_layers(source)) is None:
         return
     for method in (getattr(method, "first", method) for method in methods):
@@ -160,7 +161,7 @@ def check_layers(source: str, methods: Sequence[Method]) -> None:
 
 
 def check_chunks(spec: ModelSpec, settings: RunSettings, methods: Sequence[Method] = ()) -> None:
-    """Refuse prefill in chunks for a model or a method that does not say that it works so."""
+    """Refuse prefill in chunks if the model or a method does not declare support for it."""
     chosen = f"PREFILL_CHUNK={settings.prefill_chunk}"
     if settings.prefill_chunk and (why := spec.load_family().whole_because):
         raise SettingsError(f"{chosen}: {spec.key}: {why}; allowed: 0")
@@ -222,7 +223,7 @@ def find_hardware(settings: RunSettings) -> Hardware:
 
 
 def what_decides(spec: ModelSpec, settings: RunSettings) -> str:
-    """Return a hash of all that device, precision and a family's facts follow from."""
+    """Return a hash of all inputs that determine device, precision and a family's facts."""
     package = Path(__file__).parent.parent
     states = [(file, file.stat()) for file in sorted(package.rglob("*.py"))]
     cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))

@@ -1,4 +1,4 @@
-"""The stamp in `run.json`: what `audiomarathon certify` found for the run's checkpoint on this machine."""
+"""The stamp in `run.json`: the results of `audiomarathon certify` for the run's checkpoint on this machine."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Stop a setting's samples when a margin is decided: no worse than base by more than the margin, or worse by more.
+"""Stop a setting when its margin is decided: it is at most the margin worse than base, or it is more than that worse.
 
-Whole clusters run in a seeded random order. After each, in *drawn* order and never in the order in which replies
-arrive (short clips would come first), the wealth of :mod:`audiomarathon.metrics.betting` is looked at. A setting stops
-where it reaches its limit; base goes on while any other setting does. All of this is computed from the records, so a
-resumed run stops at the same place. Estimates after a stop are the test's own bounds: others assume a fixed number of
-samples.
+Whole clusters run in a seeded random order. After each cluster, the wealth of :mod:`audiomarathon.metrics.betting` is
+checked (a "look"). Looks follow the *drawn* order of clusters, not the order in which replies arrive, in which short
+clips would come first. A setting stops when its wealth reaches the limit; base runs until all other settings have
+stopped. All of this is computed from the records, so a resumed run stops at the same place. After a stop, only the
+bounds of this test are valid: other estimates assume a fixed number of samples.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RULE = "betting on whole clusters in drawn order, a look after each (docs/lossle
 
 @dataclass(frozen=True)
 class Margin:
-    """The margin of each task (the key "" is for all others), and the number of settings × tasks that are decided."""
+    """The margin of each task (the key "" is for all other tasks), and the number of settings × tasks to decide."""
 
     by_task: Mapping[str, float]
     tests: int
@@ -56,15 +56,15 @@ class Margin:
         jobs: Sequence[Job] = (),
         clips: Mapping[str, str] | None = None,
     ) -> Stopping | None:
-        """Return how a task's settings stop; None if the task has no margin.
+        """Return the rule that stops a task's settings; None if the task has no margin.
 
-        Looks that were taken stay looks: clusters in a recorded order come first, with the samples that they had, and
-        new ones follow in seeded order. More samples of a cluster on record would change what was seen.
+        Earlier looks stay valid: clusters of a recorded order come first, with the same samples, and new clusters
+        follow in seeded order. More samples of a recorded cluster would change the earlier looks.
 
         Parameters
         ----------
         samples, whole
-            The samples to run, and all of the task: no cluster of these is larger than the largest.
+            The samples to run, and all samples of the task, which tell the size of its largest cluster.
         jobs
             The settings with their folders, whose records and `run.json` are read.
         clips
@@ -73,7 +73,7 @@ class Margin:
         Raises
         ------
         SettingsError
-            A setting was looked at by another rule, in another order, or on clusters that are not to run.
+            Earlier looks at a setting used another rule, another order, or clusters that this run leaves out.
         """
         margin = self.by_task.get(task.key, self.by_task.get(""))
         if margin is None:
@@ -101,7 +101,7 @@ class Margin:
     def _check_looks(
         self, job: Job, old: Mapping[str, Any], margin: float, most: Mapping[str, Any], ids: Collection[str]
     ) -> None:
-        """Refuse to look at a setting's samples again by another rule."""
+        """Raise SettingsError if earlier looks at a setting followed another rule than this run's."""
         there, now = (
             f"margin {one:g}, α {alpha:g} and {counted(tests, 'test')}"
             for one, alpha, tests in (
@@ -120,23 +120,24 @@ class Margin:
         elif order != most.get("order", [])[: len(order)] or samples != most.get("samples", [])[: len(samples)]:
             found, advice = "in another order of clusters than other settings, or with others", "run it without them"
         if found:
-            raise SettingsError(f"{job.folder.path}: was looked at {found}; {advice}, or another RESULTS_DIR")
+            raise SettingsError(f"{job.folder.path}: was already tested {found}; {advice}, or another RESULTS_DIR")
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """How the settings of one task stop.
+    """The rule that stops the settings of one task.
 
     Attributes
     ----------
     tests
-        Number of settings × tasks of this sweep: each stops at a p of α ÷ `tests`, which is Holm's first step.
+        Number of settings × tasks of this sweep: each stops at p = α ÷ `tests`, the first step of Holm's correction.
     clusters
         The samples of each cluster, in drawn order.
     largest
-        Number of samples of the whole task's largest cluster, known before any reply.
+        Number of samples in the whole task's largest cluster.
     known
-        Ids of the samples that were selected and answered before, by the setting's label: a stop drops none of them.
+        Ids of samples that were selected and answered before this run, by the setting's label: a stop keeps all of
+        them.
     """
 
     task: Task
@@ -148,10 +149,10 @@ class Stopping:
     _sums: dict[tuple[str, str], tuple[float, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def rounds(self, jobs: Sequence[Job], at_once: int) -> Iterator[tuple[list[Sample], list[Job]]]:
-        """Yield the next samples with the settings to run them under, until every setting is decided.
+        """Yield rounds of samples, each with the settings to run them under, until every setting is decided.
 
-        The caller runs the samples before it asks for more. A round has as many clusters as it takes for `at_once`
-        samples; those behind a setting's stop are recorded, and count neither for its verdict nor for its scores.
+        The caller runs a round before it asks for the next. A round has enough clusters for `at_once` samples. Samples
+        after a setting's stop are recorded, but do not count for its verdict or its scores.
         """
         order, seen = list(self.clusters.values()), 0
         while seen < len(order):
@@ -165,7 +166,7 @@ class Stopping:
             yield part, active
 
     def rule(self, job: Job) -> dict[str, Any]:
-        """Return what is known before the first reply, for `run.json`: if the run is killed, the rule is on record."""
+        """Return the setting's rule for `run.json`, written before the first reply, so that a killed run keeps it."""
         return {
             "rule": RULE,
             "margin": self.margin,
@@ -181,9 +182,9 @@ class Stopping:
         }
 
     def outcomes(self, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-        """Return for `run.json`, by the setting's label: its samples up to the stop, and rule, order and verdict.
+        """Return for `run.json`, by the setting's label: samples up to the stop, rule, order and verdict.
 
-        Samples behind the stop that were selected and answered before count too: a stop is no reason to drop results.
+        Samples after the stop that were selected and answered before this run count too: a stop never drops results.
         """
         after = {job.method.label: self._decided(job, jobs, len(self.clusters)) for job in jobs if not _is_base(job)}
         longest = max((count for count, _ in after.values()), default=len(self.clusters))
@@ -219,9 +220,9 @@ class Stopping:
         return found
 
     def differences(self, job: Job, jobs: Sequence[Job], names: Sequence[str], *, worst: bool = False) -> Clusters:
-        """Return a setting's differences from base on these clusters, which have run.
+        """Return a setting's differences from base on the named clusters, which have run.
 
-        With `worst`, samples that only one of the two scored count as lost; see :attr:`Pairs.worst`.
+        With `worst`, a sample that has a score under only one of the two counts as lost; see :attr:`Pairs.worst`.
         """
         base = next(other for other in jobs if _is_base(other))
         sums = np.array([self._summed(job, base, name) for name in names], dtype=np.float64).reshape(-1, 5).T
@@ -229,7 +230,7 @@ class Stopping:
         return Clusters(totals, sizes, self.largest, int(sums[2].sum()))
 
     def planned(self, jobs: Sequence[Job], seconds_a_reply: float | None, seed: int) -> list[str]:
-        """Return lines on how many clusters like those on record decide, for the plan of a sweep."""
+        """Estimate, for the plan of a sweep, how many clusters like the recorded ones decide; return lines of text."""
         whole = f"here are {counted(len(self.clusters), 'cluster')}"
         least = fewest(self.margin, ALPHA / self.tests)
         lines = [f"margin {self.margin:g}: at least {least:,} clusters even if no reply differs; {whole}"]
@@ -252,9 +253,9 @@ class Stopping:
         return [f"{self.task.key}: {line}" for line in lines]
 
     def _decided(self, job: Job, jobs: Sequence[Job], seen: int) -> tuple[int, str]:
-        """Return after how many of the first `seen` clusters a setting is decided, and the verdict; (all, "") if not.
+        """Return after how many of the first `seen` clusters a setting is decided, and the verdict; else (`seen`, "").
 
-        A sample that failed under one of the two counts as lost for "no worse", and not at all for "worse".
+        A sample that failed under the setting or under base counts as lost for "no worse", and is left out for "worse".
         """
         if _is_base(job):
             return seen, ""
@@ -272,7 +273,7 @@ class Stopping:
         return (first[verdict], verdict) if verdict else (seen, "")
 
     def _summed(self, job: Job, base: Job, name: str) -> tuple[float, ...]:
-        """Return a cluster's sum of differences from base, their number, whether any is not 0, and both at worst."""
+        """Return a cluster's difference from base: sum, count, whether any is not 0, and sum and count at worst."""
         if (job.method.label, name) not in self._sums:
             ids = [sample.id for sample in self.clusters[name]]
             sides = [
@@ -294,14 +295,14 @@ class Stopping:
 
 
 def _recorded(job: Job) -> dict[str, Any]:
-    """Return the rule by which a setting's samples were looked at; {} if they were not."""
+    """Return the rule of earlier looks at a setting's samples, from its `run.json`; {} without looks."""
     return (job.folder.run.get("stopping") or {}) if job.folder.records else {}
 
 
 def without_stopping(job: Job) -> dict[str, Any]:
-    """Return for `run.json` of a run of all its samples: the rule of an earlier sweep, whose looks still count.
+    """Return, for the `run.json` of a run of all samples, the rule of an earlier sweep, since its looks still count.
 
-    It no longer says where the setting stopped.
+    The returned field no longer says where the setting stopped.
     """
     old = {name: value for name, value in _recorded(job).items() if name != "before"}
     return {"stopping": old | {"stopped_after": None}} if old else {}

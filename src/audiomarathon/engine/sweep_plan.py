@@ -37,7 +37,7 @@ from audiomarathon.text import Say, counted
 _SPEEDS = {
     "cuda": (150.0, 1500.0),
     "cpu": (0.1, 20.0),
-}  # where none can be measured: TFLOP/s in prefill, GB/s in decode
+}  # assumed speed if none can be measured: TFLOP/s in prefill, GB/s in decode
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,13 @@ class Todo:
 
 @dataclass(frozen=True)
 class Calls:
-    """The `generate` calls that a run makes of one sample.
+    """The `generate` calls that a run makes for one sample.
 
     Attributes
     ----------
     further
-        Tokens of each call of a setting beside the recorded one: the forced decode, and a GPU's warm pass.
+        Number of tokens of each further call of a setting, besides the recorded call: forced decode, and a GPU's warm
+        pass.
     towers
         How often the audio tower runs, over all settings.
     """
@@ -240,7 +241,7 @@ def _part(
 
 
 def _speeds(hardware: Hardware, facts: ModelFacts | None, tflops: float | None) -> tuple[float, float, str]:
-    """Return TFLOP/s of prefill, GB/s of reading weights, and how they are known."""
+    """Return TFLOP/s of prefill, GB/s of reading weights, and their source as text."""
     usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
     if tflops:
         return tflops, bandwidth, "given"
@@ -297,7 +298,7 @@ def what_is_left(
 
 
 def calls_of(settings: RunSettings, hardware: Hardware) -> Calls:
-    """Return the calls that a run's settings make of each sample."""
+    """Return the calls that a run with these settings makes for each sample."""
     warm = hardware.on_gpu and settings.timing is True
     return Calls((settings.decode_tokens,) * bool(settings.decode_tokens) + (WARM_PASS_TOKENS,) * warm, 1 + warm)
 

@@ -1,4 +1,4 @@
-"""What a text LLM reads in place of clips: their transcripts from finished runs, the words around them, their costs."""
+"""Transcripts from finished runs, which a text LLM reads in place of clips: the prompt around them, and their costs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from audiomarathon.text import counted
 
 #: The prompt of every question about clips; it belongs to a run's identity.
 FRAME = "You cannot hear the audio. A speech recogniser wrote down what is said in it:\n\n{transcripts}\n\n{question}"
-#: A transcript in a prompt about several clips; and what stands for a transcript without words.
+#: Format of a transcript in a prompt about several clips; and the text in place of a transcript without words.
 NUMBERED, NO_WORDS = "Audio {number}: {transcript}", "(no words were heard)"
 
 #: Times of an LLM's replies: those of its stages, or the latency of an endpoint's requests.
 STAGES, LATENCY = "stages", "latency"
 
-#: Field of `run.json`, and of a cascade's identity: what the model was told.
+#: Field of `run.json` and of a cascade's identity: the prompt that the transcriber got.
 WORDING = "wording"
 
 _OF_DATA = ("data", "prompts", "control", "version", "decode_tokens")
@@ -39,7 +39,7 @@ _AFTER_LOADING = ("encoder", "llm_prefill", "decode", "decode_setup")
 
 @dataclass(frozen=True)
 class Reading:
-    """What a text LLM reads of one sample: the records of its clips' transcripts, in the clips' order."""
+    """The transcripts of one sample that a text LLM reads: a record for each clip, in the clips' order."""
 
     records: tuple[Record, ...]
 
@@ -49,7 +49,7 @@ class Reading:
         return [shielded(one, None).text.strip() for one in self.records]
 
     def worded(self, question: str) -> str:
-        """Return the prompt: the task's own, below the transcripts; of a sample without clips, the task's own alone."""
+        """Return the prompt: the transcripts, then the task's text; for a sample without clips, only the text."""
         if not (texts := [text if words_of(text) else NO_WORDS for text in self.texts]):
             return question
         if len(texts) > 1:
@@ -57,7 +57,7 @@ class Reading:
         return FRAME.format(transcripts="\n\n".join(texts), question=question)
 
     def added_to(self, record: Record) -> Record:
-        """Return the LLM's record of a sample with what the transcripts cost.
+        """Return the LLM's record of a sample, with the costs of the transcripts added.
 
         The stage `encoder` is the transcription: tower, prefill and decode of the model that transcribes. `load` and
         `preprocess` are sums. Times are left out if a part was not timed. Counts of audio tokens are the transcriber's.
@@ -83,7 +83,7 @@ class Reading:
             window_padding_tokens=sum(one.window_padding_tokens for one in parts),
             time=time,
             latency=latency,
-            busy=None,  # the GPU's busy seconds, and a batch's, are the LLM's alone
+            busy=None,  # busy seconds of the GPU, and the seconds of a batch, are the LLM's only
             batch=None,
             peak_memory_bytes=None if None in peaks else max(filter(None, peaks)),
             encoder_shared=any(one.encoder_shared for one in parts) if time else None,
@@ -106,20 +106,20 @@ def _total(values: Iterable[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Transcriber(Base):
-    """Base of a text LLM that reads the transcripts of one setting of another model, and that setting's name.
+    """The method `base` of a text LLM that reads the transcripts that one setting of another model made.
 
     Attributes
     ----------
     system
         Name of the checkpoint that made the transcripts.
     setting
-        Label of its setting, which becomes the label of the cascade's.
+        Label of the transcriber's setting, which also becomes the label of the cascade's setting.
     made_by
-        Everything that makes the transcripts: its run's identity without its data.
+        Everything that determines the transcripts: the identity of their run, without its data.
     readings
-        By a task's key and a sample's id: what the LLM reads.
+        The transcripts to read, by the task's key and the sample's id.
     times
-        Which times the LLM's replies have: :data:`STAGES`, :data:`LATENCY` or "" for none.
+        Kind of times of the LLM's replies: :data:`STAGES`, :data:`LATENCY` or "" for none.
     """
 
     title: ClassVar[str] = "transcripts of another model's setting"
@@ -149,7 +149,7 @@ class Transcriber(Base):
 
     @property
     def flaws(self) -> str:
-        """How many transcripts were cut by the token limit or hold no words, as text; "" if none."""
+        """Text that counts transcripts that the token limit cut or that hold no words; "" if there are none."""
         every = {str(one.clips): one for own in self.readings.values() for each in own.values() for one in each.records}
         cut = sum(one.finish == "length" for one in every.values())
         wordless = sum(not words_of(one.text) for one in every.values())
@@ -157,11 +157,11 @@ class Transcriber(Base):
         return f"of {counted(len(every), 'transcript')}, {' and '.join(found)}" if found else ""
 
     def reading(self, task: Task) -> Transcriber:
-        """Return the transcriber with the transcripts of one task only, so that its note counts no others."""
+        """Return the transcriber with the transcripts of one task only, so that its note counts only these."""
         return replace(self, readings={task.key: self.readings[task.key]})
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parts of a cascade's identity that the LLM's own run lacks."""
+        """Return the fields of a cascade's identity that a run of the LLM alone lacks."""
         of_method = {name: value for name, value in self.made_by.items() if _is_of_method(name)}
         conditions = [self.made_by.get(name) for name in _CONDITIONS]
         conditions += [value for name, value in sorted(self.made_by.items()) if name.startswith(f"{CODE}model ")]
@@ -181,10 +181,11 @@ def _is_of_method(name: str) -> bool:
 
 
 def made_by(run: Run) -> dict[str, Any]:
-    """Return what makes a run's transcripts: the model's key, its wording, and the run's identity without its data.
+    """Return all that determines a run's transcripts: the model's key, the prompt, and the identity without its data.
 
-    The identity's `prompts` depend on the number of samples; the wording does not, so that runs of the same request
-    over different clips agree. Models that no prompt reaches, and runs of older versions, have none.
+    The prompt is a hash of the different prompts. Unlike the identity's `prompts`, it does not depend on the number of
+    samples, so it is equal for runs of the same request over different clips. It is missing for models that take no
+    prompt, and in runs of older versions.
     """
     kept = {
         name: value
@@ -196,9 +197,9 @@ def made_by(run: Run) -> dict[str, Any]:
 
 
 def wording_of(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> dict[str, str]:
-    """Return a hash of the different prompts of a task, as a field of `run.json`; {} if the model is told none of them.
+    """Return a hash of a task's different prompts, as a field of `run.json`; {} for a model that takes no prompt.
 
-    Models that can only transcribe, such as Whisper, are told none.
+    Models that can only transcribe, such as Whisper, take no prompt.
     """
     if not spec.remote and spec.load_family().transcribes_only:
         return {}
@@ -207,7 +208,7 @@ def wording_of(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> dict[s
 
 
 def readings_of(methods: Sequence[Method], task: Task) -> Mapping[str, Reading]:
-    """Return what a text LLM reads of each sample of a task; empty for models that hear the clips."""
+    """Return the transcripts of each of a task's samples for a text LLM; empty for models that hear the clips."""
     found = [method.readings.get(task.key, {}) for method in methods if isinstance(method, Transcriber)]
     return found[0] if found else {}
 

@@ -26,7 +26,7 @@ _PREFIX = "judgements-"
 NAME = re.compile(r"[\w.-]{1,80}")
 
 
-_LARGEST = 1e15  # limit of any number: sums of larger ones overflow
+_LARGEST = 1e15  # limit of any number: sums of larger numbers overflow
 _REPLY = {"text": str, "finish": str, "error": str | None} | dict.fromkeys(("prompt_tokens", "new_tokens"), int | None)
 _REPLY |= dict.fromkeys(("seconds", "cost"), int | float | None)  # types of the fields of an answer
 

@@ -182,7 +182,7 @@ def _answers(bench: Bench, requests: Sequence[Request]) -> Iterator[tuple[Reques
             yield request, reply, True
         else:
             uncached.append(request)
-    if uncached:  # else a local judge would load its model for nothing
+    if uncached:  # otherwise a local judge would load its model without need
         for request, reply in bench.judge.ask(uncached):
             if bench.cache and reply.error is None:
                 bench.cache.put(request, reply)

@@ -19,7 +19,7 @@ from audiomarathon.thinking import without_thinking
 
 Messages = list[dict[str, str]]
 
-LONGEST_REPLY = 8_000  # characters of a reply that a judge sees
+LONGEST_REPLY = 8_000  # number of characters of a reply that a judge sees
 # Control tokens of chat templates: `<|im_start|>`, `<start_of_turn>`, `[INST]`, `<<SYS>>`, `<s>`, `<think>`.
 _CONTROL = re.compile(
     r"<(?=\|[^|<>\n]{1,40}\||/?(?:start|end)_of_\w{1,20}>|/?s>|<?/?SYS>>?|/?think>|unk>|[be]os>)|\[(?=/?INST\])",

@@ -30,7 +30,7 @@ class ToyJudge(Judge):
 
 
 def answer(question: str) -> str:
-    """Return an answer in the form that a question asks for: of the lines after "format", each with a value.
+    """Return an answer in the form that a question asks for: the lines after "format", each with a value.
 
     A line whose hint has names with slashes gets one of the names, the last for a reply without a word of the
     reference. Every other line that asks for a number gets the share of the reference's words in the reply, on the

@@ -1,9 +1,9 @@
 """Test a margin by betting: is a setting no worse than base by more than, say, 0.02?
 
 A bettor starts with a wealth of 1 and bets, cluster by cluster, against the hypothesis that the setting loses the
-margin or more. If the hypothesis is true, the wealth is a supermartingale: it ever reaches 1/α with probability at
-most α, for any number of clusters, however few samples differ, and however often one looks (J. Ville, 1939). A
-t interval or a bootstrap has no such guarantee here: without a lost sample there is no variance to divide by.
+margin or more. If the hypothesis is true, the wealth is a supermartingale: the probability that it ever reaches 1/α is
+at most α, for any number of clusters, however few samples differ, and however often the wealth is checked (J. Ville,
+1939). A t interval or a bootstrap has no such guarantee here: without a lost sample there is no variance to divide by.
 
 For cluster j with n_j samples and differences d in [−1, 1] (setting − base), the payoff is X_j = (Σ d + m · n_j) ÷ N,
 with the margin m and the largest allowed cluster size N. The hypothesis is E[X] ≤ 0 over the population of clusters:
@@ -14,8 +14,8 @@ The bets are those of I. Waudby-Smith and A. Ramdas, "Estimating means of bounde
 of the Royal Statistical Society B 86, 2024; arXiv 2010.09686): a capital process 1 + λ · X with a diversified bettor
 ("dKelly"), the weighted mean wealth of bettors with one constant fraction each (T. Cover, Universal portfolios, 1991).
 Its next bet is the mean of the fractions weighted by their wealth so far, so it depends on earlier clusters only. We
-prefer it to their plug-in rule aGRAPA because the final wealth is then the same in every order of clusters: no seed
-can be tried until the verdict fits. :data:`BETS` and :data:`WEIGHTS` were chosen by simulation before any real data.
+prefer it to their plug-in rule aGRAPA because the final wealth is then the same in every order of clusters, so nobody
+can try seeds until the verdict fits. :data:`BETS` and :data:`WEIGHTS` were chosen by simulation before any real data.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from audiomarathon.metrics.statistics import Floats
 ALPHA = 0.05
 POWER = 0.8
 NO_WORSE, WORSE, OPEN = "no worse", "worse", "not decided"
-#: Fractions of the largest allowed bet, and the wealth that each starts with.
+#: Fractions of the largest allowed bet, and the starting wealth of each.
 BETS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.6, 1.0)
 WEIGHTS = (0.05, 0.05, 0.05, 0.08, 0.12, 0.25, 0.4)
 MOST_PLANNED = 20_000  # clusters
 _MOST_CLUSTERS = 10_000_000
-_STEPS = 40  # of a bisection: to 1e-12
+_STEPS = 40  # number of steps of a bisection: to 1e-12
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Clusters:
     ----------
     totals, sizes
         Shape (clusters,), or (runs, clusters) for simulations: the sum of the differences, each in [−1, 1], and the
-        number of samples. In the order in which the clusters were drawn, if the wealth is looked at after each.
+        number of samples. Clusters are in the order in which they were drawn, if the wealth is checked after each.
     largest
         The largest allowed number of samples of a cluster, known before any reply.
     discordant
@@ -69,9 +69,9 @@ class Clusters:
         Parameters
         ----------
         largest
-            Largest allowed size of a cluster; at least the largest one found here.
+            Largest allowed size of a cluster; it is raised to the largest size found here.
         order
-            Order of the clusters; those that it lacks come last, by name.
+            Order of the clusters; clusters that it lacks come last, by name.
         """
         place = {name: number for number, name in enumerate(order)}
         names = sorted(set(clusters), key=lambda name: (place.get(name, len(place)), name))
@@ -86,22 +86,22 @@ class Clusters:
     def log_wealth(self, margin: float, *, worse: bool = False) -> Floats:
         """Return the logarithm of the wealth after each cluster, in the shape of `totals`.
 
-        It grows if the setting is no worse than base by more than `margin`, which lies between −1 and 1; with `worse`,
-        if it is worse by more.
+        The wealth grows if the setting is worse than base by less than `margin`, which lies between −1 and 1; with
+        `worse`, if it is worse by more than the margin.
         """
         sign = -1.0 if worse else 1.0
         payoffs = sign * (self.totals + margin * self.sizes) / self.largest / (1 - sign * margin)
         found = np.full(np.shape(payoffs), -np.inf)
-        with np.errstate(divide="ignore"):  # a bettor who staked all may lose all
+        with np.errstate(divide="ignore"):  # a bettor who stakes all may lose all
             for bet, weight in zip(BETS, WEIGHTS, strict=True):
                 steps = np.log1p(np.maximum(bet * payoffs, -1.0))
                 found = np.logaddexp(found, math.log(weight) + np.cumsum(steps, axis=-1))
         return found
 
     def p(self, margin: float, *, worse: bool = False, each: bool = False) -> Floats:
-        """Return p of the hypothesis: 1 ÷ the final wealth, at most 1; shape () or (runs,).
+        """Return the p value of the test: 1 ÷ the final wealth, at most 1; shape () or (runs,).
 
-        With `each`, 1 ÷ the highest wealth after any cluster, in the order of the clusters.
+        With `each`, the wealth is checked after every cluster: p is 1 ÷ the highest wealth after any cluster.
         """
         wealth = self.log_wealth(margin, worse=worse)
         if not wealth.shape[-1]:
@@ -110,10 +110,11 @@ class Clusters:
         return np.asarray(np.exp(-np.maximum(last, 0.0)))
 
     def bound(self, alpha: float, *, worse: bool = False, each: bool = False) -> float:
-        """Return the smallest margin that the setting is no worse by; with `worse`, the largest that it is worse by.
+        """Return the smallest margin at which the test says "no worse"; with `worse`, the largest at which it says so.
 
-        At confidence 1 − α. The wealth only grows with the margin (or only falls), so bisection finds it. It is 1 (or
-        −1) if the data support no margin.
+        With `worse`, the tested claim is "worse by more than the margin". The confidence is 1 − α. The wealth changes
+        monotonically with the margin, so bisection finds the bound. The result is 1 (or −1 with `worse`) if the data
+        support no margin. See :meth:`p` for `each`.
         """
         low, high = -1.0, 1.0
         for _ in range(_STEPS):
@@ -127,36 +128,37 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the samples decide about a margin, for one setting on one task.
+    """The result of testing a margin, for one setting on one task.
 
     Attributes
     ----------
     figure
-        What the differences are in, such as "accuracy".
+        Name of the figure whose differences are tested, such as "accuracy".
     margin, alpha
         The margin, and the level of each of the two tests.
     difference
         Mean over samples of setting − base.
     bounds
-        Where the difference lies: two bounds, each at confidence 1 − α. They hold after every look if `each`.
+        Lower and upper bound of the difference, each at confidence 1 − α. With `each`, they are valid after every
+        check.
     p_no_worse, p_worse
         p of the test for "no worse by more than the margin", and for "worse by more".
     holm_no_worse, holm_worse
-        The same after Holm's correction over settings and tasks; the verdict rests on them.
+        The same p values after Holm's correction over settings and tasks; the verdict uses these.
     tests
-        Number of settings × tasks that were corrected for.
+        Number of settings × tasks in the correction.
     samples, clusters, discordant
         Number of samples, of clusters, and of clusters with a sample whose score differs from base's.
     needed
         Fewest clusters like these with which this test can say "no worse" if no sample is lost.
     smallest, smallest_of_all
-        Smallest margin that the setting is no worse by, at confidence 1 − α and at 1 − α ÷ `tests`.
+        Smallest margin at which the test says "no worse", at confidence 1 − α and at 1 − α ÷ `tests`.
     each
-        Whether the wealth was looked at after every cluster, so that sampling could stop early.
+        Whether the wealth was checked after every cluster, so that sampling could stop early.
     beside
-        Figures that the score of a sample cannot show, as text.
+        Text with further figures, which the score of a sample cannot show.
     by_construction
-        Whether no reply can differ from base's; there is nothing to test then.
+        Whether the setting's replies equal base's by construction, so that there is nothing to test.
     """
 
     figure: str
@@ -188,7 +190,7 @@ class Decision:
 
     @property
     def missing(self) -> str:
-        """What an open verdict lacks, as text; "" for other verdicts, or if nothing is known."""
+        """Text on how much data an open verdict needs; "" for other verdicts, or if this is unknown."""
         if self.verdict != OPEN:
             return ""
         if self.clusters < self.needed:
@@ -211,7 +213,8 @@ def decide(
 ) -> Decision:
     """Test whether a setting is no worse than base by more than a margin, and whether it is worse by more.
 
-    `worst` counts samples that only one side scored as lost by the setting; "no worse" has to hold with them.
+    `worst` has the same differences, but counts each sample that only one side scored as lost; "no worse" must be true
+    with these.
     """
     worst = worst or found
     low, high = worst.bound(alpha, each=each), found.bound(alpha, worse=True, each=each)
@@ -231,7 +234,7 @@ def decide(
 def corrected(decisions: Sequence[Decision], clusters: Sequence[Clusters]) -> list[Decision]:
     """Correct the decisions of several settings and tasks by Holm's method, for each of the two verdicts.
 
-    Decisions by construction are no tests, and do not count.
+    Decisions by construction are not tests, and do not count.
     """
     tested = [place for place, one in enumerate(decisions) if not one.by_construction]
     no_worse = dict(zip(tested, holm([decisions[place].p_no_worse for place in tested]), strict=True))
@@ -262,21 +265,21 @@ def fewest_of_any_test(margin: float, alpha: float = ALPHA) -> int:
 def fewest(margin: float, alpha: float = ALPHA, like: Clusters | None = None) -> int:
     """Return the fewest clusters with which :class:`Clusters` can say "no worse" if no sample is lost or gained.
 
-    It is above :func:`fewest_of_any_test`, because a bettor who does not know the discordance cannot stake all, and
-    more so if clusters (sized `like` these) are smaller than the largest.
+    This is more than :func:`fewest_of_any_test`, because a bettor who does not know the discordance cannot stake all.
+    It is still more if clusters (with the sizes of `like`) are smaller than the largest.
     """
     shares = np.ones(1) if like is None or not len(like.sizes) else like.sizes / like.largest
     return _first(lambda count: _without_loss(count, margin, shares) >= math.log(1 / alpha))
 
 
 def _without_loss(count: int, margin: float, shares: Floats) -> float:
-    """Return the log wealth after `count` clusters without a difference, of these shares of the largest size."""
+    """Return the log wealth after `count` clusters without a difference, with sizes `shares` (1: the largest size)."""
     growth = [float(np.mean(np.log1p(bet * margin / (1 - margin) * shares))) for bet in BETS]
     return float(np.logaddexp.reduce(np.log(WEIGHTS) + count * np.asarray(growth)))
 
 
 def _first(enough: Callable[[int], bool]) -> int:
-    """Return the smallest number from 1 for which a condition holds that holds for all larger ones."""
+    """Return the smallest number from 1 on for which a monotonic condition is true."""
     high = 1
     while not enough(high) and high < _MOST_CLUSTERS:
         high *= 2
@@ -290,11 +293,11 @@ def _first(enough: Callable[[int], bool]) -> int:
 def clusters_for_power(
     pilot: Clusters, margin: float, *, alpha: float = ALPHA, power: float = POWER, seed: int = 0, runs: int = 200
 ) -> int | None:
-    """Return how many clusters like a pilot's decide "no worse" with this probability, if the setting loses nothing.
+    """Return how many clusters like a pilot's give "no worse" with probability `power`, if the setting loses nothing.
 
-    Clusters are drawn from the pilot's with replacement, and the differences of each get a random sign, so that the
-    mean difference is 0 and the discordance is the pilot's. One cluster more, with one sample that differs, stands for
-    the discordance that a small pilot could not show. The test looks once, at the end.
+    Clusters are drawn from the pilot with replacement, and each cluster's differences get a random sign, so that the
+    mean difference is 0 and the discordance is the pilot's. One more cluster, with one sample that differs, stands for
+    discordance that a small pilot may have missed. The test is applied once, at the end.
 
     Returns
     -------
@@ -309,7 +312,7 @@ def clusters_for_power(
         signed = totals[drawn] * rng.choice([-1.0, 1.0], drawn.shape)
         wealth = Clusters(signed, sizes[drawn], pilot.largest).log_wealth(margin)
         short = np.flatnonzero((wealth >= math.log(1 / alpha)).mean(axis=0) < power)
-        if short[-1] < wealth.shape[1] - 1:  # the first cluster alone never decides
+        if short[-1] < wealth.shape[1] - 1:  # a single cluster never decides
             return int(short[-1]) + 2
         count *= 2
     return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Signs that NFKD turns into full stops, which the English normaliser keeps as words, and letters used as double quotes.
 _SIGNS = str.maketrans(dict.fromkeys("…‥︙︰ʺˮ", " ") | dict.fromkeys("․．﹒", "."))
 _TURKIC = str.maketrans({"İ": "i", "I": "ı"})  # Python lower-cases these two as in English
-_LOST = frozenset("œøæßđðþłŒØÆẞĐÐÞŁ")  # letters that the English normaliser spells with others
+_LOST = frozenset("œøæßđðþłŒØÆẞĐÐÞŁ")  # letters that the English normaliser replaces by others
 _BRACKETED = re.compile(r"[<\[][^>\]]*[>\]]|\([^)]+\)")  # as in Whisper's normalisers
 
 WHOLE_CHARACTERS = 20_000  # four minutes of speech are under 5,000
@@ -32,11 +32,11 @@ PIECE_CHARACTERS = 2_000
 def units_of(text: str, language: str) -> str:
     """Return a text's normalised words, or its characters if the language is written without spaces.
 
-    Those languages are :data:`audiomarathon.languages.BY_CHARACTERS`. Separate them by spaces. English has
-    :func:`normalise`. For any other language, remove text in brackets, punctuation and symbols, and write the rest in
-    lower case. This is Whisper's basic normaliser, but for marks (Unicode's category M), which are kept: they are
-    vowels in Thai and Hindi, and tell schon from schön. Characters are Unicode code points after composition (NFKC),
-    without white space.
+    These units are separated by spaces. Languages without spaces are :data:`audiomarathon.languages.BY_CHARACTERS`.
+    English uses :func:`normalise`. For any other language, remove text in brackets, punctuation and symbols, and
+    convert the rest to lower case. This is Whisper's basic normaliser, except that marks (Unicode's category M) are
+    kept: they are vowels in Thai and Hindi, and tell schon from schön. Characters are Unicode code points after
+    composition (NFKC), without white space.
 
     Parameters
     ----------
@@ -62,16 +62,16 @@ def needs_language(text: str) -> bool:
 
 
 def released(text: str) -> str:
-    """Apply Whisper's English normaliser as it is, to which only an ASCII apostrophe is one."""
+    """Apply Whisper's English normaliser unchanged; it treats only the ASCII apostrophe as an apostrophe."""
     return _in_english(text)
 
 
 def normalise(text: str) -> str:
-    """Apply Whisper's English normaliser, to which every kind of apostrophe is one, and unseen characters are none."""
+    """Apply Whisper's English normaliser after unifying all kinds of apostrophe and removing invisible characters."""
     return _in_english(same_marks(text).translate(_SIGNS))
 
 
-@remembered(10_000)  # references are those of all settings, and most texts of a sample are equal
+@remembered(10_000)  # all settings share the references, and most replies to a sample are equal
 def _in_english(text: str) -> str:
     """Apply Whisper's English normaliser.
 

@@ -32,11 +32,11 @@ from audiomarathon.metrics.statistics import (
 
 DRAWS = 10_000
 ENOUGH = 10  # if this many of DRAWS swaps reach the difference, p is precise
-_SMALL = 0.01  # a larger p is left as it is
+_SMALL = 0.01  # a larger p is not refined
 _TILT = 5.0  # standard deviations by which tilted swaps are moved: precise for p from 1e-3 to about 1e-14
 Drawing = npt.NDArray[np.integer[Any]]
-_BLOCK = 4_000_000  # drawn weights in memory at a time
-_CODES = 1 << 17  # compute equal draws once if at most this many different ones are possible
+_BLOCK = 4_000_000  # bytes of drawn weights in memory at a time
+_CODES = 1 << 17  # compute equal draws once if at most this many different draws are possible
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Pair:
     Attributes
     ----------
     held
-        The :attr:`totals`, as bytes if all are counts below 256, since a comparison holds those of all its pairs.
+        The :attr:`totals`, stored as bytes if all are counts below 256, since a comparison keeps the totals of all its
+        pairs in memory.
     sums
         The setting's sums without the samples' rows; their `statistic` also turns the reference's sums into figures.
     figure
@@ -141,14 +142,14 @@ class Pair:
         return np.roll(self.totals, self._width, axis=1) - self.totals
 
     def _swapped(self, swaps: Drawing, moved: Floats) -> Floats:
-        """Return the tested difference after each row of `swaps`, of the clusters whose effects are `moved`."""
+        """Return the tested difference after each row of `swaps` of the clusters with the effects `moved`."""
         return self._after_draws(swaps, moved, self.totals.sum(axis=0))[:, self.figure]
 
     @property
     def influences(self) -> Floats:
-        """What each cluster adds to the tested difference if labelled as observed, to first order, shape (clusters,).
+        """Each cluster's contribution to the difference under the observed labels, to first order, shape (clusters,).
 
-        Taken halfway between setting and reference, so that swapping clusters changes no more than their signs.
+        They are computed halfway between setting and reference, so that swapping a cluster only changes its sign.
         """
         half = -self._moved[:, : self._width] / 2
         middle = self.totals.sum(axis=0).reshape(2, self._width).mean(axis=0)
@@ -156,9 +157,10 @@ class Pair:
         return np.nan_to_num(apart[:, self.figure], posinf=0.0, neginf=0.0)
 
     def tilted(self, rng: np.random.Generator, tilts: Floats, draws: int = DRAWS) -> tuple[Floats, Floats]:
-        """Return the tested difference after random swaps that favour large differences, and each draw's Σ ± `tilts`.
+        """Draw random swaps that favour large differences (importance sampling).
 
-        A cluster stays as observed with odds exp(2 · its tilt); its sign is −1 if swapped.
+        Return the tested difference after each draw, and each draw's sum over clusters of ± its tilt (− if swapped).
+        The odds of a cluster to stay as observed are exp(2 · its tilt).
         """
         acting = np.flatnonzero(self._moved.any(axis=1))
         own, odds = tilts[acting], special.expit(-2 * tilts[acting])
@@ -267,9 +269,9 @@ def judge(tasks: Sequence[Drawn], seed: int = 0) -> PairedResult:
     section 15.2, on clusters). The observed labelling counts as a draw, so p is never 0 and the test keeps its level.
     Swaps for which a score is undefined are left out and counted; the test keeps its level without them.
 
-    As in sequential tests (J. Besag and P. Clifford, Biometrika 78, 1991), enough swaps that reach the difference make
-    p precise. Fewer mean a small p, which :func:`_small_p` finds by as many swaps again, drawn by `seed`: so a table
-    of many tests, whose correction needs very small p, takes no more swaps a row than a short one.
+    As in sequential tests (J. Besag and P. Clifford, Biometrika 78, 1991), p is precise if enough swaps reach the
+    difference. If fewer do, p is small, and :func:`_small_p` refines it with the same number of further swaps, drawn by
+    `seed`. So a long table, whose correction needs very small p, takes no more swaps a row than a short table.
     """
     found = float(np.mean([task.difference.value for task in tasks]))
     if math.isnan(found):
@@ -283,7 +285,7 @@ def judge(tasks: Sequence[Drawn], seed: int = 0) -> PairedResult:
     valued = flipped[~np.isnan(flipped)]
     as_far = int(np.sum(np.abs(valued) >= abs(found) - 1e-12))
     p = (1 + as_far) / (1 + len(valued)) if len(valued) else None
-    if p is not None and as_far < ENOUGH and p < _SMALL:  # not merely few, since few swaps have a value
+    if p is not None and as_far < ENOUGH and p < _SMALL:  # not only few because few swaps have a value
         p = _small_p(tasks, found, np.random.default_rng(seed), len(flipped)) * len(flipped) / len(valued)
     return PairedResult(found, interval, p, undefined, len(flipped) - len(valued))
 
@@ -292,10 +294,9 @@ def _small_p(tasks: Sequence[Drawn], found: float, rng: np.random.Generator, dra
     """Return the two-sided p of a difference that few random swaps reach, by importance sampling.
 
     Each cluster keeps its label with odds that grow with its influence on the mean difference. A draw counts by its
-    probability under fair swaps ÷ its probability here, and so does the observed labelling: then p keeps its level for
-    any number of draws and however well the odds fit (M. Harrison, Biometrika 99, 2012, section 2). The odds do not
-    depend on which labelling was observed. Swapping all clusters only changes the difference's sign, so one tail
-    stands for both.
+    probability under fair swaps ÷ its probability here, and so does the observed labelling. So p keeps its level for
+    any number of draws and any odds (M. Harrison, Biometrika 99, 2012, section 2). The odds do not depend on the
+    observed labelling. Swapping all clusters only changes the difference's sign, so one tail is enough.
     """
     shares = [task.pair.influences * task.weight / len(tasks) for task in tasks]
     spread = math.sqrt(sum(float(np.square(share).sum()) for share in shares))
@@ -321,7 +322,7 @@ def mcnemar(setting: Sequence[bool], reference: Sequence[bool]) -> float:
     Use it only if every sample is a separate cluster, because it assumes independent samples. (Q. McNemar,
     Psychometrika 12, 1947; exact by the binomial distribution.)
     """
-    from scipy.stats import binomtest  # its import takes 0.7 s, which other commands need not wait for
+    from scipy.stats import binomtest  # imported here, since the import takes 0.7 s
 
     gained = sum(a and not b for a, b in zip(setting, reference, strict=True))
     lost = sum(b and not a for a, b in zip(setting, reference, strict=True))

@@ -21,9 +21,9 @@ Statistic = Callable[[Floats], Floats]
 
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
-FEWEST_CLUSTERS = 3  # for the interval of a figure that does not vary
+FEWEST_CLUSTERS = 3  # clusters needed for the interval of a figure that does not vary
 _WEIGHTS_IN_MEMORY = 4_000_000  # 32 MB of resampling weights at a time
-_NEAR = 4  # stretches of √n samples: with a sample a cluster, 8 standard deviations of a resample's median
+_NEAR = 4  # in stretches of √n samples: with one sample per cluster, 8 standard deviations of a resample's median
 _WEIGHTS_KEPT = 16_000_000  # one byte each: enough to cache the draws of 8,000 clusters
 
 
@@ -147,7 +147,7 @@ def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
 def drawn_sums(drawn: npt.NDArray[Any], totals: Floats) -> Floats:
     """Return the sums of each random draw, `drawn` @ `totals`, shape (draws, columns).
 
-    Single precision takes less than half the time. It is used where it is exact: where all are whole numbers and no
+    Single precision takes less than half the time. It is used if it is exact: if all values are whole numbers and no
     partial sum reaches 2²⁴.
 
     Parameters
@@ -202,8 +202,8 @@ class Resampler:
 
     Error rates are skewed: a few clusters make most errors, and resamples of few clusters rarely hold enough of them.
     So their interval is x · exp(±t · s / x), for the rate x and its standard error s (from the resamples, times
-    √(C/(C−1))). With 8 clusters whose rates follow an exponential distribution it holds the truth in 93 % of cases, the
-    expanded percentile interval in 90 %. No method holds where rare clusters have most errors, such as replies that
+    √(C/(C−1))). With 8 clusters whose rates follow an exponential distribution, it contains the truth in 93 % of cases,
+    the expanded percentile interval in 90 %. No method works if rare clusters have most errors, such as replies that
     repeat themselves: see `scripts/measure/measure_coverage.py`, and docs/report.md for its table.
 
     If all samples are right, or all wrong, no resample varies. Then use Wilson's interval with the number of clusters
@@ -271,8 +271,8 @@ class Resampler:
 def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], reach: int = _NEAR) -> npt.NDArray[np.intp]:
     """Return the places of the two middle samples in each resample, equal for an odd number, shape (resamples, 2).
 
-    Sum the samples in stretches of √n first, and look only through the stretch that holds a middle. Sum each stretch
-    only up to `reach` stretches from the middle of all samples; if a middle lies beyond, begin again with all.
+    First count the samples in stretches of √n, then search only the stretch that holds a middle. Count only stretches
+    within `reach` of the middle of all samples; if a middle lies outside, repeat with all stretches.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], reach
     size, rows = math.isqrt(len(places)) + 1, np.arange(len(weights))
     stretches = -(-len(places) // size)
     low, high = max(0, stretches // 2 - reach), min(stretches, stretches // 2 + reach + 1)
-    column = np.clip(np.arange(len(places)) // size - low + 1, 0, high - low + 1)  # 0: all before, the last: all after
+    column = np.clip(np.arange(len(places)) // size - low + 1, 0, high - low + 1)  # 0: all before; last: all after
     counts = np.zeros((weights.shape[1], high - low + 2), np.float32)
     np.add.at(counts, (places, column), 1)
     passed = np.cumsum(weights.astype(np.float32) @ counts, axis=1, dtype=np.float64)

@@ -44,7 +44,7 @@ class AudioLM:
 
     sampling_rate: ClassVar[int] = 16000
     encoder_window_seconds: ClassVar[float] = 0.0
-    """Length of the audio tower's windows, to which the end of a clip is padded; 0 without windows."""
+    """Seconds of the audio tower's windows; the end of a clip is padded to a whole window. 0 without windows."""
     text_only: ClassVar[bool] = True
     """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If it does not, a run with such
     samples is refused before the model is loaded."""
@@ -66,23 +66,23 @@ class AudioLM:
     """Text that the chat template writes for a clip; the tokenizer turns it into :attr:`audio_token`."""
     audio_token: int
     no_tower_drop: ClassVar[str] = "its family does not say which states of its tower make an audio token"
-    """Why nothing can be dropped between the layers of the audio tower; "" if :meth:`tower_states` says it."""
+    """Why nothing can be dropped between the layers of the audio tower; "" if :meth:`tower_states` supports it."""
     shares_tower: bool = True
-    """Whether the tower's output may be that of an earlier call on the same clips; not if a method changes it."""
+    """Whether a call may reuse the tower's output for the same clips; False if a method changes the output."""
     sdpa_backends: str = SDPA_BACKENDS
     """Kernels that :meth:`generate` lets sdpa use; see :func:`~audiomarathon.models.kernels.attention_kernels`."""
     decode: str = EAGER
-    """How :meth:`generate` decodes: `eager` by transformers' loop, `graph` by :mod:`.static_decode` where it can."""
+    """How :meth:`generate` decodes: `eager` by transformers' loop, `graph` by :mod:`.static_decode` where possible."""
     eager_because: ClassVar[str] = "its family does not say that a decode step needs no Python"
-    """Why decode of this family stays eager; "" if a static step of :mod:`.static_decode` does the same."""
+    """Why decode of this family stays eager; "" if it may use the static step of :mod:`.static_decode`."""
     prefill_chunk: int = 0
     """Tokens that the LLM's layers take at a time in prefill; 0 for the whole prompt. See :mod:`.prefill_chunks`."""
     whole_because: ClassVar[str] = "its family does not say that its layers may take a prompt in chunks"
     """Why this family's prefill cannot run in chunks; "" if it can."""
     rotations: ClassVar[tuple[str, ...]] = ("default", "linear", "llama3", "yarn")
-    """Kinds of rotary embedding that a static step can tabulate: those that look at each position alone."""
+    """Kinds of rotary embedding that a static step can tabulate: the rotation depends only on the position."""
     last_graph: Any = None
-    """The stream and the graph of the last captured decode step, whose memory the next one shares; None before."""
+    """Stream and graph of the last captured decode step, whose memory the next graph shares; None before."""
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         self.model = model.eval()
@@ -216,7 +216,7 @@ class AudioLM:
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return which states of the audio tower make the audio tokens of a batch; see :attr:`no_tower_drop`."""
+        """Return the audio tower's states from which each audio token of a batch is made; see :attr:`no_tower_drop`."""
         raise NotImplementedError(f"{type(self).__name__} does not define `tower_states`")
 
     def worded(self, prompt: Prompt) -> str:
@@ -286,7 +286,7 @@ class AudioLM:
 
     @property
     def prefill_only(self) -> Sequence[nn.Module]:
-        """Parts of the decoder that run for the encoder's states in prefill, and never in decode; usually none."""
+        """Parts of the decoder that process the encoder's states in prefill and never run in decode; usually none."""
         return ()
 
     @property
@@ -330,29 +330,29 @@ class AudioLM:
 
     @property
     def rotary_kinds(self) -> Sequence[tuple[Any, ...]]:
-        """The rotary embedding's arguments after the positions, one item for each of the decoder's calls in a step."""
+        """The rotary embedding's arguments besides the positions: an item for each call of it in a decode step."""
         return [()]
 
     def step(self, token: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
-        """Return the raw logits after one more token of each sample, shape (B, 1, vocabulary), for a static step.
+        """Run one static decode step on the newest token of each sample; return raw logits, shape (B, 1, vocabulary).
 
         Parameters
         ----------
         token
             Shape (B, 1).
         given
-            The decoder's other arguments.
+            Further arguments of the decoder.
         """
         states = self.decoder(inputs_embeds=self.decoder.embed_tokens(token), **given)  # type: ignore[operator]
         logits: torch.Tensor = self.lm_head(states.last_hidden_state)
         return logits
 
     def stepping(self) -> AbstractContextManager[None]:
-        """Return a context manager for static steps: what a family must change, so that no Python runs in a replay."""
+        """Return a context manager with the family's changes for static steps, so that a replay needs no Python."""
         return nullcontext()
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context manager to wrap a `generate` call, for what a family must change; by default, none."""
+        """Return a context manager with the family's changes during a `generate` call; by default, none."""
         return nullcontext()
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
@@ -384,7 +384,7 @@ class AudioLM:
 
     @classmethod
     def longest_reply(cls, folder: Path) -> int:  # noqa: ARG003
-        """Return after how many tokens the family ends a reply, whatever MAX_NEW_TOKENS says; 0 if it does not."""
+        """Return the family's limit on the tokens of a reply, which holds for any MAX_NEW_TOKENS; 0 without a limit."""
         return 0
 
     def transcript(self, tokens: Sequence[int]) -> str | None:  # noqa: ARG002
@@ -423,8 +423,8 @@ class AudioLM:
         keep_entries
             Whether to return which cache entries a press kept.
         static
-            Whether the method lets decode run as a graph. It does if :attr:`decode` is `graph`, the model can
-            (:attr:`why_eager`), `max_new_tokens` is at least 4, and no hook watches the decoder.
+            Whether the method allows decode as a graph. It then runs so if :attr:`decode` is `graph`, the model
+            supports it (:attr:`why_eager`), `max_new_tokens` is at least 4, and the decoder has no hooks.
         chunked
             Whether the method works when prefill runs in chunks.
 
@@ -523,7 +523,7 @@ class AudioLM:
         return output.sequences[:, inputs.audio_mask.shape[1] :], output
 
     def joined(self, inputs: Inputs, rows: tuple[Reply, ...]) -> tuple[Reply, ...]:  # noqa: ARG002
-        """Return each sample's reply, from the replies of the model's rows; usually a sample is one row."""
+        """Turn the replies of the model's rows into one reply for each sample; usually a sample is one row."""
         return rows
 
     def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
@@ -531,13 +531,13 @@ class AudioLM:
         return logits
 
     def allowed(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return raw logits of a reply, (steps, vocabulary), with −∞ for tokens that the family never generates."""
+        """Set a reply's raw logits, shape (steps, vocabulary), to −∞ for tokens that the family never generates."""
         return logits
 
     def plainly(self, tensors: Mapping[str, torch.Tensor], steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Generate greedily by the model's documented code for one sample: no hooks, no timer, no method, no penalties.
+        """Generate greedily for one sample with the model's documented code: no hooks, timer, method or penalties.
 
-        `audiomarathon certify` compares the result with a run's.
+        `audiomarathon certify` compares the result with the result of a run.
 
         Returns
         -------

@@ -1,7 +1,7 @@
 """Measure how long a GPU works in each stage of a `generate` call, without the time in which it waits for Python.
 
-A stage whose busy seconds are far below its wall seconds is launch-bound: dropping tokens shortens the work, but not
-the launching of the kernels.
+If a stage's busy seconds are far below its wall seconds, it is launch-bound: dropping tokens shortens the kernels, but
+not the time to launch them.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def busy_until(kernels: Sequence[Kernel], moments: Sequence[float]) -> list[floa
 
 
 def busy_at_marks(kernels: Sequence[Kernel]) -> list[float]:
-    """Return the busy time up to each mark, in the order of the marks; marks themselves are no work."""
+    """Return the busy time up to each mark, in the order of the marks; marks do not count as work."""
     marks = sorted(start for name, start, _end in kernels if _MARK in name)
     return busy_until([kernel for kernel in kernels if _MARK not in kernel[0]], marks)
 
 
 def kernels_of(traced: Any) -> list[Kernel]:
-    """Return what ran on the GPU, in seconds since the trace began.
+    """Return the kernels that ran on the GPU, with times in seconds since the trace began.
 
-    `events()` of the profiler would first make a tree of them, which takes eighteen times as long, and longer than the
-    traced call.
+    The profiler's `events()` would first build a tree of the kernels, which takes eighteen times as long, and longer
+    than the traced call.
     """
     begun = traced.trace_start_ns()
     return [
@@ -83,7 +83,7 @@ class BusyClock(Clock):
         self._busy: list[float] = []
 
     def mark(self) -> Any:
-        """Launch a mark on the GPU that holds the model; return its number."""
+        """Launch a mark (a tiny kernel) on the model's GPU; return the mark's number."""
         with torch.cuda.device(self.devices[0]):
             torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
         self._marks += 1
@@ -97,7 +97,7 @@ class BusyClock(Clock):
         """Wait for the GPU; then start the profiler, or stop it and read the kernels."""
         super().synchronize()
         if self.profile is None:
-            os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else the tracer stays attached, and slows later launches
+            os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else the tracer stays attached and slows later launches
             started = profile(activities=[ProfilerActivity.CUDA])
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", ".*Profiler clears events")  # each call is a cycle of its own
@@ -118,11 +118,11 @@ def busy_seconds(lm: AudioLM) -> Iterator[None]:
     Raises
     ------
     ModelError
-        The model is not on one GPU, or the profiler may not see the GPU's kernels.
+        The model is not on one GPU, or the profiler has no permission to see the GPU's kernels.
     """
     if not isinstance(lm.clock, CudaClock):
         raise ModelError("busy seconds need a model on one GPU")
-    clock, lm.last_graph = BusyClock(lm.clock.devices), None  # no graph may outlive the profiler's coming and going
+    clock, lm.last_graph = BusyClock(lm.clock.devices), None  # no graph may outlive a start or stop of the profiler
     with patched_attribute(lm, "clock", clock):
         try:
             yield

@@ -25,7 +25,7 @@ from audiomarathon.models.registry import EMBEDDED
 _SAMPLE_BYTES = 65536
 _SAMPLES = 64
 _SMALL_BYTES = _SAMPLE_BYTES * _SAMPLES
-_GAP_BYTES = 1 << 20  # between the starts of the blocks that are hashed in a large tensor
+_GAP_BYTES = 1 << 20  # bytes between the starts of the hashed blocks of a large tensor
 _MOST_HEADER_BYTES = 100_000_000  # limit of the safetensors format
 _NAMED = 5  # absent files shown in a message
 _MISTAKEN = {"Aero-1/Aero-1-7B": "lmms-lab/Aero-1-Audio"}  # wrong name in the first release's README: right name
@@ -62,9 +62,9 @@ class Checkpoint:
     def fingerprint(self) -> str:
         """Return a fingerprint of the checkpoint's content; quick even for 60 GB (see audiomarathon/fingerprint.py).
 
-        Small files are hashed whole. Of a large safetensors file, the header is hashed, and of each tensor both ends,
+        Small files are hashed whole. In a large safetensors file, the header is hashed, and in each tensor both ends,
         the middle and a block per megabyte, so that fine-tuned weights give another hash. Adapters in subfolders are
-        included; files that are never downloaded are not.
+        included. Files that are never downloaded are left out.
         """
         rule_1, rule_2 = (hashlib.sha256(self.variant.encode()) for _ in range(2))
         kinds = (".json", ".safetensors", ".jinja", ".txt", ".bin")
@@ -93,7 +93,7 @@ def header_of(file: Path) -> dict[str, Any]:
     Raises
     ------
     WeightsError
-        The file is no such file, or its header is larger than the format allows.
+        The file is not a safetensors file, or its header is larger than the format allows.
     """
     try:
         with open_plain(file) as stream:
@@ -157,7 +157,7 @@ def find_checkpoint(
     download
         False looks only in the hub's cache.
     named
-        How the user names a folder instead, for messages.
+        Advice for the error message: how the user names a folder instead.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def find_checkpoint(
 
 
 def stated_layers(source: str) -> int | None:
-    """Return the number of the LLM's layers that a checkpoint's config.json states; None if it states none here.
+    """Return the LLM's number of layers from a checkpoint's config.json; None without the file or the field.
 
     This imports neither PyTorch nor transformers, and downloads nothing.
     """
@@ -223,7 +223,7 @@ def _snapshot(name: str, revision: str, *, download: bool) -> tuple[Path, list[s
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     snapshot = ""
-    for local in dict.fromkeys((not download, True)):  # only the second call names the folder of a commit
+    for local in dict.fromkeys((not download, True)):  # only the second call returns the folder of a commit
         try:
             found = snapshot_download(
                 name, revision=revision or None, ignore_patterns=list(_IGNORED), local_files_only=local

@@ -44,7 +44,7 @@ class _NoVision(PreTrainedModel):  # type: ignore[misc]
 
     config_class = _NoVisionConfig
     _keys_to_ignore_on_load_unexpected = [r"^model\.vision_tower\."]  # noqa: RUF012 - transformers' name
-    _supports_sdpa = _supports_flash_attn = True  # it attends to nothing, so it supports any attention
+    _supports_sdpa = _supports_flash_attn = True  # the module computes no attention, so it supports any implementation
 
 
 AutoModel.register(_NoVisionConfig, _NoVision)
@@ -52,16 +52,16 @@ AutoModel.register(_NoVisionConfig, _NoVision)
 
 @cache
 def _factor(sparsity: float, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Return how many standard deviations above the mean the cutoff is below which lies the share `sparsity`.
+    """Return the cutoff, in standard deviations above the mean, below which the share `sparsity` of normal values lies.
 
-    Computed on the device, as the model does: another device may round the last bit in another way.
+    Compute it on the device, as the model does, since another device may round the last bit differently.
     """
     factor: torch.Tensor = torch.distributions.Normal(0, 1).icdf(torch.tensor(sparsity, device=device))  # type: ignore[no-untyped-call]
     return factor.to(dtype)
 
 
 def _sparse(factor: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Do what the model's `_gaussian_topk` does, with a factor that exists already."""
+    """Sparsify inputs as the model's `_gaussian_topk` does, with a `factor` computed beforehand."""
     spread = inputs.std(dim=-1, keepdim=True, unbiased=False)
     return torch.relu(inputs - (inputs.mean(dim=-1, keepdim=True) + spread * factor))
 
@@ -108,17 +108,17 @@ class Gemma3n(AudioLM):
 
     @property
     def rotary_kinds(self) -> Sequence[tuple[Any, ...]]:
-        """Sliding-window and full layers; see :attr:`AudioLM.rotary_kinds`."""
+        """Arguments for sliding-window layers and for full layers; see :attr:`AudioLM.rotary_kinds`."""
         return [(kind,) for kind in self.decoder.rotary_emb.layer_types]  # type: ignore[union-attr]
 
     def step(self, token: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
-        """Call the whole model: it makes the per-layer inputs, and bounds the logits; see :meth:`AudioLM.step`."""
+        """Run a step of the whole model, to make per-layer inputs and cap logits; see :meth:`AudioLM.step`."""
         logits: torch.Tensor = self.model(input_ids=token, **given).logits
         return logits
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Make the cutoffs of the sparse layers once: a graph cannot copy numbers of Python to the GPU."""
+        """Compute the sparse layers' cutoffs once before the block: a graph cannot copy Python numbers to the GPU."""
         with ExitStack() as stack:
             for layer in self.decoder_layers:
                 mlp: Any = layer.mlp

@@ -59,15 +59,16 @@ class Generation:
     kept_positions
         For each sample, the prompt positions that a token pruner kept; None if nothing was dropped.
     kept_steps
-        Of a pruner that drops in several steps, each step's first layer, and the positions left from it on, for each
-        sample; None for other methods.
+        For a pruner that drops in several steps: each step's first layer, and the positions of each sample that remain
+        from this layer on. None for other methods.
     merges
         How the audio tokens of each sample were merged; None without merging.
     kept_entries
         For each layer, which cache entries a press kept: boolean, shape (Hkv, entries), or (B, Hkv, entries) in a batch
         of several samples. Empty without a press; None if `keep_entries` was not set.
     redundancy
-        Of base, the mean cosine of neighbouring audio tokens that enter the LLM, for each sample; else None.
+        For base: the mean cosine similarity of neighbouring audio tokens that enter the LLM, for each sample. Else
+        None.
     kept_shares
         For each sample, the share of (layer, head) pairs that keep each prompt position, shape (S,); None unless an
         external press was applied whose kept entries are known.

@@ -21,15 +21,15 @@ _BACKENDS = {
 
 
 def kernels_for(device: str, names: str) -> str:
-    """Return the kernels that a run's setting allows on a device; a CPU has its own kernels, which are always allowed.
+    """Return the kernels that a run's setting allows on a device. On a CPU, always allow PyTorch's CPU kernels.
 
-    Without this, no kernel of a CPU would be left by `SDPA_BACKENDS=cudnn`.
+    Otherwise `SDPA_BACKENDS=cudnn` would leave no kernel on a CPU.
     """
     return names if device.startswith("cuda") else SDPA_BACKENDS
 
 
 def attention_kernels(names: str = SDPA_BACKENDS) -> AbstractContextManager[None]:
-    """Inside the block, allow only the kernels of these names, which are joined by commas.
+    """Inside the block, allow only the named attention kernels (`names` is joined by commas).
 
     cuDNN's kernel is off by default: it plans every new length anew, which takes up to ten times as long as the
     attention. PyTorch prefers it on Hopper and Blackwell.
@@ -41,14 +41,14 @@ def attention_kernels(names: str = SDPA_BACKENDS) -> AbstractContextManager[None
 def products(query: torch.Tensor, key: torch.Tensor, scaling: float | None = None) -> torch.Tensor:
     """Return (scaled) products of queries (…, n, d) and keys (…, S, d) in float32, shape (…, n, S).
 
-    On a GPU, half precisions are multiplied as they are, and summed in float32: the exact products take the tensor
-    cores, and no float32 copy of the keys. The keys are padded to a multiple of eight: for other numbers, cuBLAS takes
-    kernels that are many times as slow.
+    On a GPU, half precisions are multiplied directly and summed in float32: the products are exact, run on the tensor
+    cores, and need no float32 copy of the keys. The keys are padded to a multiple of eight, since cuBLAS uses kernels
+    that are many times slower for other numbers.
     """
     if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and _MIXED:
         rows, length = key.flatten(0, -3), key.shape[-2]
         rows = torch.nn.functional.pad(rows, (0, 0, 0, -length % 8)) if length % 8 else rows
-        none = torch.empty(1, 1, 1, device=query.device)  # beta = 0: not read
+        none = torch.empty(1, 1, 1, device=query.device)  # with beta = 0 this tensor is not read
         factors: Any = {"out_dtype": torch.float32, "beta": 0, "alpha": 1 if scaling is None else scaling}
         found: torch.Tensor = torch.baddbmm(none, query.flatten(0, -3), rows.mT, **factors)
         return found.view(*key.shape[:-2], -1, found.shape[-1])[..., :length]

@@ -68,6 +68,6 @@ def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[st
 def states_of(config: Any, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
     """Return one sample's hidden states that enter a layer, shape (S, D); with `at`, only at these positions."""
     assert entering is not None
-    if entering.dim() == 4:  # Gemma 3n (AltUp) has several versions of the hidden states; its layers attend with one
+    if entering.dim() == 4:  # Gemma 3n (AltUp) has several versions of the hidden states; its layers attend to one
         entering = entering[config.altup_active_idx]
     return entering[row] if at is None else entering[row, at.to(entering.device)]

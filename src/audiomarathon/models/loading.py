@@ -108,7 +108,7 @@ def check_finite(path: Path, model: torch.nn.Module) -> None:
     WeightsError
         A tensor holds NaN or infinity; the message names it.
     """
-    extremes = {  # each tensor's lowest and highest value, which are NaN if any value is; each GPU is read only once
+    extremes = {  # each tensor's lowest and highest value (NaN if any value is NaN); each GPU is read only once
         name: torch.stack(torch.aminmax(tensor.detach()))
         for name, tensor in model.named_parameters()
         if tensor.is_floating_point() and tensor.numel() and tensor.device.type != "meta"

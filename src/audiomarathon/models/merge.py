@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Merge:
-    """How N audio tokens become k groups, each a weighted sum of its tokens.
+    """A rule that merges N audio tokens into k groups; each group is a weighted sum of its tokens.
 
     If each group gives weight 1 to the token whose position it takes, and 0 to its other tokens, merging equals
     dropping to the bit.
@@ -47,7 +47,7 @@ class Merge:
 
     @classmethod
     def joined(cls, parts: Sequence[Merge]) -> Merge:
-        """Return the merge of the tokens of several merges, one after another."""
+        """Concatenate merges: return one merge of all their tokens, in order."""
         import torch
 
         begins = itertools.accumulate((len(one.group) for one in parts), initial=0)
@@ -59,7 +59,7 @@ class Merge:
         )
 
     def then(self, later: Merge) -> Merge:
-        """Return one merge that does the same as this and then `later`, which merges the groups of this."""
+        """Compose two merges: return one merge with the effect of this merge followed by `later` on its groups."""
         weight = self.weight * later.weight[self.group]
         return Merge(self.kept[later.kept], later.group[self.group], weight)
 

@@ -149,7 +149,7 @@ class Phi4MM(AudioLM):
             yield
 
     def _inputs_of_a_step(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Prepare a step's inputs as most models of transformers do: keep the cache; pass audio only in prefill."""
+        """Prepare a step's inputs as most transformers models do: keep the cache, pass audio only in prefill."""
         if not kwargs.get("is_first_iteration"):
             kwargs = {name: value for name, value in kwargs.items() if not name.startswith("audio_")}
         step: dict[str, Any] = GenerationMixin.prepare_inputs_for_generation(self.model, input_ids, **kwargs)

@@ -1,9 +1,9 @@
-"""Prefill in chunks: each layer of the LLM takes the prompt in parts, so that memory grows little with its length.
+"""Prefill in chunks: each layer of the LLM processes the prompt in parts, so that memory grows little with its length.
 
 A layer's feed-forward network makes several times as many numbers as its input has. In chunks, only the hidden states
-and the cache are as long as the prompt. We cut *inside* a layer: layer 0 takes all chunks one after another, then layer
-1, and so on. So every layer's input is there as a whole, as without chunks, and whatever chooses tokens or entries
-between two layers works as it is. A chunk attends to its own and all earlier keys of its layer.
+and the cache are as long as the prompt. We cut *inside* a layer: layer 0 processes all chunks one after another, then
+layer 1, and so on. So every layer gets its whole input, as without chunks, and methods that choose tokens or entries
+between two layers work unchanged. A chunk attends to its own keys and all earlier keys of its layer.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """The chunk that a layer takes now.
+    """The chunk that a layer processes now.
 
     Attributes
     ----------
     last
-        Whether it is the prompt's last.
+        Whether this is the prompt's last chunk.
     real
         Shape (B, S'): False at padding and fillers; None if there are none. S' is the layer's number of tokens.
     window
@@ -51,12 +51,12 @@ class Part:
     window: int
 
 
-#: The chunk that is being computed; None outside of chunks.
+#: The chunk that is being computed; None if prefill does not run in chunks.
 NOW: ContextVar[Part | None] = ContextVar("chunk", default=None)
 
 
 class LaterMask:
-    """Stands for the mask of a whole prompt, which would be as large as the square of its length.
+    """Placeholder for the mask of a whole prompt, whose size would be the square of the prompt's length.
 
     Each layer makes the rows of one chunk at a time.
     """
@@ -64,7 +64,7 @@ class LaterMask:
 
 @contextmanager
 def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Iterator[None]:
-    """Inside the block, the LLM's layers take the prompt in chunks of `size` tokens, in the one prefill of a call."""
+    """Inside the block, the LLM's layers process the prompt in chunks of `size` tokens in a call's prefill."""
     theirs, decoder = modelling_file(lm.decoder), lm.decoder
     flash = "flash" in lm.attn_implementation
     whole = inputs.prompt_tokens  # read before the call, since it waits for the GPU
@@ -99,11 +99,12 @@ def prefill_in_chunks(lm: Any, inputs: Inputs, trace: Trace, size: int) -> Itera
 
 @contextmanager
 def attending_in_chunks(implementation: str) -> Iterator[None]:
-    """Inside the block, sdpa attends in chunks without copies of the keys that several query heads share.
+    """Inside the block, let sdpa attend in chunks without copying keys that several query heads share.
 
-    With a mask, transformers repeats keys and values for each query head, which would be the largest tensors of all.
-    Where each token sees all before it, half precisions on a GPU need no mask, and the fast kernels take them: they
-    count from the last key. Enter this before anything watches attention, so that it stays below.
+    With a mask, transformers repeats keys and values for each query head; these copies would be the largest tensors of
+    all. If each token sees all earlier tokens, half precisions on a GPU need no mask, and the fast kernels accept them,
+    since those align queries with the last keys. Enter this block before any code that watches attention, so that the
+    watching code wraps this.
     """
     inner = ALL_ATTENTION_FUNCTIONS.get(implementation)
     own: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
@@ -137,10 +138,10 @@ def attending_in_chunks(implementation: str) -> Iterator[None]:
 
 
 class _InChunks:
-    """A layer's `forward`, until its prefill is done: then the layer has its own again.
+    """Replacement of a layer's `forward` during prefill; after it, the layer has its original `forward` again.
 
-    `lengths` are the samples' numbers of tokens in this layer; `places` says where these are in the prompt, given which
-    are padding or fillers.
+    `lengths` has each sample's number of tokens in this layer. `places` is a function: from a mask of padding and
+    fillers to the tokens' positions in the prompt.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class _InChunks:
         states: torch.Tensor = call["hidden_states"]
         width, keys = states.shape[-2], _Keys(call["past_key_values"], states.shape[-2])
         places = real = None
-        if min(self.lengths) < width or self.window:  # else each token sees all before it
+        if min(self.lengths) < width or self.window:  # else each token sees all tokens before it
             begins = torch.tensor([width - one for one in self.lengths])[:, None, None, None]
             filler = (torch.arange(width) < begins).to(states.device)
             places, real = self.places(filler), ~filler[:, 0, 0]
@@ -183,8 +184,8 @@ class _InChunks:
     def _mask(
         self, places: torch.Tensor | None, real: torch.Tensor | None, begin: int, end: int, like: torch.Tensor
     ) -> torch.Tensor | None:
-        """Return which keys up to `end` the tokens from `begin` on see, in the kind that the attention takes."""
-        if "flash" in self.how:  # it counts from the last key, and knows the window
+        """Return the attention mask of a chunk (`begin` to `end`) over the keys up to `end`; None if none is needed."""
+        if "flash" in self.how:  # flash attention aligns queries with the last key, and knows the window
             return None if real is None else real[:, :end]
         if places is None or real is None:
             if self.how != "eager":
@@ -204,8 +205,8 @@ class _InChunks:
 class _Keys:
     """Collects the keys and values of a layer's chunks, and gives them to the cache when they are complete.
 
-    So the cache holds what it holds without chunks, also where it keeps only what a window sees. `end` is that of the
-    present chunk.
+    So the cache has the same entries as without chunks, even if it keeps only the entries that a window sees. `end` is
+    the end of the present chunk.
     """
 
     def __init__(self, cache: Any, width: int) -> None:
@@ -223,7 +224,7 @@ class _Keys:
         return self.cache.update(*self.both, layer, *args, **kwargs)
 
 
-#: Arguments of a layer that have an item for each token, and along which dimension.
+#: Arguments of a layer that have an item for each token, with the dimension of the tokens.
 _ALONG = {"hidden_states": -2, "per_layer_input": -2, "position_ids": -1}
 
 

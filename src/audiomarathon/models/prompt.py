@@ -68,7 +68,7 @@ class Inputs:
         Seconds of each sample's audio that the model hears; empty for models that cut nothing.
     states
         For an encoder-decoder, the number of the encoder's states that stand for sound, for each window of each sample;
-        empty for models whose prompt holds the audio tokens. Then the prompt of `audio_mask` is a virtual one: see
+        empty for models whose prompt holds the audio tokens. Then `audio_mask` describes a virtual prompt: see
         :mod:`audiomarathon.models.whisper`.
     windows
         The windows of the clips, for audio towers that attend within windows; None for other towers.

@@ -31,7 +31,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni", "qwen2_5_omni_thinker")
     eager_because = whole_because = no_tower_drop = ""
     states_per_token: ClassVar[int] = 2
-    """Number of the tower's states that its pooling joins into an audio token."""
+    """Number of tower states that the tower's pooling joins into one audio token."""
     processor: ClassVar[Any] = Qwen2_5OmniProcessor
     placeholder = "<|AUDIO|>"
 

@@ -81,10 +81,10 @@ class Qwen2Audio(AudioLM):
         return TowerStates.padded(frames, self.tokens_of(frames), self.model.config.audio_config.max_source_positions)
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Let transformers' class take each window's audio tokens as they are; see :meth:`AudioLM.generating`.
+        """Stop transformers' class from repeating audio tokens that are already there; see :meth:`AudioLM.generating`.
 
-        If each window has one audio token, as after dropping in the tower, the class takes it for a placeholder that it
-        must repeat, unless it thinks that it is compiled.
+        If each window has one audio token, as after dropping in the tower, the class treats it as a placeholder to
+        repeat, unless the class believes that it is being compiled.
         """
         return patched_attribute(modelling_file(self.model), "is_torchdynamo_compiling", lambda: True)
 

@@ -117,7 +117,7 @@ BUILT_IN = (
 )  # fmt: skip
 
 
-#: Any text LLM; `audiomarathon cascade` runs it on transcripts, of which a second of speech takes about four tokens.
+#: Any text LLM; `audiomarathon cascade` runs it on transcripts. A second of speech takes about four tokens.
 TEXT_LLM = ModelSpec("text-llm", "audiomarathon.models.text_llm:TextLLM", "the folder or hub id of --model-path", 4,
     "any causal LM with a chat template, which reads transcripts: audiomarathon cascade")  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""Decode greedily by a static step: the same kernels over fixed tensors, which one GPU replays as a graph.
+"""Decode greedily by a static step: the same kernels on fixed tensors each time, which a GPU replays as a CUDA graph.
 
-A decode step of transformers spends most of its time in Python and in launching kernels, whatever the cache holds. Here
-the prompt's entries are copied once into fixed buffers, with room for new ones in blocks of :data:`BLOCK` tokens.
-Positions, lengths and masks are tensors, so a step needs no Python. On one GPU it is captured once a block, and
-replayed; on a CPU the same step runs as it is.
+A decode step of transformers spends most of its time in Python and in launching kernels, however small the cache is.
+Here the prompt's cache entries are copied once into fixed buffers, with room for new entries in blocks of :data:`BLOCK`
+tokens. Positions, lengths and masks are tensors, so a step needs no Python. On one GPU, the step is captured once per
+block and then replayed; on a CPU, the same step runs directly.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
     from audiomarathon.models.trace import Trace
 
-#: Tokens for which a step has room; then it is captured again with more room.
+#: Number of tokens for which a step has room; after them, it is captured again with more room.
 BLOCK = 128
-#: The fewest tokens of a reply for which capturing can pay; replies limited to fewer stay eager.
+#: Smallest token limit at which a capture can save time; replies with a lower limit are decoded eagerly.
 FEWEST = 4
 _FEW_EPSILONS = 8  # the captured step runs the same kernels, whose workspaces may differ
 _ATTEND: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # these entries win over the library's functions
@@ -51,13 +51,13 @@ def hooked(decoder: nn.Module) -> str:
 
 
 class PositionProbe:
-    """Reads the prompt's last positions, as the rotary embedding got them in prefill: shape (…, B or 1, 1)."""
+    """Reads the last prompt token's position from the rotary embedding's call in prefill: shape (…, B or 1, 1)."""
 
     def __init__(self) -> None:
         self.last = torch.empty(0)
 
     def watching(self, rotary: nn.Module) -> RemovableHandle:
-        """Read the positions of the next call of a rotary embedding, after the hooks that are on it already."""
+        """Hook a rotary embedding to read the positions of its next call, after its other hooks have run."""
 
         def read(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
@@ -70,11 +70,12 @@ class PositionProbe:
 
 @dataclass
 class _Mask:
-    """Which entries a step does not see, for all layers that are equal in this.
+    """The cache entries that a step does not see; layers with equal masks share one object.
 
-    `hidden` has shape (B or 1, Hkv or 1, 1, entries), in the order of :class:`_Layer`. `window` is how many positions a
-    sliding window spans; 0 without one. Then `places` (B, 1, 1, S) says where each of the prompt's entries was in the
-    prompt, from −1 at its end down, whatever was dropped between them; fillers are further back than any window.
+    `hidden` is True at entries that are not seen, shape (B or 1, Hkv or 1, 1, entries), in the order of
+    :class:`_Layer`. `window` is the span of a sliding window in positions; 0 without a window. With a window, `places`
+    (B, 1, 1, S) has each prompt entry's original position, counted back from −1 at the prompt's end; dropped tokens
+    count too. Fillers lie further back than any window.
     """
 
     hidden: torch.Tensor
@@ -84,10 +85,10 @@ class _Mask:
 
 @dataclass
 class _Layer:
-    """A layer's keys and values, each of shape (B, Hkv, entries, d): new tokens', fillers, then the prompt's.
+    """A layer's keys and values, each of shape (B, Hkv, entries, d): first new tokens, then fillers, then the prompt.
 
-    The fillers make the number of entries a multiple of :data:`BLOCK`: matrix products of other sizes fall back to
-    kernels that are several times as slow.
+    The fillers make the number of entries a multiple of :data:`BLOCK`, since matrix products of other sizes use kernels
+    that are several times slower.
     """
 
     keys: torch.Tensor
@@ -96,7 +97,7 @@ class _Layer:
 
 
 class _PassedOn:
-    """Stands for the cache in a static step: the layers' attention function stores the entries itself."""
+    """Placeholder for the cache in a static step: the layers' attention function stores the entries itself."""
 
     is_compileable = False
 
@@ -135,7 +136,7 @@ class _Step:
         self.room = 0
         self.tokens, self.highest = first.new_zeros(0, len(first)), torch.zeros(0, len(first), device=device)
         self.logits = torch.zeros(0)
-        # The decoder passes a mask of four dimensions on to its layers as it is, and they do not look at it.
+        # The decoder passes a mask of four dimensions unchanged to its layers, and they ignore it.
         self._given: dict[str, Any] = {
             "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
             "position_ids": last.expand(*last.shape[:-2], len(first), 1),
@@ -147,7 +148,7 @@ class _Step:
         """Make room for :data:`BLOCK` more tokens: in the buffers, and in the table of cosines and sines."""
         for mask in self.masks:
             mask.hidden = _wider(mask.hidden, 3, self.room, fill=True)
-        for layer in self.layers:  # one after another, so that a layer's former buffer is free before the next
+        for layer in self.layers:  # layer by layer, so that a layer's old buffer is freed before the next
             layer.keys = _wider(layer.keys, 2, self.room, fill=0)
             layer.values = _wider(layer.values, 2, self.room, fill=0)
         self.tokens = torch.cat([self.tokens, self.tokens.new_zeros(BLOCK, len(self.token))])
@@ -207,7 +208,7 @@ class _Step:
         """Store the new entries of a layer; then attend to the visible ones.
 
         `query` has shape (B, H, 1, d), `key` and `value` (B, Hkv, 1, d); the result (B, 1, H, d). A layer that uses an
-        earlier layer's keys and values has no entries of its own. The values are summed block by block, then the blocks
+        earlier layer's keys and values has no entries of its own. Values are summed within each block, then over blocks
         in float32, so that a GPU works on all blocks at once.
         """
         index: int = module.layer_idx  # type: ignore[assignment]
@@ -231,17 +232,17 @@ class _Step:
         return (token[:, None] == self.ends).any(-1)
 
     def state(self) -> list[torch.Tensor]:
-        """Return copies of what a step changes and a later step reads."""
+        """Return copies of the tensors that a step changes and a later step reads."""
         return [part.clone() for part in (self.token, self.at, self.done)]
 
     def restore(self, state: Sequence[torch.Tensor]) -> None:
-        """Set what :meth:`state` returned."""
+        """Restore the tensors that :meth:`state` returned."""
         for part, before in zip((self.token, self.at, self.done), state, strict=True):
             part.copy_(before)
 
 
 def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tensor:
-    """Make room for :data:`BLOCK` more tokens after the first `room` entries, and fill up to a multiple of blocks."""
+    """Widen a tensor by :data:`BLOCK` tokens after the first `room` entries, and fill up to a multiple of blocks."""
     new, prompt = part.narrow(dim, 0, room), part.narrow(dim, room, part.shape[dim] - room)
     more = BLOCK - part.shape[dim] % -BLOCK
     between = part.new_full([more if at == dim else count for at, count in enumerate(part.shape)], fill)
@@ -249,16 +250,16 @@ def _wider(part: torch.Tensor, dim: int, room: int, *, fill: int) -> torch.Tenso
 
 
 def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
-    """Take the layers' entries after prefill out of the cache, and find what of them is hidden.
+    """Take the layers' entries out of the cache after prefill, and find which entries are hidden.
 
-    Fillers and padding are on the left. A layer whose heads hold different numbers pads them itself (`by_head`). A
-    layer with a window caches only what the first step sees.
+    Fillers and padding are on the left. If a layer's heads hold different numbers of entries, the cache has padded them
+    (`by_head`). A layer with a window caches only the entries that the first step sees.
     """
     entries = (
         trace.entries or trace.row_lengths or [(count,) * len(lm.decoder_layers) for count in inputs.prompt_tokens]
     )
     layers = []
-    masks: dict[tuple[int, ...], _Mask] = {}  # equal layers share one
+    masks: dict[tuple[int, ...], _Mask] = {}  # layers with equal masks share one mask
     config = lm.decoder.config
     for index, stored in enumerate(cache.layers):
         if source_of(config, index) != index:
@@ -276,14 +277,14 @@ def _layers(lm: Any, inputs: Inputs, trace: Trace, cache: Any) -> list[_Layer]:
                 masks[fact] = _Mask(filler, window, places)
             mask = masks[fact]
         layers.append(_Layer(keys, values, mask))
-        cache.layers[index] = None  # its memory is free once the entries are in a buffer
+        cache.layers[index] = None  # frees the cache's memory once the entries are in a buffer
     return layers
 
 
 def places_in_prompt(inputs: Inputs, trace: Trace, index: int, filler: torch.Tensor) -> torch.Tensor:
-    """Return where a layer's last entries were in the prompt: from −1 at its end down, shape (B, 1, 1, entries).
+    """Return the prompt positions of a layer's last entries, counted back from −1 at the end, shape (B, 1, 1, entries).
 
-    `filler` (B, 1, 1, entries) tells which are padding or fillers; these are further back than any window.
+    `filler` (B, 1, 1, entries) marks padding and fillers; they get positions further back than any window.
     """
     width, prompt = filler.shape[-1], inputs.audio_mask.shape[1]
     places = torch.arange(-width, 0, device=filler.device).expand(filler.shape)
@@ -295,20 +296,20 @@ def places_in_prompt(inputs: Inputs, trace: Trace, index: int, filler: torch.Ten
 
 @dataclass
 class Decoded:
-    """What the static step generated after the first token, and when.
+    """The tokens that static steps generated after the first token, with their logits and times.
 
     Attributes
     ----------
     tokens, highest
         Token and highest logit of each step, shape (steps, B). A sample that has ended gets padding.
     logits
-        Each step's logits (B, vocabulary), if they were to be kept.
+        Each step's logits (B, vocabulary); empty unless `keep_logits` was set.
     end
         The clock's mark when the last of these tokens existed.
     setup
-        Pairs of marks: before and after the step was made ready.
+        Pairs of marks: just before and just after the step was prepared (captured).
     captured
-        Whether no graph was given up.
+        False if a graph was wrong or could not be captured.
     """
 
     tokens: torch.Tensor
@@ -331,10 +332,10 @@ def decode(
     ends: Sequence[int],
     keep_logits: bool,
 ) -> Decoded:
-    """Generate up to `steps` tokens after the first ones, `first` (B,); `last` are the prompt's last positions.
+    """Generate up to `steps` tokens after the first tokens, `first` (B,); `last` has the prompts' last positions.
 
-    The method's hooks on decode steps come off. Whether all replies have ended is read one step late, so that the GPU
-    never waits for Python; the step that this adds counts neither as token nor as time.
+    This removes the method's hooks on decode steps. It checks one step late whether all replies have ended, so that the
+    GPU never waits for Python; the additional step counts neither as token nor as time.
     """
     for handle in trace.decode_hooks:
         handle.remove()
@@ -374,24 +375,24 @@ class _EndWatch:
         self.events = [torch.cuda.Event() for _ in range(2)] if self.on_gpu else []  # type: ignore[no-untyped-call]
 
     def note(self, flag: torch.Tensor) -> None:
-        """Copy the flag as it is after the steps launched so far."""
+        """Copy the flag's value after all steps launched so far."""
         self.turn ^= 1
         self.flags[self.turn].copy_(flag, non_blocking=True)
         if self.on_gpu:
             self.events[self.turn].record(torch.cuda.current_stream(self.device))
 
     def read(self) -> bool:
-        """Return the flag that was noted last."""
+        """Return the value that :meth:`note` copied last."""
         if self.on_gpu:
             self.events[self.turn].synchronize()
         return bool(self.flags[self.turn])
 
 
 def _ready(lm: Any, step: _Step, capture: bool) -> tuple[Any, bool]:
-    """Give a step more room; return the function that runs it, and whether no graph was given up.
+    """Prepare a step with more room; return the function that runs it, and False if a graph failed, else True.
 
     On a GPU the function replays a graph. Its first result is compared with that of the step itself; if it differs, or
-    the capture fails, decode goes on without graphs, and a warning says so.
+    the capture fails, decode continues without graphs, with a warning.
     """
     step.grow()
     if not _capturable(step) or not lm.clock.captures:
@@ -426,12 +427,12 @@ def _capturable(step: _Step) -> bool:
 
 
 def _capture(lm: Any, step: _Step) -> tuple[Any, torch.Tensor]:
-    """Run a step once, then capture it; return the graph, and the logits of the step that ran.
+    """Run a step once, then capture it as a CUDA graph; return the graph, and the logits of the first run.
 
-    `torch.cuda.graph` would also empty the allocator's cache, and the next prefill would have to fill it again. The run
-    before the capture loads kernels and workspaces, which a capture may not. Both happen on one stream, since every
-    stream keeps a workspace. The model keeps the last graph, since a pool of memory ends with its last graph. Other
-    threads may use the GPU meanwhile, as when the next sample is prepared.
+    This does not use `torch.cuda.graph`, which would also empty the allocator's cache, so that the next prefill would
+    have to fill it again. The first run loads kernels and workspaces, which is not allowed in a capture. Both use the
+    same stream, since every stream keeps a workspace. The model keeps the last graph, since a memory pool is freed with
+    its last graph. Other threads may use the GPU meanwhile, for example to prepare the next sample.
     """
     current = torch.cuda.current_stream(step.at.device)
     stream, last = lm.last_graph or (torch.cuda.Stream(step.at.device), None)  # type: ignore[no-untyped-call]

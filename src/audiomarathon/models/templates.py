@@ -19,7 +19,7 @@ SECONDS = 5.0
 
 
 class _Child:
-    """The child process. It starts at the first request, and again if it has ended or this process has forked."""
+    """The child process that renders templates; started at the first request, and again after its end or a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Any causal LM with a chat template, as a model without ears: it reads transcripts in the audio's place.
+"""Any causal LM with a chat template, as a model that hears nothing: it reads transcripts in place of audio.
 
 It has no audio tower and no audio tokens, so `base` is the only method, and the stage `encoder` takes no time.
 `audiomarathon cascade` runs it (engine/cascade.py).

@@ -32,7 +32,7 @@ class Stages:
     decode
         Time from the first token's logits to the end, without `decode_setup`.
     decode_setup
-        Time in which decode was made ready to run as a graph; None if it ran eagerly.
+        Time to prepare decode as a graph; None if it ran eagerly.
     """
 
     encoder: float
@@ -184,8 +184,8 @@ class StageTimer:
     def stop(self, end: Any = None, setup: list[tuple[Any, Any]] | None = None) -> None:
         """Mark the end of the call, then wait for the device.
 
-        `end` is a mark that takes the place of this moment; `setup` has pairs of marks, between which decode was made
-        ready. None if decode ran eagerly.
+        `end` is a mark to use as the end instead of this moment. `setup` has pairs of marks around the preparation of
+        decode as a graph. Both are None if decode ran eagerly.
         """
         self._end, self._setup = self.clock.mark() if end is None else end, setup
         self.clock.synchronize()
@@ -200,7 +200,7 @@ class StageTimer:
         return None if peak is None else max([peak, *self._encoder_peaks])
 
     def stages(self, asides: Sequence[tuple[Any, Any]] = ()) -> Stages:
-        """Return the measured stages, and LLM prefill without what is between `asides`. Call :meth:`stop` first."""
+        """Return the measured stages; subtract the time between `asides` from LLM prefill. Call :meth:`stop` first."""
         encoder = sum(self.clock.seconds(begin, end) for begin, end in self._encoder)
         prefill = self.clock.seconds(self._start, self._first)
         prefill -= sum(self.clock.seconds(begin, end) for begin, end in asides)
@@ -214,7 +214,7 @@ class StageTimer:
 class CacheProbe:
     """Reads the sizes of the KV cache at the end of prefill: each layer's length, and the bytes of all layers.
 
-    Of an encoder-decoder, the lengths are those of all layers' self-attention, then of their cross-attention.
+    For an encoder-decoder, the lengths are those of all layers' self-attention, then those of their cross-attention.
     """
 
     def __init__(self) -> None:

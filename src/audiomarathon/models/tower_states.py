@@ -1,6 +1,6 @@
-"""Which states of an audio tower of Whisper's kind stand for which audio tokens, and how deep the tower is.
+"""Map the states of a Whisper-like audio tower to audio tokens, and find the tower's number of layers.
 
-Dropping inside the tower must know it: see :mod:`audiomarathon.compression.tower`.
+Dropping inside the tower needs this map: see :mod:`audiomarathon.compression.tower`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class TowerStates:
     pooling
         Number of neighbouring states that make an audio token, after the tower's last layer.
     windows
-        For each window, in order: its number of states, and its number of audio tokens. The first states are those of
-        the audio tokens. Of a padded window, the states of its padding are not counted.
+        For each window, in order: its number of states, and its number of audio tokens. The first states of a window
+        make its audio tokens. States of a window's padding are not counted.
     width
-        Number of states of a window with its padding. 0 if windows follow each other without padding.
+        Number of states of a window, padding included; 0 if windows follow each other without padding.
     """
 
     pooling: int

@@ -38,7 +38,7 @@ class Windows:
     arguments
         Arguments of the tower that it would otherwise compute with reads from the GPU.
     later
-        The windows' lengths after states were dropped between two layers, for each place where they were.
+        The windows' lengths after states were dropped between two layers, for each place with a drop.
     """
 
     places: torch.Tensor
@@ -48,13 +48,13 @@ class Windows:
 
     @classmethod
     def of(cls, places: torch.Tensor, cu_seqlens: torch.Tensor, device: torch.device, **more: torch.Tensor) -> Windows:
-        """Take tensors on the CPU. `cu_seqlens` holds the windows' boundaries, shape (windows + 1,)."""
+        """Build windows from tensors on the CPU. `cu_seqlens` holds the windows' boundaries, shape (windows + 1,)."""
         lengths = tuple(cu_seqlens.diff().tolist())
         arguments = {name: tensor.to(device) for name, tensor in {"cu_seqlens": cu_seqlens, **more}.items()}
         return cls(places.to(device), lengths, {**arguments, "max_seqlen": max(lengths)})
 
     def padded(self, features: torch.Tensor) -> torch.Tensor:
-        """Cut features (clips, mel bins, frames) into padded chunks (chunks, mel bins, frames), without a read."""
+        """Cut features (clips, mel bins, frames) into padded chunks (chunks, mel bins, frames) without a GPU sync."""
         rows = nn.functional.pad(features.transpose(1, 2).flatten(0, 1), (0, 0, 1, 0))
         return rows[self.places[:, 0]].transpose(1, 2)
 
@@ -66,9 +66,9 @@ def modelling_file(module: nn.Module) -> Any:
 
 @contextmanager
 def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterator[None]:
-    """Inside the block, `model.get_audio_features` runs the tower on ready-made windows, with one call a layer.
+    """Inside the block, `model.get_audio_features` runs the tower on given windows, with one attention call per layer.
 
-    With `windows` None, nothing changes.
+    If `windows` is None, change nothing.
     """
     if windows is None:
         yield
@@ -84,9 +84,9 @@ def in_windows(model: Any, tower: nn.Module, windows: Windows | None) -> Iterato
 
 @contextmanager
 def _attending(config: Any, either: tuple[tuple[int, ...], ...]) -> Iterator[None]:
-    """Inside the block, the tower attends in one call a layer; with flash attention it does so without our help.
+    """Inside the block, the tower attends in one call per layer, as it already does with flash attention.
 
-    `either` has the windows' lengths; a layer's number of frames tells which of them it has.
+    `either` holds the possible lists of windows' lengths; a layer's number of frames tells which list applies.
     """
     before = config._attn_implementation
     if "flash" in before:

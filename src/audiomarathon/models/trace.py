@@ -1,4 +1,4 @@
-"""What a method reports about one `generate` call: what it kept, and how long it took to choose."""
+"""A method's report about one `generate` call: what it kept, and how long the choice took."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ class Trace:
         For each sample, the prompt positions that were kept, audio and text, in order. Positions count the padding on
         the left. None if nothing was dropped. Set when the method's `with` block ends.
     kept_steps
-        Of a pruner that drops in several steps, each step's first layer, and the positions that every sample has left
-        from it on, as `kept_positions`. None for other methods.
+        For a pruner that drops in several steps: each step's first layer, and the positions of each sample that remain
+        from this layer on, like `kept_positions`. None for other methods.
     merges
         How each sample's audio tokens were merged; an item is None for a sample without merging. None instead of the
         tuple if the method merges nothing.
     spans
         Pairs of clock marks (:meth:`Clock.mark`): just before and just after the method chose what to keep.
     asides
-        Pairs of clock marks around what the suite looks at in prefill for its own records; no part of any stage.
+        Pairs of clock marks around measurements that the suite makes during prefill for its records; they count for no
+        stage.
     positions
         Function from a layer and a sample's row to the prompt positions that the layer computes in prefill, in order,
         without fillers. None if every layer computes all positions.
@@ -49,23 +50,23 @@ class Trace:
     expected_lengths
         Cache length of each layer after prefill, as the method predicts it. It is compared with the real cache.
     kept_entries
-        A list that the caller sets, and to which a press adds what it keeps: for each layer a boolean tensor over the
-        entries before the press, shape (Hkv, entries), or (B, Hkv, entries) in a batch of several samples. None
+        A list that the caller sets, to which a press appends the entries it keeps: for each layer a boolean tensor over
+        the entries before the press, shape (Hkv, entries), or (B, Hkv, entries) in a batch of several samples. None
         collects nothing.
     kept_shares
         For each sample, the share of (layer, head) pairs whose cache keeps each prompt position, shape (S,), padding
         included. None unless the method is an external press whose kept entries are known.
     redundancy
-        Of base, the mean cosine of neighbouring audio tokens that enter the LLM, for each sample: at least 0, and None
-        without neighbours. None for other methods, and for encoder-decoders.
+        For base: the mean cosine similarity of neighbouring audio tokens that enter the LLM, for each sample; at least
+        0, and None without neighbours. None for other methods, and for encoder-decoders.
     entries
         Number of cache entries that a press left: for each sample, a number for each layer, without fillers. None
         without a press.
     decode_hooks
         Handles of hooks that decode steps of transformers need; a static step (:mod:`.static_decode`) removes them.
     inputs
-        The batch that the model gets in place of the caller's, if its audio tower returns fewer audio tokens; None
-        otherwise. Positions are those of the caller's batch.
+        The batch that replaces the caller's batch if the audio tower returns fewer audio tokens; None otherwise.
+        Positions refer to the caller's batch.
     """
 
     kept_audio_tokens: tuple[int | None, ...]
@@ -94,7 +95,7 @@ class Trace:
 
     @contextmanager
     def looking(self, clock: Clock) -> Iterator[None]:
-        """Leave the time of the block, which is in LLM prefill, out of it."""
+        """Leave the time of the block out of LLM prefill, in which the block runs."""
         start = clock.mark()
         yield
         self.asides.append((start, clock.mark()))

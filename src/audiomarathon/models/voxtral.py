@@ -93,7 +93,7 @@ class Voxtral(AudioLM):
         return self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
 
     def tower_states(self, inputs: Inputs) -> TowerStates:
-        """Return the states of each window, whose silence makes audio tokens too; see :meth:`AudioLM.tower_states`."""
+        """Return each window's states; silence makes audio tokens too. See :meth:`AudioLM.tower_states`."""
         audio = self.model.config.audio_config
         width, pooling = audio.max_source_positions, audio.intermediate_size // audio.hidden_size
         windows = ((width, width // pooling),) * len(inputs.tensors["input_features"])
@@ -155,7 +155,7 @@ def _conversation(text: str, clips: Sequence[Waveform]) -> list[dict[str, Any]]:
 
 
 def _wav(clip: Waveform) -> str:
-    """Encode a clip as a WAV file of floats (so without rounding) in base64."""
+    """Encode a clip as a WAV file of floats, which rounds nothing, in base64."""
     stream = io.BytesIO()
     soundfile.write(stream, clip, Voxtral.sampling_rate, format="WAV", subtype="FLOAT")
     return f"data:audio/wav;base64,{base64.b64encode(stream.getvalue()).decode()}"

@@ -4,8 +4,8 @@ The encoder turns a window of 30 s into 1,500 states, 50 a second, and the decod
 windows at quiet moments. The windows of all clips of a batch are the rows of one call, and a reply joins its windows'
 transcripts. Decoding is greedy, without timestamps, translation or fallbacks.
 
-Methods see a prompt all the same: the states of each window, then the decoder's forced tokens. Its audio tokens are the
-states that stand for sound; those of a window's padding are thinned by the same ratio.
+Methods see a virtual prompt: the states of each window, then the decoder's forced tokens. The states of sound are its
+audio tokens. The states of a window's padding are thinned by the same ratio.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from audiomarathon.models.tower_states import TowerStates
 # Seconds before a window's end in which the quietest moment is sought. Errors of Whisper base on 1,468 words of six
 # clips: cut at 30 s 331 (it repeats itself when a word is cut in two), within 0.2 s 34, 2 s 23, 5 s 22, 10 s 25.
 _SEARCHED_S = 5.0
-_MOMENT_S = 0.2  # length of a moment
+_MOMENT_S = 0.2  # length of a moment, in seconds
 
 
 class Whisper(AudioLM):
@@ -121,7 +121,7 @@ class Whisper(AudioLM):
 
     @classmethod
     def longest_reply(cls, folder: Path) -> int:
-        """Return OpenAI's own limit of a window (`DecodingOptions.sample_len`): half of the decoder's positions."""
+        """Return OpenAI's token limit per window (`DecodingOptions.sample_len`): half of the decoder's positions."""
         return int(cls.read_config(folder).max_target_positions) // 2
 
     def forced(self, language: str) -> list[int]:
@@ -229,9 +229,9 @@ class Whisper(AudioLM):
         return tuple(replies)
 
     def by_sample(self, inputs: Inputs, logits: torch.Tensor) -> torch.Tensor:
-        """Return logits (steps, windows, V) as (steps of all windows, B, V); see :meth:`AudioLM.by_sample`.
+        """Concatenate each sample's windows: (steps, windows, V) to (steps, B, V); see :meth:`AudioLM.by_sample`.
 
-        The end of a sample with fewer windows is filled up with zeros.
+        Samples with fewer windows are padded with zeros at the end.
         """
         own = logits.unbind(1)
         ends = list(itertools.accumulate(map(len, inputs.states), initial=0))
@@ -259,7 +259,7 @@ class Whisper(AudioLM):
 
 
 def _spoken(known: GenerationConfig, language: str) -> list[int]:
-    """Return the tokens after the first: language and `transcribe`, if the checkpoint knows several, no timestamps."""
+    """Return the prompt's tokens after the first: language and `transcribe` (if multilingual), then "no timestamps"."""
     if not getattr(known, "is_multilingual", True):
         if language != "en":
             raise ModelError(f"LANGUAGE={language}: this checkpoint hears English only; allowed: en")

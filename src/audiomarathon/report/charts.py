@@ -81,7 +81,7 @@ class Line:
 
 
 def point(x: float, one: Estimate, **more: Any) -> Row:
-    """Return a point of a :class:`Line`: `x`, an estimate as `y` with its interval, and more fields."""
+    """Return a point of a :class:`Line`: `x`, the estimate `one` as `y` with its interval, and further fields."""
     return {"x": x, "y": one.value, "low": one.low, "high": one.high, **more}
 
 
@@ -134,7 +134,7 @@ def save(chart: Chart, path: Path) -> Path:
 
 
 def library(name: str) -> Any:
-    """Import a library of the extra `report`. If it is missing, raise an error that names the install command."""
+    """Import a library of the extra `report`; if it is missing, raise SettingsError with the install command."""
     import importlib
 
     try:
@@ -189,7 +189,7 @@ def line_chart(
     points: list[Row] = []
     intervals: list[Row] = []
     ends: list[tuple[float, float, str, str]] = []
-    named = set[str]()  # rules that a line's label names
+    named = set[str]()  # rules that are named in a line's label
     alike: dict[tuple[tuple[float, float], ...], list[Line]] = {}
     for line in lines:
         alike.setdefault(tuple((point["x"], round(float(point["y"]), 9)) for point in line.points), []).append(line)
@@ -298,7 +298,7 @@ def field(name: str, **more: Any) -> dict[str, Any]:
 
 
 def as_is(name: str) -> dict[str, Any]:
-    """Return a channel for a field that already holds the colour, shape or opacity, so that it needs no scale."""
+    """Return a channel for a field that holds the colour, shape or opacity itself, so that it needs no scale."""
     return field(name, scale=None, legend=None)
 
 

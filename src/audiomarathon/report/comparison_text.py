@@ -16,8 +16,8 @@ from audiomarathon.results.pairs import AS_BASE, Pairs
 from audiomarathon.results.systems import sweeps_of
 from audiomarathon.text import counted
 
-FEW_CLUSTERS = 10  # with fewer, accuracy's 95 % intervals covered 91 to 94 % in simulation (docs/report.md)
-MOST_NAMED = 12  # differences named in one line
+FEW_CLUSTERS = 10  # with fewer clusters, accuracy's 95 % intervals covered 91 to 94 % in simulation (docs/report.md)
+MOST_NAMED = 12  # limit of differences named in one line
 
 
 def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
@@ -65,7 +65,7 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
 
 
 def at_margins(rows: Sequence[Comparison]) -> list[str]:
-    """Return lines that say what the verdicts about a margin are about; [] without a margin."""
+    """Return a line that counts the verdicts about a margin and explains their error rate; [] without a margin."""
     tested = [(row, row.decision) for row in rows if row.decision]
     figures: dict[tuple[float, str], list[str]] = {}
     for row, found in tested:
@@ -83,7 +83,7 @@ def at_margins(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _conclusion(rows: Sequence[Comparison]) -> list[str]:
-    """Return a line on the significant differences; without any, on how wide the intervals are; [] without tests."""
+    """Return a line on significant differences; if there are none, on the width of the intervals; [] without tests."""
     tested = [row for row in rows if row.p_adjusted is not None and row.alike != AS_BASE]
     clear = [f"{row.side} in {row.scope} ({row.verdict.difference or 0:+.3f})" for row in tested if is_clear(row)]
     if clear:
@@ -96,7 +96,7 @@ def _conclusion(rows: Sequence[Comparison]) -> list[str]:
     samples = f"{least}{counted(counts[-1], 'sample')} a task" if counts else ""
     most = max(len(row.tasks) for row in tested)
     ends = [(row.verdict.interval or (0, 0), row.scope) for row in tested if len(row.tasks) == most]
-    reaches = [((high - low) / 2, scope) for (low, high), scope in ends if high > low]  # without width it means nothing
+    reaches = [((high - low) / 2, scope) for (low, high), scope in ends if high > low]  # without width it says nothing
     half, scope = max(reaches, default=(0.0, ""))
     reach = f"{scope} ±{half:.2f}" if scope else ""
     if len({scope for _, scope in reaches}) > 1:
@@ -106,7 +106,7 @@ def _conclusion(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _remarks(pairs: Pairs) -> list[str]:
-    """Return the notes on how a setting was measured on a task: other sessions, busy machine, other versions, …"""
+    """Return notes on the conditions of a setting's measurements: other sessions, busy machine, other versions, …"""
     lines = [ACROSS] if pairs.across else []
     lines += ["the machine was busy while times were taken"] if pairs.timed and pairs.busy else []
     if versions := pairs.other_versions:
@@ -115,7 +115,7 @@ def _remarks(pairs: Pairs) -> list[str]:
 
 
 def power_lines(compared: Compared, row: Comparison) -> list[str]:
-    """Return a line on how many clusters and samples like a row's decide its margin; [] without a margin."""
+    """Return a line that estimates how many clusters like a row's decide its margin; [] without a margin."""
     found, pairs = row.decision, compared.shared[row.side][row.scope]
     if found is None or found.by_construction:
         return []

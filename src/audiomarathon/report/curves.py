@@ -23,7 +23,7 @@ from audiomarathon.text import flags_of
 
 QUANTITIES = ("score", "prefill_ms", "speed_up", "kv_mb")
 MEAN = "mean score"
-_SEED = 42  # of the bootstrap
+_SEED = 42  # seed of the bootstrap
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Setting:
 class Panel:
     """One picture: all settings of one checkpoint on one task, or their means over tasks.
 
-    `headline` is the name of the score, and `notes` are the lines below the picture. `undrawn` says which settings'
-    times are left out, and why.
+    `headline` is the name of the score, and `notes` are the lines below the picture. `undrawn` names settings without
+    drawn times, and the reasons.
     """
 
     name: str
@@ -193,7 +193,7 @@ def _setting(run: Run, under: str, line: str, base: Run | None, sessions: Collec
     base
         Run of base with the same conditions; None if there is none.
     sessions
-        The sessions whose times the picture shows: those of base, or without base the only one of all runs.
+        The sessions whose times the picture shows: base's sessions; without base, the single session of all runs.
     """
     records = list(run.records.values())
     summary = run.summary or {}

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_BINS = 500  # columns of a strip, over all clips
+_BINS = 500  # number of columns of a strip, over all clips
 _EVENT = "#000000"
 _LEAST_LOSS = 0.01  # nats
-_INKS = {"base": "#7F7F7F", "evidence": "#B34700"}  # of the strips that are no method's
+_INKS = {"base": "#7F7F7F", "evidence": "#B34700"}  # colours of the strips that do not belong to a method
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class Strip:
 
 
 def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[Strip]) -> tuple[Strip, list[Strip]]:
-    """Return the strip of what a reply rests on, and the other strips with the share of it that each keeps.
+    """Return a strip of the moments that a reply depends on, and all strips with the share of this evidence they keep.
 
     Parameters
     ----------
     losses
-        For each clip, what the reply's log-probability lost when a moment of `seconds` was hidden; see
-        :func:`~audiomarathon.engine.occlusion.losses_when_hidden`. Only losses above 0 count as evidence.
-        If none reaches 0.01, a hundredth of the reply's probability, the strip is blank and nothing is said of shares.
+        For each clip, how much the reply's log-probability fell when each moment of `seconds` was hidden; see
+        :func:`~audiomarathon.engine.occlusion.losses_when_hidden`. Only losses above 0 count as evidence. If no loss
+        reaches 0.01 (1 % of the reply's probability), the strip is blank and no shares are given.
     """
     support = [own.clip(min=0) for own in losses]
     most, total = max(float(own.max()) for own in support), sum(float(own.sum()) for own in support)
@@ -93,14 +93,14 @@ def evidence_strip(losses: Sequence[Floats], seconds: float, strips: Sequence[St
     label, shown = f"reply's loss if\n{seconds:g} s is hidden", f"largest loss {most:.2g} nats, all {total:.2g}"
     if most < _LEAST_LOSS:
         nothing = tuple(np.zeros_like(own) for own in by_token)
-        return Strip("evidence", label, nothing, "rests on no one moment", None, shown), [*strips]
+        return Strip("evidence", label, nothing, "depends on no single moment", None, shown), [*strips]
     weight = sum(float(own.sum()) for own in by_token)
     told = []
     for strip in strips:
         kept = sum(float((own * shares).sum()) for own, shares in zip(by_token, strip.shares, strict=True))
         told.append(replace(strip, facts=f"evidence {kept / weight:.0%}"))
     shades = tuple(own / most for own in by_token)
-    return Strip("evidence", label, shades, "what the reply rests on", None, shown), told
+    return Strip("evidence", label, shades, "what the reply depends on", None, shown), told
 
 
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
@@ -143,7 +143,7 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 
 
 def _left(steps: Sequence[tuple[int, torch.Tensor]], layer: int) -> torch.Tensor:
-    """Return the positions that a layer holds, of steps of a layer and the positions left from it on."""
+    """Return the positions that a layer holds, from steps given as (first layer, positions that remain from it on)."""
     return next(kept for first, kept in reversed(steps) if first <= layer)
 
 
@@ -169,7 +169,7 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
     Raises
     ------
     SettingsError
-        Without matplotlib (the extra `report`), or when the file cannot be written.
+        Matplotlib (the extra `report`) is missing, or the file cannot be written.
     """
     library("matplotlib")
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""What there is to choose from, as tables: tasks, models, methods and judges. Lists need neither pandas nor SciPy."""
+"""Tables of the available tasks, models, methods and judges, made without pandas or SciPy."""
 
 from __future__ import annotations
 

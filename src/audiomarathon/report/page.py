@@ -125,12 +125,12 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
 
 
 class _Held:
-    """The values of rows, each once for the whole page: many charts show the same figures, many settings reply alike.
+    """A store of values for the page's JSON: each distinct value is kept once, since charts and replies repeat values.
 
     Attributes
     ----------
     values
-        The different values. Floats have six significant digits.
+        The distinct values. Floats have six significant digits.
     """
 
     def __init__(self) -> None:
@@ -138,9 +138,9 @@ class _Held:
         self._places: dict[str, int] = {}
 
     def rows(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return rows as their number `n`, and for each name the places of its values, or one place if all are equal.
+        """Encode rows as their number `n`, and each column's indices into `values` (a single index if all are equal).
 
-        A value that a row lacks is at -1.
+        The index of a missing value is -1.
         """
         listed = list(rows)
         places = {
@@ -160,7 +160,7 @@ class _Held:
 
 
 def _apart(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a reply with what other settings may have said alike as one value, `said`, apart from `kept`."""
+    """Split a reply into `kept` and all other fields (`said`), which are often equal under several settings."""
     own = {name: value for name, value in reply.items() if name in ("setting", "kept")}
     return own | {"said": {name: value for name, value in reply.items() if name not in own}}
 

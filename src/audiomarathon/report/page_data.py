@@ -68,9 +68,9 @@ class Advice:
     Attributes
     ----------
     best
-        The fastest system that surely loses at most one point (:attr:`PageData.point`) against base and surely is
-        faster (:meth:`Ranking.doubts`); base if none is faster. None if nothing can be ranked, or if the samples do not
-        settle it; `why` gives the reason.
+        The fastest system that certainly loses at most one point (:attr:`PageData.point`) against base and is certainly
+        faster (:meth:`Ranking.doubts`); base if no system is faster. None if nothing can be ranked, or if the samples
+        do not decide; `why` gives the reason.
     row
         `best` compared with base; None if it is base.
     other
@@ -82,7 +82,7 @@ class Advice:
     place
         Index of `best` in :attr:`PageData.systems`.
     margins
-        The margins by which `best` is decided to be no worse, as text; "" if none was asked for.
+        The margins at which `best` was decided to be no worse, as text; "" if no margin was requested.
     """
 
     checkpoint: str
@@ -99,9 +99,10 @@ class Advice:
 
 @dataclass(frozen=True)
 class PageData:
-    """The figures of all systems, on every task and every mean over tasks; `seed` is that of intervals and tests.
+    """The figures of all systems on every task and every mean over tasks; `seed` is the seed of intervals and tests.
 
-    With `margins` (by task; the key "" is for all others), only what is decided to be no worse is recommended.
+    With `margins` (by task; the key "" is for all other tasks), only a setting that is decided to be no worse is
+    recommended.
     """
 
     systems: Sequence[System]
@@ -126,9 +127,9 @@ class PageData:
         return found
 
     def only(self, kept: Callable[[Run], bool]) -> PageData:
-        """Return the data of those systems whose runs are all of a kind."""
+        """Return the data of the systems of which `kept` accepts every run."""
         systems = [one for one in self.systems if all(map(kept, one.runs.values()))]
-        return self if len(systems) == len(self.systems) else replace(self, systems=systems)  # keeps what is computed
+        return self if len(systems) == len(self.systems) else replace(self, systems=systems)  # keep the cached figures
 
     @property
     def runs(self) -> list[Run]:
@@ -275,7 +276,7 @@ class PageData:
         return rows, why, found
 
     def _beside(self, scope: str, setting: Setting) -> dict[str, Any]:
-        """Return the columns that compare a setting with base on a task or mean; if there is none, the reason `why`."""
+        """Return the columns that compare a setting with base on a task or mean; without any, the reason `why`."""
         place = setting.place
         rows, why, compared = self.beside_base
         row = rows.get((scope, place))
@@ -298,7 +299,7 @@ class PageData:
         if as_base := sum(pairs.alike == AS_BASE for pairs in shared):
             some = f" in {as_base} of {len(shared)} tasks" if as_base < len(shared) else ""
             kept["difference_said"] = f"= base by construction{some}"
-            kept["difference_mark"] = f"{kept['difference_mark']} remark".strip()  # a CSS class: the cell may wrap
+            kept["difference_mark"] = f"{kept['difference_mark']} remark".strip()  # a CSS class that lets the cell wrap
         if row.samples != n:
             kept["difference_said"] = ", ".join(filter(None, [kept["difference_said"], f"n {row.samples}"]))
         busy = {"busy": True} if row.busy else {}
@@ -374,7 +375,7 @@ def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _waits(summary: Mapping[str, Any]) -> list[str]:
-    """Return a note with the latencies of an endpoint, which have no column; [] for other runs."""
+    """Return a note with an endpoint's latencies, for which there is no column; [] for other runs."""
     timing = summary.get("timing") or {}
     if not (first := timing.get("first_token_latency_s")) or not (total := timing.get("total_latency_s")):
         return []

@@ -22,7 +22,7 @@ from audiomarathon.report.tables import comparison
 from audiomarathon.runs.read import Run
 from audiomarathon.wing import asked
 
-_PANEL = (165, 120)  # points per chart: four with labels are as wide as a two-column page
+_PANEL = (165, 120)  # width and height of a chart in points: four charts with labels are as wide as a two-column page
 _FLAT = ("reply", "finish", "error", "clip_seconds", "truncated")
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode")
 _COUNTS = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes", "new_tokens", "peak_memory_bytes")
@@ -125,7 +125,7 @@ def typed(frame: pd.DataFrame, columns: Mapping[str, str] = MappingProxyType({})
 
 
 def _flat(run: Run, record: Record, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample's record, its verdict and its seconds, by column; no group's name hides a field."""
+    """Return a sample's record, verdict and seconds as columns; a group's name never hides a field."""
     own = {**named, "id": record.id, "cluster": record.cluster, "answer": record.reference.get("answer")}
     own |= {field: getattr(record, field) for field in (*_FLAT, *_COUNTS)}
     more = {**(record.groups or {}), **_verdict(run, record.id)}

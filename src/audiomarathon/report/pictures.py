@@ -31,11 +31,11 @@ _QUANTITIES = {
     "speed_up": "speed-up of LLM prefill (×)",
     "kv_mb": "KV cache after prefill, MB",
 }
-_MOST_NOTES = 3  # the tables have all notes
+_MOST_NOTES = 3  # only some notes: the tables have all of them
 
 
 def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Path]:
-    """Draw one picture per task, one of the mean over several tasks, and those of wings' sections of the page.
+    """Draw one picture per task, one of the mean over several tasks, and the charts of the wings' page sections.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
 
 
 def _undrawn(*panels: Panel) -> list[str]:
-    """Return the caption's lines about times that are measured and not drawn."""
+    """Return the caption's lines about times that were measured but are not drawn."""
     every = {one.label for panel in panels for one in panel.settings if one.method != "base"}
     return lines_by_reason((one for panel in panels for one in panel.undrawn), every)
 
@@ -86,7 +86,7 @@ def _is_paired(panel: Panel) -> bool:
 
 
 def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
-    """Draw a quantity of :data:`_QUANTITIES` against the ratio; None if only base has it, and it is not the score."""
+    """Draw a quantity of :data:`_QUANTITIES` against the ratio; None if it is not the score and only base has it."""
     measured = {name: [one for one in own if quantity in one.figures] for name, own in panel.lines().items()}
     lines = [
         Line(name, own[-1].method, [_point(one, quantity, panel) for one in own])
@@ -122,7 +122,7 @@ def _point(one: Setting, quantity: str, panel: Panel) -> charts.Row:
 
 
 def _ideal(panel: Panel) -> list[dict[str, float]]:
-    """Return the ideal speed-ups of the first line that has some, as points.
+    """Return the ideal speed-ups of the first line that has any, as points.
 
     One line is enough, because methods that drop tokens at the same layer have the same ideal speed-up.
     """

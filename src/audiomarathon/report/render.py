@@ -169,7 +169,7 @@ class Table:
     foreign
         Whether column names come from data (classes, groups), so that :data:`KINDS` does not apply to them.
     folded
-        Whether the page folds the table, because each of its figures is of a single sample.
+        Whether the page shows the table folded, because each row is about a single sample.
     """
 
     data: pd.DataFrame | Sequence[Mapping[str, Any]]
@@ -192,7 +192,7 @@ class Table:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The data as a frame; of rows with the dtype object, so that integers stay integers beside missing values."""
+        """The data as a frame. Rows give columns of dtype object, so that integers stay integers beside gaps."""
         import pandas as pd
 
         if isinstance(self.data, pd.DataFrame):
@@ -323,7 +323,7 @@ def for_width(table: Table, width: int) -> RichTable:
     if _room(widths) > width:
         return fitted(drawn, width, [table.heading(name) for name in table.least if name in table.columns])
     for column, own in zip(drawn.columns, widths, strict=True):
-        column.width = own  # else rich measures every cell three times
+        column.width = own  # otherwise rich measures every cell three times
     return drawn
 
 

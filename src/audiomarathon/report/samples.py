@@ -27,16 +27,16 @@ from audiomarathon.results.systems import System
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.record_line import kept_tokens
 
-STRIP = 160  # columns of a strip, and of a spectrogram
+STRIP = 160  # number of columns of a strip, and of a spectrogram
 BANDS = 32
-_LONGEST = 4_000  # characters shown of a prompt or a reply
-_ALL_REPLIES = 700_000  # characters of all replies, so that the page stays under 5 MB
-_ALL_STRIPS = 3_000_000  # characters of all strips
-_LEVELS = 16  # of grey in a spectrogram or strip: a byte holds two pixels
+_LONGEST = 4_000  # limit of characters shown of a prompt or a reply
+_ALL_REPLIES = 700_000  # limit of characters of all replies, so that the page stays under 5 MB
+_ALL_STRIPS = 3_000_000  # limit of characters of all strips
+_LEVELS = 16  # levels of grey in a spectrogram or strip: a byte holds two pixels
 _RATE = 16_000
 _FRAME = 1024  # audio samples per spectrum
 _RANGE_DB = 80.0
-_JOBS = min(4, os.cpu_count() or 1)  # each holds a clip or two in memory
+_JOBS = min(4, os.cpu_count() or 1)  # each thread holds one or two clips in memory
 
 
 Key = tuple[str, str, str]
@@ -195,7 +195,7 @@ def _reply(setting: int, run: Run, record: Record, longest: int, wide: int) -> d
 def strip(record: Record, wide: int = STRIP) -> str | None:
     """Return the share of audio tokens kept over time as base64, with half a byte for each of `wide` columns.
 
-    0 is none, 15 all. None if the record does not say which tokens were kept.
+    0 means none, 15 means all. Return None if the record does not say which tokens were kept.
     """
     kept = kept_tokens(record)
     if kept is None:

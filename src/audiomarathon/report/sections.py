@@ -55,7 +55,7 @@ class Section:
 
 
 def sections(data: PageData) -> list[Section]:
-    """Return the non-empty sections, in reading order: of replies, then those of wings, then the machine."""
+    """Return the non-empty sections, in reading order: about replies, from wings, about the machine."""
     replies = data.only(_replies)
     found = [
         *(_of_replies(replies) if replies.systems else []),
@@ -65,7 +65,7 @@ def sections(data: PageData) -> list[Section]:
 
 
 def _replies(run: Run) -> bool:
-    """Tell whether a run holds replies of models; a wing whose tasks have their own command has its own sections."""
+    """Tell whether a run holds replies of models. For tasks with their own command, wings have other sections."""
     return not (run.task and run.task.own_command)
 
 
@@ -100,7 +100,7 @@ def facts(data: PageData, samples: int) -> list[str]:
 
 
 def _redundancy(runs: Sequence[Run]) -> list[str]:
-    """Return a line on how alike neighbouring audio tokens are, by task and checkpoint; [] if not measured."""
+    """Return a line on the similarity of neighbouring audio tokens, by task and checkpoint; [] if not measured."""
     several, told = len({run.checkpoint for run in runs}) > 1, []
     for run in runs:
         values = [one.redundancy for one in run.records.values() if one.redundancy is not None]
@@ -247,7 +247,7 @@ def _by_reason(data: PageData, remarks: Iterable[tuple[str, str]], scope: str | 
 
 
 def _undrawn(data: PageData, scope: str) -> list[str]:
-    """Return the caption's lines about times that are measured and not drawn, such as those of another session."""
+    """Return the caption's lines about times that were measured but are not drawn, such as those of another session."""
     left_out = [(setting.name, row) for setting, row in _rows(data, scope) if row["prefill_s"] is not None]
     whys = [
         (name, ACROSS if row.get("across") else row.get("untimed") or row.get("why") or "not compared with base")
@@ -402,7 +402,7 @@ def _paired(data: PageData, scope: str) -> list[str]:
 
 
 def _comparable(row: Mapping[str, Any]) -> bool:
-    """Tell whether a setting has times that may be drawn: those of base, or of the same session as base's."""
+    """Tell whether a setting's times may be drawn: it is base, or its times come from the same session as base's."""
     beside = row.get("first_token_speedup") is not None and not row.get("across")
     return bool(row.get("is_base") or beside) and row["prefill_s"] is not None
 

@@ -112,7 +112,7 @@ def _difference(beside: Finished) -> dict[str, Any]:
         row["score_difference_why"] = beside.why
     elif beside.result.method == Base().label:
         row |= {name: None for name in row if "_difference" in name}
-    elif against["samples"] != beside.result.summary["n"]:  # not over all answered samples
+    elif against["samples"] != beside.result.summary["n"]:  # these are not over all answered samples
         row["score_difference_said"] = f"n {against['samples']}"
     return row
 
@@ -180,7 +180,7 @@ def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: s
     lines = lines_by_reason(
         dict.fromkeys(LeftOut(name, own["task"], note) for name, own in noted for note in own.get("notes") or ())
     )
-    least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # never hide the savings
+    least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # so savings are never hidden
     return Table.of(rows, shown, title=title, group="task", least=least, notes=lines)
 
 
@@ -271,7 +271,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
     verdict, counts = row.verdict, ("truncated", "unparsed", "cut", "timed", "score", "reference_score")
     flags = {"unparsed": row.unparsed, "cut_by_token_limit": row.cut, "truncated": row.truncated, "busy": row.busy}
     significant = is_clear(row) and verdict.difference
-    fixed = row.alike == AS_BASE  # a test says nothing if replies cannot differ
+    fixed = row.alike == AS_BASE  # a test is meaningless if replies cannot differ
     speeds: dict[str, Any] = {}
     for stage, speed in row.speed_ups.items():
         speeds |= _speed_up(stage, speed or {})
@@ -298,7 +298,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
 
 
 def _decision(found: Decision | None) -> dict[str, Any]:
-    """Return the cells of what the samples decide about a margin."""
+    """Return the cells for the result of a test of a margin."""
     if found is None:
         return {}
     said = AS_BASE if found.by_construction else "; ".join(filter(None, [found.missing, found.beside]))
@@ -321,7 +321,7 @@ def _decision(found: Decision | None) -> dict[str, Any]:
 
 
 def kept(found: Kept) -> Table:
-    """Show which share of base's right replies, where the control has none, each setting keeps."""
+    """Show each setting's share of right replies on the samples that base answers right and the control does not."""
     rows = [
         {"task": row.task, "setting": row.side, "n": row.samples, "clusters": row.clusters}
         | with_interval("kept", row.share, row.interval)

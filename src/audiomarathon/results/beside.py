@@ -1,6 +1,7 @@
-"""Decide which runs stand beside which: whose scores and whose times may be compared, and which run is a run's base.
+"""Decide which runs may be compared: in their scores, in their times, and as a run and its base.
 
-Every view asks here, so that a table, a picture and a summary of one folder agree. Fields of a run's identity belong to
+All views use these rules, so that a table, a picture and a summary of one folder agree. Fields of a run's identity
+belong to
 
 * the question (prompts, data, …): if they differ, the runs' scores may not be compared;
 * the conditions (checkpoint, precision, seed, …): scores may be compared, but neither run is the other's base;
@@ -25,7 +26,7 @@ from audiomarathon.runs.summary import CASCADE, IMPORTED, foreign_count
 
 ACROSS = "times come from different sessions on the same machine, which was quiet in both"
 
-#: Why no speed-up is claimed of a cascade; the medians follow.
+#: Note on a cascade, which has medians of times but no speed-up.
 APART = "a cascade's parts are timed one after the other, not side by side with the reference; medians"
 
 ELSEWHERE = "times of an imported run, since the load of the machine that took them is unknown"
@@ -50,7 +51,7 @@ _CONDITIONS: Mapping[str, str] = {
 }
 _MODEL_CODE = f"{CODE}model "
 _MACHINE = ("cpu", "threads", "cuda")
-#: Settings on which times depend, most on a GPU. Runs of older versions do not have them, and none ran in chunks.
+#: Settings on which times depend, most of them on a GPU. Runs of older versions lack them, and did not run in chunks.
 _TIMED_AS = {
     "sdpa_backends": "with other attention kernels",
     "timing": "with and without a warm pass",
@@ -63,7 +64,7 @@ Timed = list[tuple[Record, Record]]
 
 
 def conditions_of(run: Run) -> dict[str, str]:
-    """Return the conditions among a run's identity fields, and their form in names of systems and lines."""
+    """Return the identity fields of a run that are conditions, each with its text for names of systems and lines."""
     found = {name: form for name, form in _CONDITIONS.items() if name in run.identity}
     return found | {name: "model code {:.6}" for name in run.identity if name.startswith(_MODEL_CODE)}
 
@@ -97,16 +98,16 @@ def other_question(run: Run, other: Run) -> str:
 
 
 def other_conditions(run: Run, other: Run) -> list[str]:
-    """Name the conditions in which a run differs from another, such as `seed 7`; fields that one lacks do not count."""
+    """Name the conditions in which two runs differ, such as `seed 7`; ignore fields that only one run has."""
     forms = {name: form for name, form in conditions_of(run).items() if name in other.identity}
     found = [forms[name].format(run.identity[name]) for name in _differing(run, other, forms)]
     return found + [f"[{run.control}]"] * (run.control != other.control and bool(run.control))
 
 
 def marks_of_graphs(runs: Iterable[Run]) -> Callable[[Run], str]:
-    """Return a function that marks a run whose decode ran as a graph, if a setting of its checkpoint was run both ways.
+    """Return a function that marks runs with decode as a graph, if some setting of the checkpoint was run both ways.
 
-    Without such a setting there is nothing to tell apart: in one sweep, some methods may decode as a graph, others not.
+    Otherwise a mark is not needed: in one sweep, some methods may decode as a graph and others not.
     """
     ways: dict[tuple[str, str, str, str], set[object]] = {}
     for one in runs:
@@ -132,7 +133,7 @@ def is_base(run: Run) -> bool:
 def base_among(run: Run, runs: Sequence[Run]) -> Run | None:
     """Return a run's base: the run of base of the same task, under the same conditions; None if there is none.
 
-    Of several, prefer one that was asked the same question, then one whose times may be compared, also those of decode.
+    Of several, prefer a run that was asked the same question, then a run with comparable times, including decode.
     """
     fitting = [
         one
@@ -169,7 +170,7 @@ def _other_kind(run: Run, base: Run) -> str:
 
 
 def _costs(both: Sequence[tuple[Record, Record]]) -> str:
-    """Return what a run and its base (the second and the first of each pair) took on the samples of both, as text."""
+    """Return the medians of time and memory of a run and its base on their shared samples, as text."""
     own, theirs = ([pair[side] for pair in both] for side in (1, 0))
     told = [f"{_first_token(own)} to the first token, the reference {_first_token(theirs)}"]
     if any(known := [_peak(own), _peak(theirs)]):
@@ -180,7 +181,7 @@ def _costs(both: Sequence[tuple[Record, Record]]) -> str:
 
 
 def _first_token(records: Sequence[Record]) -> str:
-    """Return the records' median seconds to the first token as text; of an endpoint, its latency."""
+    """Return the median seconds to the first token as text; for an endpoint, the latency."""
     known = [one.time["prefill"] if one.time else (one.latency or {}).get("first_token") for one in records]
     seconds = [one for one in known if one is not None]
     return f"{statistics.median(seconds):.3g} s" if seconds else "an unknown time"
@@ -201,8 +202,8 @@ def _charged(records: Sequence[Record]) -> str:
 def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, bool, str]:
     """Return the pairs of records (base's, run's) whose times may be compared.
 
-    These are the pairs of one session (one call of a command), as in a sweep. Without any, they are all timed pairs if
-    machine and precision agree, and no other process was busy.
+    These are the pairs from one session (one call of a command), as in a sweep. Without such pairs, they are all timed
+    pairs, if machine and precision agree and no other process was busy.
 
     Returns
     -------
@@ -224,10 +225,10 @@ def timed_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> t
 
 
 def batched_pairs(run: Run, base: Run, both: Sequence[tuple[Record, Record]]) -> tuple[Timed, str]:
-    """Return the pairs of records (base's, run's) that ran in batches and whose seconds may be compared, and why not.
+    """Return the pairs of records (base's, run's) in batches with comparable seconds, and the reason if there are none.
 
-    The rule is that of :func:`timed_pairs`, without a device, which untimed runs do not name. The reason is "" if there
-    are pairs, or if a run did not run in batches.
+    The rule is that of :func:`timed_pairs`, but devices are not compared, since untimed runs do not name them. The
+    reason is "" if there are pairs, or if a run did not run in batches.
     """
     if not (measured := [pair for pair in both if pair[0].batch and pair[1].batch]):
         return [], ""
@@ -257,7 +258,7 @@ def other_session(run: Run, base: Run) -> str:
 
 
 def timed_sessions(runs: Iterable[Run]) -> set[str]:
-    """Return the sessions (calls of a command, and their process) of some runs' timed records."""
+    """Return the sessions of the runs' timed records; a session names the command's start time and process."""
     return {str(record.session) for run in runs for record in run.records.values() if record.time}
 
 
@@ -268,5 +269,5 @@ def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
 
 
 def _sharing(run: Run) -> set[int]:
-    """Return the number of Ray workers that shared a GPU or a machine's cores, as a set over the run's sessions."""
+    """Return, over the run's sessions, the set of numbers of Ray workers that shared a GPU or a machine's cores."""
     return {one.get("workers_sharing", 1) for one in run.facts.get("sessions", []) if one.get("samples") != 0}

@@ -13,7 +13,7 @@ from audiomarathon.results.compare import Compared, Comparison, LeftOut, row_of,
 from audiomarathon.results.pairs import AS_BASE, Pairs, mean_scores, speed_up_alone
 
 SETTLE = "more samples, timed beside base on a quiet machine, would settle it"
-"""What to do about the doubts that :meth:`Ranking.doubts` returns."""
+"""Advice for the doubts that :meth:`Ranking.doubts` returns."""
 
 Ids = Mapping[str, frozenset[str]]
 
@@ -53,7 +53,7 @@ class Ranking:
 
     @property
     def samples(self) -> int:
-        """The number of samples that the systems are ranked on."""
+        """Number of samples on which the systems are ranked."""
         return sum(len(ids) for ids in self.ids.values())
 
     @property
@@ -92,7 +92,7 @@ class Ranking:
         return sorted(good, key=lambda one: (-one.speed, -one.score))
 
     def doubts(self, candidate: Ranked, points: float | None = None) -> list[str]:
-        """Return why the samples do not settle that a candidate is faster than the reference, and as good.
+        """Return the reasons to doubt, on these samples, that a candidate is faster than the reference and as good.
 
         If margins are tested, they must be decided on each of the ranking's tasks.
 
@@ -116,7 +116,7 @@ class Ranking:
         return [*(why for why, holds in found.items() if holds), *self._undecided(candidate)]
 
     def _undecided(self, candidate: Ranked) -> list[str]:
-        """Return what the tests of margins lack to say that a candidate is no worse, by task; [] without margins."""
+        """Return why the tests of margins do not say that a candidate is no worse, by task; [] without margins."""
         rows = {row.scope: row for row in self._compared.rows if row.side == candidate.name and len(row.tasks) == 1}
         if all(row.decision is None for row in self._compared.rows):
             return []
@@ -141,7 +141,7 @@ class Ranking:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)
         seed, shared = self._compared.seed, self._compared.shared[candidate.name]
-        if all(one is shared[task] for one, task in zip(members, self.ids, strict=True)):  # no sample is left out
+        if all(one is shared[task] for one, task in zip(members, self.ids, strict=True)):  # the row has all samples
             for row in self._compared.rows:
                 if row.side == candidate.name and row.tasks == tuple(self.ids):
                     return replace(row, scope="answer", p_adjusted=row.verdict.p, decision=None)

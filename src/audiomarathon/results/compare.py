@@ -54,14 +54,15 @@ class Comparison:
     clusters
         Number of clusters of the task that has the fewest.
     alike
-        If all replies equal the reference's: "= base" if they cannot differ, else "same replies"; "" if some differ.
+        "= base" if the replies equal the reference's by construction, "same replies" if they happen to be equal, else
+        "".
     throughput
         Samples a second of both sides, as :func:`~audiomarathon.results.pairs.throughput` returns them; None without
         comparable batches.
     unbatched
-        Why samples a second are missing, though both sides ran in batches; "" if they are not.
+        Why samples a second are missing although both sides ran in batches; "" if they are not missing.
     decision
-        What the samples decide about a margin; None without a margin, and for means over tasks.
+        Result of the test of a margin; None without a margin, and for means over tasks.
     across, busy
         Whether times come from different sessions, and whether the machine was busy when they were taken.
     """
@@ -212,11 +213,11 @@ def check_margins(margins: Mapping[str, float], systems: Sequence[System]) -> No
         raise SettingsError(f"--margin: no run of {', '.join(unknown)} here; allowed: {', '.join(keys)}")
 
 
-_FEW = 3  # settings that are always listed
+_FEW = 3  # this many settings are always listed
 
 
 def lines_by_reason(left_out: Iterable[LeftOut], every: Collection[str] = ()) -> list[str]:
-    """Return one line per reason: the systems and tasks that were left out for it, then the reason.
+    """Return one line per reason: the systems and tasks that were left out for this reason, then the reason.
 
     A list of at least all systems in `every`, if these are more than three, is called "all 11 settings".
     """
@@ -346,7 +347,7 @@ def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
 def _decided(
     rows: Sequence[Comparison], shared: Mapping[str, Mapping[str, Pairs]], margins: Mapping[str, float]
 ) -> list[Comparison]:
-    """Fill in what the samples of each task decide about its margin, corrected over all settings and tasks."""
+    """Fill in the result of each task's test of its margin, corrected over all settings and tasks."""
     asked = {
         place: (shared[row.side][row.scope], margin)
         for place, row in enumerate(rows)

@@ -1,8 +1,9 @@
-"""Compare methods by what they keep: of the samples that base answers right and a control does not, who is still right?
+"""Compare methods by the share that stays right of samples that base answers right and a control does not.
 
-Samples that are answered right without the audio say nothing about a method, nor do those that base answers wrong. What
-is left is a sharper ruler *between methods*. It says nothing about the loss against base: base was selected to be right
-on all of these samples, so any setting is below it, even one that differs by chance alone.
+Samples that are answered right without the audio say nothing about a method, nor do samples that base answers wrong.
+The other samples separate *methods from each other* better. They say nothing about the loss against base: base is right
+on all of these samples because they were selected so, and any setting scores below it, even if it differs only by
+chance.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from audiomarathon.results.pairs import Pairs
 from audiomarathon.results.systems import System
 from audiomarathon.scoring.scorer import means
 
-CONTROLS = ("silence", "noise")  # the first that was run is used
+CONTROLS = ("silence", "noise")  # controls by preference: the first that was run is used
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
     Raises
     ------
     SettingsError
-        No run of the reference's setting on silence or noise is there, or no sample is left.
+        There is no run of the reference's setting on silence or noise, or no sample is left.
     """
     control, silent = _control(systems, compared)
     rows = [
@@ -66,8 +67,8 @@ def kept_of(systems: Sequence[System], compared: Compared) -> Kept:
             "allowed: tasks whose replies are right or wrong, run under both"
         )
     note = (
-        f"shares are between methods only, and say nothing about a loss against {compared.reference}, which is right "
-        "on all of these samples because they were chosen so"
+        f"compare these shares between methods only: they say nothing about a loss against {compared.reference}, which "
+        "is right on all of these samples because they were chosen so"
     )
     return Kept(compared.reference, control, sorted(rows, key=lambda row: row.task), [note])
 

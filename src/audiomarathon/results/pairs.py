@@ -34,13 +34,13 @@ from audiomarathon.runs.summary import busy, note_of, samples_a_second, stopped_
 from audiomarathon.scoring.scorer import sums_of
 from audiomarathon.text import counted
 
-#: Compared stages, each with a function that returns a record's seconds in it; None if the record was not timed.
+#: Compared stages, each with a function that returns a record's seconds in this stage; None if it was not timed.
 STAGES: Mapping[str, Callable[[Record], float | None]] = {
     "llm_prefill": lambda record: time_of(record, "llm_prefill"),
     "first_token": lambda record: time_of(record, "prefill"),
     "decode_per_token": lambda record: (record.forced_decode or {}).get("per_token"),
 }
-#: The same stages, from the busy or the wall seconds of one call, and its number of decode steps.
+#: The same stages, computed from the busy or the wall seconds of one call, and its number of decode steps.
 _OF_CALL: Mapping[str, Callable[[Mapping[str, float], float], float | None]] = {
     "llm_prefill": lambda seconds, _steps: seconds["llm_prefill"],
     "first_token": lambda seconds, _steps: seconds["encoder"] + seconds["llm_prefill"],
@@ -131,7 +131,7 @@ class Pairs:
         return pairs
 
     def only(self, ids: Collection[str]) -> Pairs:
-        """Return a copy with the pairs of these samples only; itself, with all that is computed, if they are all."""
+        """Return a copy with the pairs of these samples only; return this object, with its cache, if these are all."""
         pairs = [pair for pair in self.pairs if pair[1].record.id in ids]
         if len(pairs) == len(self.pairs):
             return self
@@ -168,9 +168,9 @@ class Pairs:
         return [(base.record, own.record) for base, own in self.pairs]
 
     def ideals(self, stage: str) -> Sequence[float | None]:
-        """Return a perfect machine's speed-up of a stage for each timed pair, or each pair if none; None if unknown.
+        """Return a perfect machine's speed-up of a stage for each timed pair (without any, each pair); None if unknown.
 
-        Computed once, though a task's own row, its group's and the overall row need it.
+        It is computed once for the rows of the task, of its group and overall.
         """
         if stage not in self._ideals:
             rows = self.timed or self.records
@@ -202,17 +202,17 @@ class Pairs:
 
     @property
     def batched(self) -> Timed:
-        """The records (reference's, run's) of samples that ran in batches whose seconds may be compared."""
+        """The records (reference's, run's) of samples that ran in batches with comparable seconds."""
         return self._in_batches[0]
 
     @property
     def unbatched(self) -> str:
-        """Why the seconds of batches may not be compared; "" if they may, or if a run did not run in batches."""
+        """Reason why the seconds of batches may not be compared; "" if they may, or if a run did not run in batches."""
         return self._in_batches[1]
 
     @cached_property
     def alike(self) -> str:
-        """Why all replies equal the reference's: "= base" if they cannot differ, "same replies" if they just do not.
+        """ "= base" if the replies equal the reference's by construction, "same replies" if they happen to be equal.
 
         "" if a reply differs.
         """
@@ -227,17 +227,17 @@ class Pairs:
     def clustered(self) -> Clusters:
         """Differences of the samples' own scores (run − reference) by cluster, for the test of a margin.
 
-        Samples without a score under one of the two are left out. The largest cluster is the whole task's, if the run
-        knows it, else that of the samples on record, answered or not. If the sweep stopped early, its drawn order is
-        kept.
+        Samples without a score in either run are left out. The largest cluster is that of the whole task, if the run
+        recorded it, else that of the recorded samples, answered or not. If the sweep stopped early, clusters keep its
+        drawn order.
         """
         return self._clustered(None)
 
     @cached_property
     def worst(self) -> Clusters:
-        """The same, with samples that only one of the two scored: the missing score counts as if the run had lost.
+        """Like :meth:`clustered`, but if only one run has a score of a sample, count the sample as lost by the run.
 
-        Else a setting that fails on the samples that it would lose would be no worse.
+        Otherwise a setting could become "no worse" by failing on the samples that it would lose.
         """
         return self._clustered(1.0)
 
@@ -290,9 +290,9 @@ class Pairs:
         )
 
     def to_settle(self, found: Decision, seed: int) -> tuple[int, int] | None:
-        """Return how many clusters and samples like these decide "no worse" in 80 % of cases, if nothing is lost.
+        """Estimate how many clusters and samples like these give "no worse" in 80 % of cases, if nothing is lost.
 
-        As one of the decision's tests. None if they are too many to count.
+        The level is that of one of the decision's tests. None if the number is too large to compute.
         """
         like = self.clustered
         count = clusters_for_power(like, found.margin, alpha=found.alpha / found.tests, seed=seed)
@@ -406,7 +406,7 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
     Keys: `measured` and `interval` (see :func:`speed_up`), `ideal` (see :func:`ideal_gain`), `work` (the median over
     the profiled samples of the reference's busy seconds of the GPU ÷ the run's; None without any), `launch_bound`
     (whether the GPU is busy in less than 60 % of the run's seconds; None if unknown), `chooses_longer` (whether the
-    method's choosing turns a gain into a loss: slower than the reference with it, faster without; medians).
+    time of choosing tokens turns a gain into a loss: slower than the reference with it, faster without; medians).
     """
     found = speed_up(members, stage, seed)
     if found is None:
@@ -429,7 +429,7 @@ def gains(members: Sequence[Pairs], stage: str, seed: int) -> dict[str, Any] | N
 
 
 def _gain_without_choosing(members: Sequence[Pairs], stage: str) -> float:
-    """Return the median over samples of the reference's time ÷ the run's less its choosing; 0 for decode."""
+    """Return the median of the reference's time ÷ (run's time − its time of choosing tokens); 0 for decode."""
     seconds = STAGES[stage]
     ratios = [
         (seconds(base) or 0.0) / rest
@@ -461,7 +461,7 @@ def throughput(members: Sequence[Pairs]) -> dict[str, float] | None:
 
 
 def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
-    """Return the median over samples of what a perfect machine gains; None if a run does not record its costs.
+    """Return a perfect machine's median speed-up over samples; None if a run does not record its costs.
 
     For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads, weights and
     cache: the reference's ÷ the run's, for one sample (times are taken with batch size 1).
@@ -507,8 +507,9 @@ def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
 def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdict, Verdict]], dict[str, int]]:
     """Return the verdict pairs of samples that both answered, and the number of unpaired samples by reason.
 
-    A sample with a score under only one of the two is not paired, or the two means would be of different samples. With
-    `same_clips`, neither are samples whose clip was replaced between the runs. Controls replace clips on purpose.
+    A sample with a score in only one run is not paired, since the means must be over the same samples. With
+    `same_clips`, samples with different clips in the two runs are not paired either (controls replace clips on
+    purpose).
     """
     scorer, found, lost = get_task(run.key).scorer, [], Counter[str]()
     for id_, own in run.verdicts.items():

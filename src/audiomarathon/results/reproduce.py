@@ -30,7 +30,7 @@ def protocol_folder(results: Path, protocol: str) -> Path:
 
 
 def protocol_settings(settings: RunSettings, protocol: str) -> RunSettings:
-    """Return the settings, changed to select a protocol's samples.
+    """Return the settings, changed so that they select a protocol's samples.
 
     The protocol `paper` balances `had` with seed 42, and leaves out the happy clips of persons 2 and 10 in `vesus`.
     The protocol `full` uses all samples.

@@ -16,7 +16,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
     """Return a setting's savings for its summary: speed-up of each stage, share of audio tokens kept, KV cache.
 
     Every speed-up is base ÷ setting, so above 1 the setting is faster; see :func:`~audiomarathon.results.pairs.gains`.
-    Without comparable times, the ideals of prefill are over all samples.
+    Without comparable times, the ideal speed-ups of prefill use all samples.
 
     Parameters
     ----------

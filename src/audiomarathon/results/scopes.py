@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from audiomarathon.benchmarks.registry import OTHER, benchmark_of, group_of, groups_of, on_one_scale
 
 OVERALL = "overall"
-COMMON = "in common"  # the tasks that every system has scores for, if not all
+COMMON = "in common"  # name of the mean over tasks for which every system has scores, if these are not all tasks
 
 
 def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:

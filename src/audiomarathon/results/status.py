@@ -16,7 +16,7 @@ from audiomarathon.lock import is_held
 from audiomarathon.records import Record
 from audiomarathon.runs.read import Run, run_folders
 
-STARTING_S = 900  # a log this recent may be of a run without records yet: a large model loads for minutes
+STARTING_S = 900  # a log at most this old may belong to a run without records yet: a large model loads for minutes
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Outcome:
         return found
 
     def add(self, swept: Swept) -> None:
-        """Add the results that a sweep has finished since the last call; `swept` holds all of them so far."""
+        """Add the results that a sweep has finished since the last call; `swept` holds all its results so far."""
         fresh = swept.results[len(self.swept.results) :]
         for folder in dict.fromkeys(result.folder.parent for result in fresh):
             self.catch_up(folder, swept)

@@ -30,7 +30,7 @@ class System:
         Kind of audio control ("silence", "noise"), or "" for the real audio.
     marks
         Precision, attention implementation, seed and third-party model code, each only if it differs from the most
-        frequent value of all runs; "as a graph" if that alone tells two systems apart.
+        frequent value of all runs; "as a graph" if only this distinguishes two systems.
     """
 
     checkpoint: str

@@ -35,7 +35,7 @@ TOP = 16
 
 Array = npt.NDArray[Any]
 _TYPES = {"id": str, "bytes": int, "layers": list, "all": bool, "full": bool}  # fields of an index line
-_MOST_LAYERS = 1_000  # each is a panel of a picture; published models have up to 126
+_MOST_LAYERS = 1_000  # limit of layers: each is a panel of a picture; published models have up to 126
 _ARRAYS = ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edges")
 
 
@@ -127,7 +127,7 @@ def _json(text: Array) -> Any:
 
 
 def _damage_of(arrays: Mapping[str, Array], tokens: Any, meta: Any) -> str:
-    """Return what is wrong with the content of a file, as a text; "" if it is that of an :class:`Attention`.
+    """Return the first fault in a file's content, as text; "" if it holds a valid :class:`Attention`.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def index_of(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings) -> set[str]:
-    """Return the ids of samples whose stored attention can be kept: it fits the settings and the current clips.
+    """Return the ids of samples that need no new capture: the stored attention fits settings and current clips.
 
     `clips` is the current hash of each sample's clips.
     """

@@ -98,7 +98,7 @@ class RunFolder:
         texts: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.path, self.samples_file, self._fits, self._texts = path, path / "samples.jsonl", fits, texts or {}
-        self.identity = json.loads(json.dumps(identity))  # as it will be read from run.json: tuples become lists
+        self.identity = json.loads(json.dumps(identity))  # in the form read back from run.json: tuples become lists
         self.run: dict[str, Any] = {}
         self.records: dict[str, Record] = {}
         self.weak = False
@@ -133,7 +133,7 @@ class RunFolder:
                 self._lock.close()
 
     def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
-        """Return the ids of samples that have a reply and whose clips, and transcripts read, have not changed since.
+        """Return the ids of samples that have a reply to the current clips and, in a cascade, the current transcripts.
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class RunFolder:
         return same(record.clips, clips.get(record.id)) and same_texts
 
     def append(self, record: Record) -> None:
-        """Add one record, and hand it to the system.
+        """Append a record to `samples.jsonl`, and hand it to the operating system.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class RunFolder:
         write_json(self.path / "run.json", self.run)
 
     def write_corpus(self, references: Sequence[Sequence[str]]) -> None:
-        """Write `corpus.json`: the reference texts of the task's whole data, by which some scorers weight words."""
+        """Write `corpus.json`: the reference texts of all the task's data; some scorers weight words by them."""
         corpus = Corpus(tuple(map(tuple, references)))
         write_json(self.path / CORPUS_FILE, {"hash": corpus.hash, "references": references})
 
@@ -307,7 +307,7 @@ def _bare_records(path: Path) -> dict[str, Record]:
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
     """Add to a run's records the task's reference texts (`corpus.json`) and the judges' answers.
 
-    Every record lists every judge, also one that has not judged it.
+    Every record lists every judge, including judges that have not judged it.
     """
     if (file := path / CORPUS_FILE).exists():
         corpus = _corpus(file)
@@ -338,7 +338,7 @@ def _corpus(file: Path) -> Corpus:
 
 
 def what_failed(path: Path, errors: int) -> str:
-    """Return a text for the user: the number of a run's failed samples (`errors`), and the first error."""
+    """Return a message for the user: the number of a run's failed samples (`errors`), and the first error."""
     said = (f"{id_}: {record.error}" for id_, record in read_records(path).items() if not record.answered)
     first = " ".join(next(said, "").split())[:300]
     return f"{counted(errors, 'sample')} failed (see 'error' in samples.jsonl; the first: {first})"

@@ -77,7 +77,7 @@ class Run:
 
     @cached_property
     def whole(self) -> Run:
-        """The run with all answered samples in its folder, whichever call of the command selected them.
+        """The run with all answered samples in its folder, including samples that only earlier calls selected.
 
         So a later call with fewer samples does not remove samples from comparisons.
         """
@@ -167,7 +167,7 @@ class Run:
         return summarise(self.task, self.facts, records, self.verdicts)
 
     def check_finished(self) -> Mapping[str, Any]:
-        """Return the summary; raise :class:`RecordError` if the run has none of its samples."""
+        """Return the summary; raise :class:`RecordError` if the run is not finished."""
         if self.summary is None:
             raise RecordError(f"{self.folder} is not finished; run the same command again, or audiomarathon score")
         return self.summary

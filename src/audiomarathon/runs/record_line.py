@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _SEALED = b'{"schema": '  # prefix of lines that end with a checksum
 _LARGEST: Final = 1e15  # limit of any number: larger numbers overflow sums, and no measurement comes near
-_KINDS: Final = {  # of each field: its type and the types inside, such as ("Mapping", "float"), and whether None fits
+_KINDS: Final = {  # each field's type, the types inside it, such as ("Mapping", "float"), and whether it may be None
     field.name: (tuple(part.rpartition(", ")[2] for part in kind.rstrip("]").split("[")), bool(or_none))
     for field in fields(Record)
     for kind, _, or_none in [str(field.type).partition(" | ")]
@@ -57,7 +57,7 @@ _SHARED: Final = ("reference", "groups", "kv_lengths", "batch")  # fields with e
 _INTERNED: Final = ("id", "cluster", "clips", "finish", "session", "control")  # texts that many records hold
 _COUNTS: Final = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes")  # equal under many settings
 _MOST_SHARED: Final = 1 << 18
-_SHORT: Final = 32  # letters of a reply that many records may hold, such as that of a choice
+_SHORT: Final = 32  # longest reply, in characters, that many records may hold, such as the letter of an option
 _NO_JUDGEMENTS: Final[Mapping[str, Mapping[str, str | None]]] = {}
 _shared: Final[dict[tuple[str, bytes], Any]] = {}
 
@@ -80,7 +80,7 @@ def to_line(record: Record) -> bytes:
 
 
 def from_line(line: bytes) -> Record | None:
-    """Convert a line to its record; None if it is damaged.
+    """Convert a line to a record; None if the line is damaged.
 
     Lines written by versions up to commit 8983bac have no checksum; they are accepted if their fields are valid. Newer
     lines begin with `{"schema":`; if such a line has no checksum, its end was lost, so it is damaged.
@@ -94,7 +94,7 @@ def from_line(line: bytes) -> Record | None:
 
 
 def _decoded(text: bytes) -> Record | None:
-    """Return the record of an answered sample; None for a text that :func:`damage_of` must judge."""
+    """Decode the record of an answered sample fast; None if the text needs the slower check by :func:`damage_of`."""
     decode, errors = _decoder()
     try:
         record = Record(*decode(text))
@@ -107,7 +107,7 @@ def _decoded(text: bytes) -> Record | None:
 
 @cache
 def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception], ...]]:
-    """Return a function from a line's text to the values of a record's stored fields, and the errors that it raises."""
+    """Return a function that decodes a line's text to a record's field values, and the errors that it raises."""
     import msgspec
 
     limits = msgspec.Meta(ge=0, lt=int(_LARGEST))
@@ -146,7 +146,7 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
 
 
 def _share(name: str, text: bytes) -> Any:
-    """Return the value of a field, read and checked once for all records in which it has this text.
+    """Parse and check a field's text; cache the result, so that records with equal text share one value.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def _share(name: str, text: bytes) -> Any:
 
 
 def damage_of(record: Mapping[str, Any]) -> str:
-    """Return what is wrong with the first invalid field of a record, as a text; "" if all fields are valid.
+    """Describe the fault of a record's first invalid field, as text; "" if all fields are valid.
 
     Fields must have the types that :class:`Record` declares; in the record of a failed sample, any field may be None.
     """
@@ -184,7 +184,7 @@ def damage_of(record: Mapping[str, Any]) -> str:
 
 
 def _at_odds(value_of: Callable[[str], Any]) -> str:
-    """Return what is wrong between the fields of a record, each valid by itself, as a text; "" if nothing is."""
+    """Describe the first contradiction between a record's fields, each valid by itself; "" if there is none."""
     if value_of("time") and None in map(value_of, ("prompt_tokens", "audio_tokens", "new_tokens")):
         return "it has times, but not all of prompt_tokens, audio_tokens and new_tokens"
     try:
@@ -199,7 +199,7 @@ def _at_odds(value_of: Callable[[str], Any]) -> str:
 def _fits(kind: tuple[str, ...], name: str, value: Any) -> bool:
     """Tell whether a value, and each value inside a list or an object, has the type that :class:`Record` declares.
 
-    `kind` is a type, or the type of a list or an object and the `kind` of the values in it.
+    `kind` is a type, or a tuple: the type of a list or object, and the `kind` of its values.
     """
     outer, *inner = kind
     if inner == ["Any"]:
@@ -232,7 +232,7 @@ def _is_reference(value: object) -> bool:
 
 
 def pack(kept_positions: torch.Tensor, audio_mask: torch.Tensor) -> str:
-    """Return which audio tokens of a sample were kept, as one bit per audio token in base64.
+    """Encode which audio tokens of a sample were kept: one bit per audio token, in base64.
 
     Parameters
     ----------
@@ -249,16 +249,16 @@ def pack(kept_positions: torch.Tensor, audio_mask: torch.Tensor) -> str:
 
 
 def pack_shares(shares: torch.Tensor, audio_mask: torch.Tensor) -> str:
-    """Return the share, 0–1, in which each audio token of a sample was kept, as one byte per audio token in base64.
+    """Encode the share (0–1) of heads and layers that kept each audio token: one byte per audio token, in base64.
 
-    Both have the shape (S,).
+    Both arguments have the shape (S,), S being the prompt's length.
     """
     kept = (shares.cpu()[audio_mask.cpu()] * 255).round().numpy().astype(np.uint8)
     return base64.b64encode(kept.tobytes()).decode()
 
 
 def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
-    """Read the text that :func:`pack` returned: a boolean per audio token, True if it was kept.
+    """Decode the text that :func:`pack` returned: a boolean per audio token, True if it was kept.
 
     Raises
     ------
@@ -270,7 +270,7 @@ def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
 
 
 def _packed(name: str, text: str, audio_tokens: int, to_a_byte: int = 8) -> bytes:
-    """Return the bytes of a record's field; raise an error if they do not hold one item per audio token."""
+    """Decode a packed field of a record; raise RecordError if it does not hold one item per audio token."""
     try:
         packed = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -281,10 +281,11 @@ def _packed(name: str, text: str, audio_tokens: int, to_a_byte: int = 8) -> byte
 
 
 def heard_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float64] | None:
-    """Return for each audio token of a sample, without window padding, whether the pruner kept it.
+    """Return, for each audio token of a sample except window padding, whether the pruner kept it.
 
-    For an external press, return in what share of layers and heads it kept the token, 0–1. None if the record does not
-    say: no pruner, a press of the suite, or a pruner joined with one, whose record holds only the pruner's choice.
+    For an external press, return the share (0–1) of layers and heads that kept each token. Return None if the record
+    lacks this: without a pruner, with a press of the suite, or with a pruner joined with a press (its record holds only
+    the pruner's choice).
     """
     kept = kept_tokens(record)
     if kept is None or (record.kept_audio_bits and kept.sum() != record.kept_audio_tokens):
@@ -293,9 +294,9 @@ def heard_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float
 
 
 def kept_tokens(record: Record) -> npt.NDArray[np.bool_] | npt.NDArray[np.float64] | None:
-    """Return what a record says of each audio token, window padding included; None if it says nothing.
+    """Return which audio tokens a record says were kept, window padding included; None if it does not say.
 
-    Of a pruner, whether it kept the token; of an external press, in what share of layers and heads.
+    For a pruner, whether it kept each token; for an external press, the share of layers and heads that kept it.
     """
     tokens = record.audio_tokens or 0
     if record.kept_audio_bits:

@@ -67,7 +67,7 @@ def judged(
 
 
 def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) -> None:
-    """Replace a run's file of verdicts atomically.
+    """Write a run's file of verdicts, replacing the old file atomically.
 
     Raises
     ------

@@ -33,7 +33,7 @@ def summarise(
     facts
         The content of `run.json`.
     records
-        The records of the selected samples, also of those that failed.
+        The records of the selected samples, including failed samples.
     verdicts
         Verdicts by id; an answered sample without a verdict counts as `unscored`.
     """
@@ -75,7 +75,7 @@ def summarise(
 
 
 def _oddities(answered: Sequence[Record]) -> dict[str, int]:
-    """Return how many replies are empty, and of an endpoint's how many are refusals, filtered, or masked."""
+    """Count empty replies; for an endpoint, also refusals, filtered replies and replies with a masked key."""
     return {
         "empty": sum(bool(record.finish) and not record.text.strip() for record in answered),
         "refused": sum(record.finish == "refusal" for record in answered),
@@ -85,7 +85,7 @@ def _oddities(answered: Sequence[Record]) -> dict[str, int]:
 
 
 def _kept_over_layers(facts: Mapping[str, Any], answered: Sequence[Record]) -> dict[str, float | None]:
-    """Return the mean number of audio tokens over samples and layers, of a setting that drops in steps."""
+    """For a setting that drops in steps, return the mean number of audio tokens over samples and layers."""
     drops, layers = facts.get("drops") or {}, (facts.get("cost") or {}).get("layers")
     if not drops.get("steps") or not layers:
         return {}
@@ -103,15 +103,15 @@ def note_of(facts: Mapping[str, Any]) -> str:
 
 
 def stopped_note(facts: Mapping[str, Any]) -> str:
-    """Return a note on a run that stopped when its margin was decided; "" for a run of all its samples."""
+    """Return a note for a run that stopped early because its margin was decided; "" for a run of all its samples."""
     stop = facts.get("stopping") or {}
     after, order = stop.get("stopped_after"), stop.get("order") or ()
     if stop.get("verdict") not in (NO_WORSE, WORSE) or not isinstance(after, int) or after >= len(order):
         return ""
     found = f"{stop['verdict']} than base by more than {stop.get('margin')}"
     return (
-        f"stopped when it was decided to be {found}: scores, differences, intervals and p ignore that; the bounds of "
-        "compare --margin hold"
+        f"stopped when it was decided to be {found}: scores, differences, intervals and p do not allow for that; the "
+        "bounds of compare --margin do"
     )
 
 
@@ -131,14 +131,14 @@ def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
 
 
 def threads_of(session: Mapping[str, Any], device: object) -> int:
-    """Return how many CPU threads a session keeps busy: on a CPU those of all workers, with a GPU only one."""
+    """Return how many CPU threads a session keeps busy: those of all workers on a CPU, one thread with a GPU."""
     machine = session.get("environment") or {}
     on_cpu = device is not None and device == machine.get("cpu")
     return (machine.get("threads") or 1) * (session.get("workers_sharing") or 1) if on_cpu else 1
 
 
 def is_busy(load: Mapping[str, Any] | None, threads: int) -> bool:
-    """Tell whether other programs and the run need more threads than there are cores, and so slow each other.
+    """Tell whether the run and other programs together need more threads than there are cores, and so slow each other.
 
     On two cores, one other process makes LLM prefill two to five times slower if it runs in two threads, and not slower
     if it runs in one thread.
@@ -147,7 +147,7 @@ def is_busy(load: Mapping[str, Any] | None, threads: int) -> bool:
 
 
 def foreign_count(load: Mapping[str, Any] | None) -> int:
-    """Return how many other processes were busy, rounded, so that a process that was rarely busy does not count."""
+    """Return the mean number of other busy processes, rounded, so that a rarely busy process does not count."""
     return round((load or {}).get("foreign_processes") or 0.0)
 
 
@@ -165,10 +165,10 @@ def _throughput(facts: Mapping[str, Any]) -> float | None:
 
 
 def samples_a_second(records: Sequence[Record]) -> float | None:
-    """Return how many samples one GPU answered per second of tower, LLM prefill and decode, in batches; else None.
+    """Return samples per GPU second (tower, LLM prefill and decode) of a run in batches; None for any other run.
 
-    Decoding and preparing clips runs beside the GPU's work and is left out. Each of a batch's records bears its share
-    of the batch's seconds.
+    Decoding and preparing clips runs beside the GPU's work, so it is left out. Each record of a batch counts for an
+    equal share of the batch's seconds.
     """
     batches = [record.batch for record in records if record.batch]
     stages = ("encoder", "llm_prefill", "decode", "decode_setup")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Sums
     from audiomarathon.scoring.caption_models import Echecker, SentenceEncoder
 
-_SEED = 42  # for the intervals in tables
+_SEED = 42  # seed of the intervals in tables
 _OF_MODELS = ("sbert_sim", "fer", "fense", "fense_first_sentence", "human_fense")
 _FETCH = "audiomarathon models download fense, then audiomarathon score RUN"
 

@@ -28,7 +28,7 @@ CHECKER_SHA256 = "1a719f090af70614bbdb9f9437530b7e133c48cfa4a58d964de0d47fc974a2
 
 #: Env var with the folder or hub id of a sentence encoder, for scores that need one.
 ENCODER_VARIABLE = "TEXT_ENCODER"
-_NAMED_POOLINGS = {"mean": "", "cls": "-cls"}  # suffix of the hash, by pooling
+_NAMED_POOLINGS = {"mean": "", "cls": "-cls"}  # suffix of the encoder's hash, by pooling
 _USUAL_WINDOW = 512
 
 

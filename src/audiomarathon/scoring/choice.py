@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: The modules that read a reply.
 READING = tuple(f"audiomarathon.scoring.{name}" for name in ("choice_reading", "mentions", "visible"))
-_MOST_CLASSES = 20  # rows of the table of recalls
+_MOST_CLASSES = 20  # limit of rows of the table of recalls
 
 
 class Choice(Scorer):

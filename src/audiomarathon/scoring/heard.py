@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Heard(Scorer):
     """Counts the words of each transcript; the figure is the share of clips in which words were heard.
 
-    It says nothing about errors: a model that makes words up hears them in every clip.
+    It says nothing about errors: a model that invents words has words for every clip.
     """
 
     key = "heard"

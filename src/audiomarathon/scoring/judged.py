@@ -19,7 +19,7 @@ from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.text import counted
 
 _UNJUDGED = "no judge has judged these replies; next: audiomarathon judge RUN --with JUDGE"
-_MOST_MISSING = 0.02  # above this share of missing judgements tables show a mark
+_MOST_MISSING = 0.02  # above this share of missing judgements, tables show a mark
 
 
 class Judged(Scorer):

@@ -92,7 +92,7 @@ class Scorer(ABC):
         return "accuracy" if type(self).right is not Scorer.right else "mean score of samples, 0 to 1"
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:  # noqa: ARG002
-        """Return figures, by name, of errors that :meth:`own_score` hides because it is capped; {} if it is not."""
+        """Return figures of errors that :meth:`own_score` hides because it is capped, by name; {} if it hides none."""
         return {}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:  # noqa: ARG002

@@ -50,7 +50,7 @@ class Transcript(Scorer):
         return all(isinstance(count := one.get(name), int) and count >= 0 for one in blocks for name in names)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the error rate over all words, the mean of the samples' rates, and 1 − the first (at least 0)."""
+        """Return the error rate over all words, the mean of the samples' rates, and 1 − error rate (at least 0)."""
         from audiomarathon.metrics.wer import transcript_sums
 
         return transcript_sums([one.values for one in verdicts], clusters_of(verdicts), self.rate)
@@ -64,7 +64,7 @@ class Transcript(Scorer):
         return {**details, "mean_of_samples": figures if figures["score"] is not None else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the score by the benchmark's released code: 1 − the mean of the samples' error rates; and the mean."""
+        """Return the score by the benchmark's released code (1 − mean of the samples' error rates), and this mean."""
         return self._means(verdicts)
 
     def _means(self, verdicts: Sequence[Verdict]) -> Sums:
@@ -95,11 +95,11 @@ class Transcript(Scorer):
 
     @property
     def own_title(self) -> str:
-        """Name of the mean of :meth:`own_score`, which is not 1 − WER: no reply counts as more than all wrong."""
+        """Name of the mean of :meth:`own_score`; it is not 1 − WER, since each sample's errors are capped at 100 %."""
         return f"1 − errors per {self.unit[:-1]}, capped at 1 a sample"
 
     def uncapped(self, verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """Return insertions per reference word: a reply that repeats itself has more than any cap shows."""
+        """Return insertions per reference word, which the cap hides if a reply repeats itself."""
         words = sum(one.values["words"] for one in verdicts)
         inserted = sum(one.values["insertions"] for one in verdicts)
         return {f"insertions per {self.unit[:-1]}": inserted / words} if words else {}
@@ -121,6 +121,6 @@ class Characters(Transcript):
 
 
 def _as_published(verdict: Verdict) -> Mapping[str, Any]:
-    """Return the counts as published; those of languages without such a rule are the usual ones."""
+    """Return the counts by the published rule; for a language without such a rule, the usual counts."""
     found = verdict.values.get("as_published", verdict.values)
     return found if isinstance(found, Mapping) else {}

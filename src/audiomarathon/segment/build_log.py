@@ -49,7 +49,7 @@ class BuildLog:
         self._added = 0
 
     def bad(self, source: str, file: Path) -> str:
-        """Return why an earlier run left out this source; "" if it did not, or if the file has changed."""
+        """Return the reason why an earlier build left out this source; "" if it did not, or if the file has changed."""
         row = self._known_bad.get(source)
         return str(row["reason"]) if row and row["bytes"] == _size(file) else ""
 

@@ -121,7 +121,7 @@ class _Builder:
     stopped: bool = False
 
     def clips(self, group: Group) -> Iterator[str]:
-        """Make a group's clips in order; yield their paths."""
+        """Build a group's clips in order; yield their paths."""
         sources = self.corpus.sources(group)
         with tempfile.TemporaryDirectory(prefix="audiomarathon-") as scratch:
             index, path = 0, self.corpus.place(group, 0)

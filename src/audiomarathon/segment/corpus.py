@@ -1,4 +1,4 @@
-"""Define what the builder needs of a raw corpus: groups of clips that may be joined, and rows for the joined clips."""
+"""The interface of a raw corpus for the builder: groups of clips that may be joined, and rows for the joined clips."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Source:
     name
         The file's path within the corpus, used in the manifest.
     facts
-        What the corpus says about the clip; copied to the manifest.
+        The corpus's facts about the clip; copied to the manifest.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class Group:
     sources
         The clips in the order in which they are joined; or a folder, whose clips are listed when needed.
     facts
-        What all clips of the group share.
+        Facts that all clips of the group share.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Corpus(ABC):
         return rows
 
     def chance(self, *what: str) -> random.Random:
-        """Return a random generator for one purpose, seeded by the corpus's seed and the words `what`."""
+        """Return a random generator for one purpose, seeded by the corpus's seed and the purpose's name `what`."""
         return random.Random("\0".join((str(self.seed), *what)))
 
     def name(self, path: Path) -> str:

@@ -58,7 +58,7 @@ class Cutting:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Where a clip lies in its recording, in samples.
+    """The place of a clip in its recording, in samples.
 
     `ends_at` says where the clip ends: at a "silence", at the longest allowed "length", or at the recording's "end".
     """

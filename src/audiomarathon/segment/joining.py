@@ -74,7 +74,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Part:
-    """Where a source clip lies in a joined clip, in samples.
+    """The place of a source clip in a joined clip, in samples.
 
     Attributes
     ----------

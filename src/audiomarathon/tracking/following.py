@@ -21,12 +21,12 @@ from audiomarathon.text import Say, plain
 from audiomarathon.tracking.tracker import Point, TrackedRun, Tracker
 
 EVERY_S = 10.0
-_SCORES = 20  # most running scores per update, since each score is computed from all verdicts so far
+_SCORES = 20  # limit of running scores per update, since each score is computed from all verdicts so far
 _STAGES = ("encoder", "llm_prefill", "prefill", "decode")
 
 
 class _Curve:
-    """What trackers show of one run: collect its new records in `fresh`, and turn them into points to send."""
+    """The curves of one run for trackers: collects its new records in `fresh`, and turns them into points to send."""
 
     def __init__(self, task: Task, run: TrackedRun) -> None:
         self.run, self._task = run, task

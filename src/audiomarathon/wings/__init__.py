@@ -1,1 +1,1 @@
-"""Benchmarks of their own on the core: each wing is a folder with its tasks, scorers, tables, pictures and commands."""
+"""Further benchmarks on the core: each wing is a folder with its tasks, scorers, tables, pictures and commands."""

@@ -1,4 +1,4 @@
-"""Functions that tau.yaml names for lmms-eval: a sample's audio, its prompt, the turn of both, and the verdict."""
+"""Functions that tau.yaml names for lmms-eval: a sample's audio, its prompt, the turn with both, and the verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def audio(row: dict[str, Any]) -> list[str]:
 
 
 def text(row: dict[str, Any]) -> str:
-    """Return the question."""
+    """Return the text of the question."""
     return str(row["prompt"])
 
 
@@ -22,5 +22,5 @@ def messages(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def judged(row: dict[str, Any], replies: list[str]) -> dict[str, float]:
-    """Return whether the reply is the letter."""
+    """Return whether the reply is the right letter, as a metric."""
     return {"accuracy": float(replies[0].strip() == row["answer"])}

@@ -42,7 +42,7 @@ class LibriSpeech(Task):
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Pair clips with transcripts. A clip without transcript, or a transcript without clip, becomes a bad row."""
-        del filters  # none of them applies to this task
+        del filters  # no filter applies to this task
         folder = folder.absolute()
         samples: dict[str, Sample] = {}
         bad: list[BadRow] = []

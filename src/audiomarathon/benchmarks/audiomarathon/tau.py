@@ -1,4 +1,4 @@
-"""TAU: in which of ten places was this recorded? :class:`MultipleChoice` makes the prompt of question and options."""
+"""TAU: in which of ten places was this recorded? :class:`MultipleChoice` makes the prompt."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How questions are asked and their replies are read, for tasks of the user and of several benchmarks."""
+"""Ask questions, read the replies and check them, for users' tasks and several benchmarks."""

@@ -24,5 +24,5 @@ class KVRandom(KVPress):
 
         generator = torch.Generator().manual_seed(cached.seed * 1009 + cached.layer)
         drawn, device = torch.rand(cached.key.shape[:2], generator=generator), cached.key.device
-        # Only from pinned memory does a copy to the GPU let the program go on at once.
+        # A copy to the GPU is asynchronous only from pinned memory.
         return (drawn.pin_memory() if device.type == "cuda" else drawn).to(device, non_blocking=True)

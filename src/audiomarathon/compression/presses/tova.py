@@ -27,5 +27,5 @@ class Tova(KVPress):
         import torch
 
         score = cached.attention.of_last_queries()[0, :, 0].mean(0)
-        score[-1:].fill_(torch.inf)  # an index would copy the number to the GPU
+        score[-1:].fill_(torch.inf)  # a slice, since a plain index would copy the number to the GPU
         return score.expand(len(cached.key), -1)

@@ -17,15 +17,14 @@ class ATomeLike(MergeAdjacent):
     ratio: each of several modules merges the same share of the states that it sees. Here up to `modules` layers,
     evenly spread from the tower's layer L on, each remove the fraction 1 − (1 − ratio)^(1/modules) of their states.
 
-    It differs from A-ToMe, which is trained so:
+    Differences from A-ToMe:
 
-    - The model is not trained for it.
-    - Exactly k is left in total, in each window; a similarity threshold, the paper's other choice, does not exist.
-    - Keys are those of the layer that the states enter, computed for this choice alone. A-ToMe merges inside a layer,
-      after its attention, by the keys of that attention.
-    - Runs of alike neighbours of any length become one state in a step, as in :class:`MergeAdjacent`. The average of
-      averages weighs each part alike, however many states it stands for.
-    - The layers are our choice, and padding is thinned at a uniform stride by the same share.
+    - The model is not trained for it. - Exactly k states remain in each window. The paper's other choice, a similarity
+    threshold, is not offered. - The keys are those of the layer that the states enter, and are computed only for this
+    choice. A-ToMe merges inside a layer, after its attention, by the keys of that attention. - A run of similar
+    neighbours of any length becomes one state in a step, as in :class:`MergeAdjacent`. An average of averages weighs
+    each part equally, however many states it stands for. - The layers are our choice, and padding is thinned at a
+    uniform stride by the same share.
     """
 
     key: ClassVar[str] = "a_tome_like"
@@ -40,7 +39,7 @@ class ATomeLike(MergeAdjacent):
     modules: int = 4
 
     def steps(self, depth: int) -> Sequence[tuple[int, float]]:
-        """Return the layers that merge, and the share of all merges made up to each; see :meth:`TokenPruner.steps`."""
+        """Return the layers that merge, and the share of merges done by each; see :meth:`TokenPruner.steps`."""
         first = self.in_tower(depth)
         count = max(1, min(self.modules, depth - first))
         gone = [(1 - (1 - self.ratio) ** (nth / count)) / self.ratio for nth in range(1, count + 1)]

@@ -10,19 +10,19 @@ from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 if TYPE_CHECKING:
     import torch
 
-_BLOCK = 1024  # rows of the distances between all tokens that are in memory at once
+_BLOCK = 1024  # number of rows of the distance matrix in memory at once
 
 
 @dataclass(frozen=True)
 class DivPrune(TokenPruner):
-    """Keep k tokens that are far from each other: add, again and again, the token farthest from those kept.
+    """Keep k tokens that are far from each other: repeatedly add the token farthest from the kept tokens.
 
     S. Alvar et al., "DivPrune: Diversity-based Visual Token Pruning for Large Multimodal Models", arXiv 2503.02175,
     section 3: the max–min diversity problem, solved greedily. Distance is 1 − cosine of two tokens' states. The first
-    token is the one whose nearest other token is farthest away; each next one has the largest distance to its nearest
+    token is the token whose nearest neighbour is farthest away; each next token has the largest distance to its nearest
     kept token. The paper drops at the LLM's input: `--at input`.
 
-    Time is O(N²·D), and each of the k steps waits for the one before, so on a GPU choosing can take longer than it
+    Time is O(N²·D), and each of the k steps waits for the previous step, so on a GPU the choice can take longer than it
     saves. Memory is O(1024·N), not N².
     """
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeepLoud(TokenPruner):
-    """Keep the k audio tokens over the loudest moments: a control that knows the waveform and nothing of the model.
+    """Keep the k audio tokens over the loudest moments: a control that uses only the waveform, not the model.
 
     Each token stands for an equal part of its clip, with the silence to which a tower pads it. Its loudness is the mean
     square of the waveform there; of equally loud tokens, the earlier is kept.

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeepSpeech(TokenPruner):
-    """Keep the k audio tokens that hold most speech, as silero-vad hears it; of equals, the louder.
+    """Keep the k audio tokens with the most speech by silero-vad; of tokens with equal speech, the louder.
 
-    A control that knows the waveform and nothing of the LLM. It needs the extra `vad`.
+    A control that uses only the waveform, not the LLM. It needs the extra `vad`.
     """
 
     key: ClassVar[str] = "keep_speech"

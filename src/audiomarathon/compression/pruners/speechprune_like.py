@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SpeechPruneLike(TokenPruner):
-    """Drop half of what must go for being unlike the question's text, the other half for receiving little attention.
+    """Drop half of the excess tokens by low similarity to the question's text, the other half by low attention.
 
     After Y. Lin et al., "SpeechPrune: Context-aware Token Pruning for Speech Information Retrieval", arXiv 2412.12009:
     two phases, first the similarity of speech tokens to the text, then an approximation of attention. Here the first
     phase ranks by the mean cosine of a token's state to the states of the text after the audio, where they enter layer
-    K. The second ranks what is left by the last prompt token's attention in layer K − 1, exactly. Different from the
-    paper: how much each phase drops, the states compared (its own are embeddings), and exact instead of approximate
-    attention. So this is the idea with a budget of our choice, not the published method. Without text after the audio,
-    all ranking is by attention.
+    K. The second phase ranks the remaining tokens by the last prompt token's exact attention in layer K − 1. The paper
+    differs in how much each phase drops, compares embeddings, and approximates attention. So this is the paper's idea
+    with our choice of budget, not the published method. Without text after the audio, tokens are ranked by attention
+    only.
     """
 
     key: ClassVar[str] = "speechprune_like"

@@ -23,7 +23,7 @@ ORDERS = 4
 SIGMA = 6.0
 
 Ngram = tuple[str, ...]
-Vector = tuple[dict[Ngram, float], float]  # weights of the n-grams of one order, and their norm
+Vector = tuple[dict[Ngram, float], float]  # weights of the n-grams of one order, and the norm of these weights
 
 
 @dataclass(frozen=True)

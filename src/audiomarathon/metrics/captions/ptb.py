@@ -58,7 +58,7 @@ _IN_URL = r'[^\s<>"|(){}]'
 
 #: In the order of matching. No rule matches the 17 dropped tokens.
 _RULES = (
-    r"[a-z]+(?= (?!\d))(?<!cannot)(?<!gonna)(?<!gotta)(?<!wanna)(?<!gimme)(?<!lemme)",  # nearly all words, at speed
+    r"[a-z]+(?= (?!\d))(?<!cannot)(?<!gonna)(?<!gotta)(?<!wanna)(?<!gimme)(?<!lemme)",  # a fast rule for most words
     rf"<[!?][A-Za-z-][^>]*>|</?[A-Za-z][\w:.@-]*(?:{_ATTRIBUTE})*\s*/?\s*>",
     rf"https?://{_IN_URL}*?[./]{_IN_URL}*(?<![.!?,-])",
     rf"[A-Za-z0-9]{_IN_URL}*@(?:[^\s<>\"|()@.!?]+\.)*{_IN_URL}*(?<=\w)|@[A-Za-z_]\w*|\#{_L}+",
@@ -94,7 +94,7 @@ _WRITTEN = {
     "\u00a3": "#", "\u00a4": "$", "\u20a0": "$", "\u20ac": "$", "\u00bc": "1/4", "\u00bd": "1/2", "\u00be": "3/4",
     "\u2153": "1/3", "\u2154": "2/3", "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "", "&nbsp;": "",
 }  # fmt: skip
-SHORT = 2_000  # characters of a text that is remembered
+SHORT = 2_000  # limit in characters of a text that is remembered
 _CURLY = re.compile(r"(?:\u2019(?:s|d|m|ll|re|ve|t)|n\u2019t)\Z")
 
 

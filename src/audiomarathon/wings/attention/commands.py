@@ -64,7 +64,7 @@ def plot(
     ] = 0,
     sample: Annotated[str, option("Draw only this sample.")] = "",
 ) -> None:
-    """Draw captured attention by head, by layer, as maps and over time; show whether early layers predict later layers.
+    """Draw captured attention by head, by layer, as maps and over time; show whether early layers predict later ones.
 
     Example: audiomarathon attention plot results/tau -o pictures
     """

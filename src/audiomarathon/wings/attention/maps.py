@@ -15,7 +15,7 @@ from audiomarathon.report.charts import literal
 from audiomarathon.runs.attention import BLOCKS
 
 Maps = npt.NDArray[np.floating[Any]]
-_MOST_LABELS = 64  # token labels along an edge
+_MOST_LABELS = 64  # limit of token labels along an edge
 _LOOK = {"cmap": "viridis", "interpolation": "nearest"}
 
 

@@ -34,8 +34,8 @@ Floats = npt.NDArray[np.float64]
 _ASKING = {"last": "prompt's last token", "question": "question", "generated": "reply"}
 _SHARES = ("first token", "audio", "question", "rest of the text", "reply")
 _LATER = 0.25  # share of the model's layers that count as last layers
-_BINS = 400  # columns of the picture over time
-_RATE = 8000  # Hz, of a spectrogram
+_BINS = 400  # number of columns of the picture over time
+_RATE = 8000  # sampling rate in Hz for a spectrogram
 _MOST_RUNS = 8
 _FEW = 8  # up to this many layers, each has a tick and a mark
 _GREY = "#BBBBBB"
@@ -68,8 +68,8 @@ class Seen:
         Start and end of the parts "audio" and "question" as shares of the prompt's length, mean over samples.
     foresight
         Rank correlation (Spearman's ρ) of layer K − 1's attention to the audio tokens with each layer's, shape (N, L).
-        The attending token is the prompt's last, as in FastV (arXiv 2403.06764). In a pruned run, only kept tokens
-        count.
+        The attending token is the prompt's last token, as in FastV (arXiv 2403.06764). In a pruned run, only kept
+        tokens count.
     pruned
         Whether tokens were dropped.
     """
@@ -425,7 +425,7 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
 def _time(seen: Sequence[Seen], id_: str) -> Figure | None:
     """Draw the question's attention over a sample's clips for each run, and the tokens that pruners kept.
 
-    None without audio tokens, or if the model is not installed, so that nobody knows how long a token is.
+    Return None without audio tokens, or if the model is not installed, since a token's duration is then unknown.
     """
     attentions = [Attention.read(one.files[id_]) for one in seen]
     pruned = [bool(one.meta["kept_audio_bits"]) for one in attentions]

@@ -1,4 +1,4 @@
-"""What the core sees of this wing."""
+"""The hooks of this wing, which the core calls."""
 
 from __future__ import annotations
 

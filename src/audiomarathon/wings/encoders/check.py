@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 _logger = logging.getLogger(__name__)
-HOP_OFF = "hop off"  # name of the finding that the measured hop is not the declared one
+HOP_OFF = "hop off"  # name of the finding that the measured hop differs from the declared hop
 _NOT_FINITE = "not finite"
 
 

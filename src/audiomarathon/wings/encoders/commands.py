@@ -451,7 +451,7 @@ def prune(
     runs, code = _probed(model, tasks, limit, probing, probe)
     for name in dict.fromkeys(run.checkpoint for run in runs):
         systems = systems_of([run for run in runs if run.checkpoint == name])
-        if len(systems) < 2:  # a point before all drops, which is said above
+        if len(systems) < 2:  # a point before all drops; a line above says so
             continue
         compared = compare_with(systems, None)
         table = tables.comparison(compared, [])
@@ -470,7 +470,7 @@ def _probed(
     from audiomarathon.wings.encoders.probing.evaluate import checked_device, read_tasks
     from audiomarathon.wings.encoders.probing.towers import check_labels
 
-    say_once = cache(say)  # print a line once, though it comes again at every point
+    say_once = cache(say)  # print a line once, though it is repeated at every point
     check_labels(chosen := _named(tasks))
     found, _missing = read_tasks(chosen, probing.root, limit=limit, say=say_once)
     encoder = load_encoder(f"tower:{model}", probing.arguments, checked_device(probing.device))

@@ -54,7 +54,7 @@ class RandomEncoder(torch.nn.Module):
 
 
 class LengthLoudnessEncoder(torch.nn.Module):
-    """One frame per clip, which tells only how long and how loud the clip is.
+    """One frame per clip, which encodes only the clip's length and loudness.
 
     Each number is encoded by 32 Gaussian bumps along a scale. Two plain numbers would be lost, because probes
     scale each embedding to mean 0 and variance 1.

@@ -106,9 +106,9 @@ class Encoder:
 
 
 def unusable(features: Any) -> str:
-    """Return a line about features that are no plain tensor of real numbers `[B, T', D]`; "" if they are.
+    """Return the fault of features that are not a plain tensor of real numbers `[B, T', D]`, as a line; "" if they are.
 
-    A conversion would drop the imaginary part of complex numbers, and the rest of integers beyond 2²⁴.
+    A conversion would lose the imaginary part of complex numbers, and the precision of integers beyond 2²⁴.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""AudioMarathon's own tasks as tasks for encoders: which class does a clip of 90 to 300 seconds have?
+"""AudioMarathon's tasks as tasks for encoders: which class does a clip of 90 to 300 seconds have?
 
 A clip's label is :attr:`Sample.stratum`, and folds keep clusters whole. A clip has the id and prompt of its home task
 (the task of AudioMarathon), so a probe of a model can be compared with the model's replies.

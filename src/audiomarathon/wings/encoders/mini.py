@@ -29,8 +29,8 @@ from audiomarathon.wings.encoders.xares.tasks import TASKS
 
 _RATE = 16_000
 _SOUNDS, _TAKES, _FEW = 40, 24, 6  # sounds and recordings of each; clips a class in a part of a small task
-_SECONDS, _PARTS = 0.2, 4  # of a sound; sounds in a clip whose sounds have their own labels
-_LARGE = 60  # a task with more classes has one clip of each in a part
+_SECONDS, _PARTS = 0.2, 4  # seconds of a sound; number of sounds in a clip in which each sound has a label
+_LARGE = 60  # a task with more classes has one clip per class in each part
 
 
 def write(root: Path) -> None:
@@ -49,7 +49,7 @@ def _clips(task: EncoderTask, takes: Iterator[int]) -> Iterator[tuple[str, bytes
     """Yield the key, audio and JSON of each clip of a part; each call of `takes` chooses other recordings."""
     classes = sorted(task.classes) if isinstance(task.classes, frozenset) else [f"c{n:04}" for n in range(task.classes)]
     classes = classes or [str(n) for n in range(10)]
-    repeats = 5 if isinstance(task, FramedTask) else 1  # an event outlasts the segments by which it is scored
+    repeats = 5 if isinstance(task, FramedTask) else 1  # an event is longer than the segments by which it is scored
     several = isinstance(task, FramedTask | SpokenTask) or task.multi_label
     count = len(classes) // _PARTS + 1 if several else len(classes)
     for _ in range(1 if len(classes) > _LARGE else _FEW if not task.folds else 2):
@@ -86,7 +86,7 @@ def _sound(sounds: tuple[int, ...], take: int) -> bytes:
 
 
 def _part(sound: int, take: int) -> Signal:
-    """Return a noise with one bump in its spectrum, whose place tells the sound, and a hum of another pitch."""
+    """Return noise with a bump in its spectrum, at a frequency set by the sound, and a hum at another pitch."""
     rng = world.stream(42, "benchmark", 103, sound, take)
     n, shift = round(_SECONDS * _RATE), rng.uniform(0.98, 1.02)
     hum = np.sin(2 * np.pi * 110 * 1.09 ** (sound * 7 % _SOUNDS) * shift * signals.seconds_of(n, _RATE))

@@ -1,4 +1,4 @@
-"""Find an audio encoder by name and load it: a built-in one, a plug-in's, a file's, one of the hub, or a tower."""
+"""Find an audio encoder by name and load it: built in, from a plug-in, a file or the hub, or a tower."""
 
 from __future__ import annotations
 

@@ -56,7 +56,10 @@ class Reading:
     merged: bool = False
 
     def pooled(self, points: Mapping[str, int]) -> torch.Tensor:
-        """Return the mean over each point's rows, concatenated, shape (sum of sizes,); 0 for a point without rows."""
+        """Return the mean hidden state at each point, concatenated, shape (sum of sizes,).
+
+        `points` maps each point to the size of its hidden states. A point without states gives zeros.
+        """
         none = {point: torch.zeros(1, size) for point, size in points.items()}
         chosen = {point: self.rows[point] if len(self.rows[point]) else none[point] for point in points}
         return torch.cat([rows.double().mean(0) for rows in chosen.values()]).float()
@@ -120,7 +123,7 @@ class Tower:
         applied
             Method to apply during the prefill; None for no method. With a method, rows hold only the kept tokens. If it
             merges tokens, points before the merge are missing. If it drops or merges inside the tower, only points
-            after its last layer that does so are there.
+            after the last layer with a drop or merge are there.
         text
             The prompt; "" for the tower's prompt.
         seed
@@ -166,7 +169,7 @@ class Tower:
         return Reading(rows, torch.isin(spots, kept), bool(done.merges))
 
     def _left_in_tower(self, seen: Mapping[str, torch.Tensor], inputs: Inputs) -> torch.Tensor | None:
-        """Return what the tower's last layer gave if states were dropped inside the tower, else None."""
+        """Return the output of the tower's last layer if states were dropped inside the tower, else None."""
         last = seen[f"tower.{len(self.lm.tower_layers) - 1}"]
         if self.lm.no_tower_drop:
             return None
@@ -178,9 +181,9 @@ class Tower:
         self, state: torch.Tensor, left: torch.Tensor, inputs: Inputs, kept: torch.Tensor, spots: torch.Tensor,
         is_heard: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        """Return which of the states that are left at a point belong to kept audio tokens, without padding.
+        """Return which of the states that remain at a point belong to kept audio tokens, without padding.
 
-        `left` is what the tower's last layer gave. Each window has its tokens' states first, then its padding.
+        `left` is the output of the tower's last layer. Each window has the states of its tokens first, then padding.
         """
         if inputs.states:
             return is_heard.nonzero().flatten()
@@ -192,7 +195,7 @@ class Tower:
         in_window = left.shape[-2] // shape.pooling if shape.width else 0
         rows = state.shape[:-1].numel() // (len(ends) * in_window if in_window else len(tokens))  # of each token
         first = torch.arange(len(tokens))
-        if in_window:  # of each token: its window's begin, and its place in the window
+        if in_window:  # for each token: the start of its window, and its place in the window
             first = owner * in_window + first - torch.searchsorted(owner, owner)
         return (first[heard][:, None] * rows + torch.arange(rows)).flatten()
 
@@ -217,7 +220,7 @@ class Tower:
 def _watching(lm: AudioLM) -> Any:
     """Yield a dict that collects hidden states by point: the output of each layer, and the input of the LLM.
 
-    The decoder of an encoder-decoder holds no audio, so its layers are no points.
+    The decoder of an encoder-decoder holds no audio, so its layers are not points.
     """
     seen: dict[str, torch.Tensor] = {}
     names = {f"tower.{i}": layer for i, layer in enumerate(lm.tower_layers)} | {"tower": lm.audio_encoder}

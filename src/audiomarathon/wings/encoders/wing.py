@@ -1,4 +1,4 @@
-"""What the core sees of this wing."""
+"""The hooks of this wing, which the core calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Encoders(Wing):
         return (XARES, LONG)
 
     def task(self, name: str) -> Task | None:
-        """See :meth:`Wing.task`: a task of a user's own X-ARES file, by the key of its runs."""
+        """See :meth:`Wing.task`: a task from a user's X-ARES file, by the key of its runs."""
         from audiomarathon.wings.encoders.xares.task_config import on_record
 
         return on_record(name)
@@ -54,13 +54,13 @@ class Encoders(Wing):
         return {"encoder": Template(folder, "audiomarathon encoder check {name}", _taken)}
 
     def sections(self, data: PageData) -> Sequence[Section]:
-        """See :meth:`Wing.sections`: what encoders know, then towers alone, then beside their models' replies."""
+        """See :meth:`Wing.sections`: encoders' scores, then towers alone, then towers beside their models' replies."""
         from audiomarathon.wings.encoders.report.sections import sections
 
         return sections(data.runs)
 
     def tables(self, runs: Sequence[Run]) -> Sequence[Table]:
-        """See :meth:`Wing.tables`: scores of encoders, those of X-ARES' baselines beside the published ones."""
+        """See :meth:`Wing.tables`: scores of encoders; X-ARES' baselines also beside their published scores."""
         from audiomarathon.wings.encoders.report.encoder_sections import score_tables
         from audiomarathon.wings.encoders.report.tower_sections import of_encoders
         from audiomarathon.wings.encoders.results.scores import task_scores

@@ -1,1 +1,1 @@
-"""Other suites' results in, ours out."""
+"""Import the results of other suites as runs, and export our runs for them."""

@@ -31,8 +31,8 @@ def import_log(
     audiomarathon import lmms-eval logs/m --choices                   # scored by us, options read from the prompts
     audiomarathon import inspect m.eval --score choice --cluster metadata.speaker    # the log's own scores: reported
 
-    Without --task, --choices and --score, the log's only score is taken; and a log that `export inspect` wrote becomes
-    the run that it was, scored again.
+    Without --task, --choices and --score, the log's only score is used. A log that `export inspect` wrote becomes the
+    original run again, with new scores.
     """
     from audiomarathon.wings.exchange import inspect_logs, lmms_eval
     from audiomarathon.wings.exchange.importing import as_results
@@ -57,8 +57,8 @@ def export_inspect(
 
     Example: audiomarathon export inspect results -o logs && inspect view --log-dir logs
 
-    Replies, scores and what each method kept are in the log; clips are named, not copied. Prompts and clips need the
-    data: those of the run, or of --data.
+    The log holds replies, scores and the tokens that each method kept; clips are named, not copied. Prompts and clips
+    need the data: the run's data, or --data.
     """
     from audiomarathon.report.samples import samples_in
     from audiomarathon.results.systems import read_systems

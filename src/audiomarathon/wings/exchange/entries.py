@@ -1,4 +1,4 @@
-"""Entries of another suite's log: what all logs have in common, and how their JSON and their scores are read."""
+"""Entries of another suite's log: the fields that all logs share, and readers of their JSON and their scores."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from audiomarathon.benchmarks.rows import Row, RowError, shown, unique_fields
 from audiomarathon.errors import SettingsError, told
 from audiomarathon.text import did_you_mean
 
-_DEEPEST = 100  # levels of lists and objects: deeper ones could not be written again
-_WORDS: Mapping[str, float | None] = {  # as Inspect reads them: correct, incorrect, partial, no answer
+_DEEPEST = 100  # limit of nested lists and objects: deeper values could not be written again
+_WORDS: Mapping[str, float | None] = {  # letters as scores, as in Inspect: correct, incorrect, partial, no answer
     "c": 1.0, "i": 0.0, "p": 0.5, "n": 0.0, "yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0, "nan": None,
 }  # fmt: skip
 
@@ -27,15 +27,15 @@ class Entry:
     Attributes
     ----------
     id, epoch
-        The sample's id in the log, and which of several replies to it this is, from 1.
+        The sample's id in the log, and the number of this reply among several replies to the sample, from 1.
     place
-        Number of the sample among the task's data in the log's order, from 0.
+        Position of the sample in the task's data, in the log's order, from 0.
     prompt, target, options
         The text of the question, the right answer as the log states it, and the options if the log lists them.
     reply, finish, error
-        The reply, why it ended, and why there is none; None for no error.
+        The reply, the reason why it ended, and the reason why there is no reply (None without an error).
     scores
-        The log's own scores by name, as written; `outer.inner` for those in an object.
+        The log's scores by name, as written; `outer.inner` for scores inside an object.
     extra
         The fields to keep in the record.
     """
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Log:
-    """A log: the task and the model that it names, its entries, and the ids of all samples as far as it lists them."""
+    """A log: the names of its task and model, its entries, and the ids of all samples if it lists them."""
 
     task: str
     model: str
@@ -76,7 +76,7 @@ def parsed(text: str | bytes) -> dict[str, Any]:
     Raises
     ------
     RowError
-        It is other text, or nested too deeply.
+        The text is not a JSON object, or is nested too deeply.
     """
     try:
         found = json.loads(text, object_pairs_hook=unique_fields, parse_constant=str, parse_float=_number)
@@ -98,13 +98,13 @@ def _number(text: str) -> float | str:
 
 
 def flat(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scores by name, with `outer.inner` for those in an object."""
+    """Flatten scores by name: a score inside an object gets the name `outer.inner`."""
     objects = {name: value if isinstance(value, dict) else {"": value} for name, value in scores.items()}
     return {f"{name}.{inner}".rstrip("."): one for name, own in objects.items() for inner, one in own.items()}
 
 
 def score_of(value: object, most: float) -> float | None:
-    """Return a log's score as a share of the best score, 0…1; None if the log says that there is none (NaN).
+    """Return a log's score as a share of the best score, 0…1; None if the log states that there is no score (NaN).
 
     Raises
     ------
@@ -118,12 +118,12 @@ def score_of(value: object, most: float) -> float | None:
 
 
 def name_of_score(log: Log, name: str, most: float) -> str:
-    """Return the name of the score to take: the named one, or else the log's only one.
+    """Return the name of the score to use: `name`, or without a name the log's only score.
 
     Raises
     ------
     SettingsError
-        The log has no score of that name; or none is named, and the log has none or several.
+        The log has no score of that name. Or no name is given, and the log has no score or several.
     """
     own = [(each, value) for one in log.entries if one.error is None for each, value in one.scores.items()]
     names = dict.fromkeys(each for each, value in own if value is not None)
@@ -141,7 +141,7 @@ def name_of_score(log: Log, name: str, most: float) -> str:
 
 
 def _share(value: Any, most: float) -> float | None:
-    """Return a value as a share of the best score: None for no score, and NaN for what is no number."""
+    """Return a value as a share of the best score: None for no score, and NaN for a value that is not a number."""
     found = _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
     with suppress(ValueError, TypeError, OverflowError):
         return None if found is None else float(found) / most

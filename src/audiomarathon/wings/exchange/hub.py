@@ -28,7 +28,7 @@ def dataset_files(runs: Runs) -> dict[str, bytes]:
     need_pyarrow()
     for run in runs.data.runs:
         run.check_finished()
-    of_runs = runs.summaries.drop(columns="folder", errors="ignore")  # a place on this machine
+    of_runs = runs.summaries.drop(columns="folder", errors="ignore")  # left out, since it is a path on this machine
     files, configs = dict[str, bytes](), []
     for name, frame in {"records": runs.records, "summaries": typed(of_runs)}.items():
         frame.to_parquet(out := io.BytesIO(), index=False)

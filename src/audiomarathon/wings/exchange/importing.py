@@ -1,4 +1,4 @@
-"""Turn the entries of a log into a run: of a task whose data are there, of choices, or of the log's own scores."""
+"""Turn a log's entries into a run: of a task with local data, of choice questions, or with the log's own scores."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: A lettered option: at the start of a line ("A. bus", "(A) bus"), or within a line if the letter is in brackets.
 _OPTION = re.compile(r"(?:^[ \t]*\(?|[ \t]\()([A-Z])[).:][ \t]+", re.MULTILINE)
-_SHIFTS = 21  # the check of an order is tried on so many orders, of which all but one are wrong
-_Words = tuple[frozenset[str], Sequence[str]]  # possible targets, and texts in the prompt
+_SHIFTS = 21  # number of orders to compare when an order is checked; all but one are wrong
+_Words = tuple[frozenset[str], Sequence[str]]  # words of possible targets, and of texts in the prompt
 
 
 def as_results(
@@ -39,13 +39,13 @@ def as_results(
     Parameters
     ----------
     task, data
-        A task whose samples the log's entries are, and the data root; "" for none.
+        The task to whose samples the entries belong, and the data root; "" for none.
     choices
         Whether to read the options from the prompts, and to score the replies as choices.
     score, out_of
-        The log's score to take as the verdict ("" for its only one), and the best score of a sample.
+        Name of the log's score to use as the verdict ("" for its only score), and the best score of a sample.
     cluster
-        The field with the cluster; "" for a sample's own cluster or id.
+        Name of the field with the cluster; "" uses the sample's cluster, or its id.
     model, setting
         Names for tables; "" takes the model that the log names, and the setting "imported".
 
@@ -89,7 +89,7 @@ def as_results(
         records[id_] = replied(made, entry.reply) if entry.error is None else replace(made, error=entry.error)
 
     for_each(file, "sample", zip(log.entries, samples, strict=True), add)
-    # A key names no file: without dots and colons.
+    # A key without dots and colons, so that it cannot be mistaken for a file.
     name = re.sub(r"[^\w-]+", "-", home.key if home else log.task).strip("-") or "log"
     key = f"{REPORTED}/{name}" if score else home.key if home else f"{CHOICE}/{name}"
     model, setting = model or plain(log.model)[:200] or "unknown", setting or IMPORTED
@@ -106,12 +106,12 @@ def as_results(
 
 
 def options_in(prompt: str) -> list[str]:
-    """Return the lettered options in a prompt: of the last list that begins with A, as few-shot examples come first.
+    """Return the lettered options in a prompt: its last list that begins with A, since few-shot examples come first.
 
     Raises
     ------
     RowError
-        There are no two options, or an option is empty.
+        There are fewer than two options, or an option is empty.
     """
     marks = list(_OPTION.finditer(prompt))
     start = max((place for place, mark in enumerate(marks) if mark[1] == "A"), default=len(marks))
@@ -128,18 +128,18 @@ def _choices(entry: Entry) -> dict[str, Any]:
     options = list(entry.options) or options_in(entry.prompt)
     if not 2 <= len(options) <= len(LETTERS):
         raise RowError(f"has {len(options)} options, expected 2 to {len(LETTERS)}")
-    labels = [LETTERS[options.index(option)] for option in options]  # options of the same text are one option
+    labels = [LETTERS[options.index(option)] for option in options]  # options with the same text count as one option
     return {"answer": letter_of(entry.target, options), "options": options, "labels": labels}
 
 
 def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Say) -> list[Sample]:
-    """Return the sample of each entry, and say how they were matched.
+    """Match each entry to a sample; return the samples in the entries' order, and tell the user how they were matched.
 
     An entry agrees with a sample if its target is the sample's answer (its letter, text, label or number from 0) and
-    its prompt has all the options. Entries are matched by id if all their ids are samples' ids; else by text, if each
-    entry agrees with exactly one sample; else by their places among the sorted ids, or among the rows of the data.
-    Every entry must agree, and an order counts only if shifting it breaks enough entries. Entries with the same answer
-    and options are still told apart by their order alone.
+    its prompt has all the options. Entries are matched by id if all their ids are ids of samples; else by text, if each
+    entry agrees with exactly one sample; else by position, among the sorted ids or the rows of the data. Every entry
+    must agree, and an order is accepted only if shifting it breaks enough entries. Only the order tells entries with
+    the same answer and options apart.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def matched(file: Path, log: Log, task: Task, samples: Sequence[Sample], say: Sa
     least = max(1, (len(asked) - same) / 2)
 
     def odd(places: Sequence[int], shift: int = 0) -> list[int]:
-        """Return which entries do not agree with the samples at these places."""
+        """Return the indices of the entries that do not agree with the samples at these places."""
         own = [None if place < 0 else facts[(place + shift) % len(facts)] for place in places]
         return [number for number, one in enumerate(own) if one is None or not _agree(one, *asked[number])]
 
@@ -188,13 +188,13 @@ def letter_of(target: str, options: Sequence[str]) -> str:
 
 
 def _targets(options: Sequence[str], place: int) -> set[str]:
-    """Return, in words, how a log may write that an option is right: its letter, its text, both, or its number."""
+    """Return the forms, as words, in which a log may state the right option: letter, text, both, or number."""
     numbers = [] if any(map(str.isdecimal, "".join(options))) else [str(place)]
     return {_words(text) for text in (LETTERS[place], options[place], f"{LETTERS[place]} {options[place]}", *numbers)}
 
 
 def _facts(sample: Sample) -> _Words:
-    """Return what an entry of a sample must say, in words."""
+    """Return the words that an entry for this sample must contain: possible targets, and texts of the prompt."""
     place, answers = LETTERS.find(sample.answer or "-"), {_words(sample.answer)}
     if sample.options and place >= 0:
         answers |= _targets(sample.options, place) | {_words(sample.labels[place])}
@@ -212,7 +212,7 @@ def _words(text: str) -> str:
 def _ways(
     log: Log, asked: Sequence[tuple[str, str]], samples: Sequence[Sample], facts: Sequence[_Words]
 ) -> Iterator[tuple[str, list[int]]]:
-    """Yield ways to match, each with the place of every entry's sample; -1 for none."""
+    """Yield each way to match, with the index of every entry's sample (-1 for none)."""
     by_id = {one.id: place for place, one in enumerate(samples)}
     if all(one.id in by_id for one in log.entries) and not all(one.id.isdecimal() for one in log.entries):
         yield "id", [by_id[one.id] for one in log.entries]

@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from audiomarathon.engine.run import Result
 
 OURS = "audiomarathon"
-"""Key of our own facts in the metadata of a log and of its samples."""
+"""Key of our facts in the metadata of a log and of its samples."""
 
-_ZSTD = 93  # compression of Inspect's .eval files; zipfile knows it from Python 3.14 on, or through Inspect
+_ZSTD = 93  # compression of Inspect's .eval files; zipfile supports it from Python 3.14 on, or through Inspect
 _HEADER = "header.json"
-#: Fields that a record holds elsewhere, and the transcript, which stays in the log.
+#: Fields of a sample that are stored elsewhere in a record, and the transcript, which stays in the log.
 _LEFT_OUT = frozenset(
     ("choices", "target", "output", "messages", "events", "events_data", "attachments", "timelines", "error_retries")
 )
-#: Facts of a run on which its summary's counts and notes, and the bounds at a margin, depend.
+#: Facts of a run that affect the counts and notes of its summary, and the bounds at a margin.
 _CAVEATS = ("samples", "stopping", "largest_cluster", "note", "left_out", "data_samples", "data_expected")
-_KEY = re.compile(r"[a-z][\w-]*(/[\w-][\w.-]*)*")  # of a task: no path
+_KEY = re.compile(r"[a-z][\w-]*(/[\w-][\w.-]*)*")  # pattern of a task's key, which must not be a path
 _NEED = (
     "it is packed by zstd: pip install 'audiomarathon[inspect]', or: inspect log convert LOG --to json --output-dir OUT"
 )
@@ -57,17 +57,17 @@ def read_content(file: Path) -> dict[str, Any]:
     Raises
     ------
     DataError
-        The file cannot be read, is too large, or is no log.
+        The file cannot be read, is too large, or is not a log.
     """
     has_package = find_spec("inspect_ai") is not None
     try:
         content = read_plain(file)
         if has_package:
             with blaming(f"{file}: inspect-ai cannot be imported:", DataError):
-                import inspect_ai.log  # teaches zipfile zstd
+                import inspect_ai.log  # this import adds zstd to zipfile
         if content.startswith(b"PK"):
             content = _joined(content)
-        found = parsed(content)  # checked before the package reads it, which has no limits
+        found = parsed(content)  # checked first, since the package reads without limits
     except (OSError, ValueError) as error:
         why = _NEED if f"compression {_ZSTD}" in str(error) else plain(str(getattr(error, "strerror", "") or error))
         raise DataError(f"{file}: cannot be read as a log of Inspect: {why}") from error
@@ -97,7 +97,7 @@ def read_log(file: Path, content: Mapping[str, Any]) -> Log:
 
 
 def _joined(content: bytes) -> bytes:
-    """Return a zipped log as the text of a JSON log."""
+    """Convert a zipped log to the text of a JSON log."""
     codecs = [_ZSTD] if "inspect_ai" in sys.modules or sys.version_info >= (3, 14) else []
     members = unzipped(content, lambda name: name == _HEADER or name.startswith("samples/"), *codecs)
     if _HEADER not in members:
@@ -128,7 +128,7 @@ def _entry(sample: Any, places: dict[str, int]) -> Entry:
 
 
 def _of_kind(fields: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
-    """Return a field's value of this type; an empty one if the field is missing or null."""
+    """Return a field's value, checked to be of type `kind`; an empty value if the field is missing or null."""
     value = kind() if fields.get(name) is None else fields[name]
     if not isinstance(value, kind):
         raise RowError(f"field {name!r} holds {shown(value)}, expected {kind.__name__}")
@@ -145,7 +145,7 @@ def _texts(fields: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a message, or of a list of messages or parts; other parts, such as audio, have none."""
+    """Return the text of a message, or of a list of messages or parts; other parts, such as audio, are left out."""
     if isinstance(content, list):
         return "\n".join(filter(None, map(_text, content)))
     if isinstance(content, dict):
@@ -272,7 +272,7 @@ def _sample(run: Run, task: Task, record: Record, sample: Sample | None, answers
 
 
 def _part(clip: Clip) -> dict[str, str]:
-    """Return a reference to a clip; Inspect knows audio files of two formats, and takes others as documents."""
+    """Return a reference to a clip; Inspect supports two audio formats, and treats other files as documents."""
     kind = Path(str(clip)).suffix.lower().removeprefix(".")
     if kind in ("wav", "mp3") and isinstance(clip, Path):
         return {"type": "audio", "audio": str(clip), "format": kind}

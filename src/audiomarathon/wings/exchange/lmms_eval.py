@@ -13,12 +13,12 @@ from audiomarathon.wings.exchange.entries import Entry, Log, flat, parsed
 
 _NAME = re.compile(r"(?P<time>.*?)_?samples_(?P<task>.+)\.jsonl")
 _NEEDED = ("doc_id", "target", "filtered_resps")
-#: Fields of every line; all others are the task's own scores.
+#: Fields of every line; all other fields are scores of the task.
 _KNOWN = frozenset((*_NEEDED, "doc", "arguments", "input", "resps", "token_counts", "doc_hash", "input_media"))
 
 
 def read_log(path: Path) -> tuple[Path, Log]:
-    """Read a file of samples, or the only one in a folder; return the file and its log.
+    """Read a file of samples, or the only such file in a folder; return the file and its log.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Score samples as another suite's log scored them: its own verdicts, under a name that says so."""
+"""Use the scores that another suite's log reports as verdicts, under a name that says so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Sums
 
 REPORTED = "reported"
-"""Kind of these tasks, with which their keys begin, and name of the score in a record's `extra`."""
+"""Prefix of these tasks' keys, and name of the score in a record's `extra`."""
 
 
 class Reported(Scorer):
@@ -54,7 +54,7 @@ class Reported(Scorer):
         return cast("float | None", verdict.values[REPORTED])
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return a note on whose scores these are, and how many samples have none."""
+        """Return a note that states the source of the scores, and how many samples have none."""
         names = ", ".join({str(one.record.reference["scored_by"]): None for one in verdicts})
         missing = sum(one.values[REPORTED] is None for one in verdicts)
         without = f"; {counted(missing, 'sample')} without one left out" if missing else ""
@@ -62,7 +62,7 @@ class Reported(Scorer):
 
 
 class ReportedTask(Task):
-    """A task that is known by its imported runs only: it has no data, and the log's scores are its verdicts."""
+    """A task known only from imported runs: it has no data, and the log's scores are its verdicts."""
 
     max_new_tokens = 0
     scorer = Reported()
@@ -85,6 +85,6 @@ class ReportedTask(Task):
 
 
 def on_record(key: str) -> ReportedTask | None:
-    """Return the task of such a key; None for any other key."""
+    """Return the task with this key if it is a task of reported scores; None for any other key."""
     kind, _, name = key.partition("/")
     return ReportedTask(key) if kind == REPORTED and name else None

@@ -1,4 +1,4 @@
-"""What the core sees of this wing."""
+"""The hooks of this wing, which the core calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Exchange(Wing):
     key = "exchange"
 
     def task(self, name: str) -> Task | None:
-        """See :meth:`Wing.task`: a task of which only the scores that a log reports are known."""
+        """See :meth:`Wing.task`: a task known only from the scores that a log reports."""
         from audiomarathon.wings.exchange.reported import on_record
 
         return on_record(name)

@@ -25,7 +25,7 @@ _EXAMPLE = (
 NEEDED = ["id", "prompt", *COLUMNS, REPLY]
 _SHOWN_FAULTS = 20
 
-Line = tuple[int, dict[str, str]]  # its last line in the file, and its fields
+Line = tuple[int, dict[str, str]]  # a row: the number of its last line in the file, and its fields
 
 
 def example(samples: Iterable[Sample]) -> str:
@@ -141,7 +141,7 @@ def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
 
 
 def _fault_of(row: Mapping[str, str]) -> str:
-    """Return why a row cannot be used: its id is no id, or a text is too long; "" if it can."""
+    """Return why a row cannot be used (its id is not valid, or a text is too long); "" if it can."""
     try:
         _id(row)
     except RowError as error:

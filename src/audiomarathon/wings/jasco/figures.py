@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PROMPTS = 8
-_SEED = 42  # for the intervals in tables
+_SEED = 42  # seed of the intervals in tables
 HIGHEST = 2  # the highest rating
 ORIENTATIONS = (AUDIO, BOTH, SPEECH, NEITHER)
 _PUBLISHED = {"v2": AsPublished("v2"), "v1": AsPublished("v1")}
-# A clip's columns for one judge: the best gated rating, whether there is one; for each prompt the gated rating, then
-# its count; the sum of ratings and their count; and how many replies have each orientation.
+# A clip's columns for one judge: the best gated rating, and whether there is one; for each prompt, the gated rating and
+# its count; the sum of ratings and their count; the number of replies with each orientation.
 _WIDTH = 2 + 2 * PROMPTS + 2 + len(ORIENTATIONS)
 _OWN = 4  # columns of all judges: their best, whether there is one, replies with a keyword, replies
 

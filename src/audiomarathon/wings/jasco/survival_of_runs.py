@@ -72,7 +72,7 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
     There is one row per setting and position of the speech, and one for the mean of `first` and `last`.
 
-    Settings without a base are left out; base itself keeps all.
+    Settings without a base are left out, and so is base, which keeps everything.
 
     Parameters
     ----------

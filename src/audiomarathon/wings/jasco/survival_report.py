@@ -73,7 +73,7 @@ def tables(found: Sequence[Survival]) -> list[Table]:
 
 
 def sentences(found: Sequence[Survival]) -> list[str]:
-    """Return a sentence per method: what it keeps at its middle ratio, and the effect of the speech's position."""
+    """Return one sentence per method: shares kept at its middle ratio, and the effect of the speech's position."""
     said = []
     for name, _method, own in _methods(found):
         one = own[(len(own) - 1) // 2]

@@ -30,7 +30,7 @@ LALM_BENCH = Benchmark(
     facts={
         "lalm/clotho": TaskFacts("Clotho", "captioning", 1045, (15.0, 30.0)),
         "lalm/audiocaps": TaskFacts("AudioCaps", "captioning", 975, (1.0, 10.0)),
-        # The papers of these state no durations.
+        # The papers of these tasks state no durations.
         "lalm/mmau_pro": TaskFacts("MMAU-Pro", "understanding", 5305, (0.0, 3600.0)),
         "lalm/mmau_mini": TaskFacts("MMAU-mini", "understanding", 1000, (0.0, 3600.0)),
         "lalm/mmar": TaskFacts("MMAR", "understanding", 1000, (0.0, 3600.0)),

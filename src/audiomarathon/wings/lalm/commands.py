@@ -212,7 +212,7 @@ def bench(
     code = 0
     for name in names:
         code |= shared.one_model(phase, name, chosen, methods, ratios, verbose_n * verbose)
-        gc.collect()  # free the weights of the model before
+        gc.collect()  # free the previous model's weights
     return code
 
 
@@ -366,7 +366,7 @@ class _Options:
             for record in list(done.records.values())[:replies]:
                 say(f"{record.id}: {record.text}")
             if errors := one.summary["errors"]:
-                say(f"error: {one.folder}: {what_failed(one.folder, errors)}; run it again once the cause is mended")
+                say(f"error: {one.folder}: {what_failed(one.folder, errors)}; fix the cause, then run it again")
         return [one.folder for one in found], int(not all(one.summary["complete"] for one in found))
 
     def _write_attention(self, run: Run, samples: Sequence[str], place: Path) -> None:

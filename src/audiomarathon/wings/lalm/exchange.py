@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 REPLY = "model_output"
 FAILED = "ERROR"  # the original's reply for a clip on which the model failed
 _SHOWN_FAULTS = 5
-_LONGEST_NAME = 255  # of a clip's file
+_LONGEST_NAME = 255  # limit of a clip's file name
 _TYPES = {"closed": "closed", "open": "openended", "following": "aif"}
 
 

@@ -191,7 +191,7 @@ def question(row: Row) -> Sample:
     return Sample(id_, (), _written(row, "question"), answer, id_, tuple(options), meta=meta, kind=category)
 
 
-_Asked = tuple[list[str], str, dict[str, Any], list[str]]  # options, answer, fields of the type, defects
+_Asked = tuple[list[str], str, dict[str, Any], list[str]]  # options, answer, fields of the question's type, defects
 
 
 def _closed(row: Row) -> _Asked:

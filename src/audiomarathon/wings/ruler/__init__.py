@@ -1,1 +1,1 @@
-"""The ruler: words and bells planted at known seconds of up to an hour of audio; questions with exact answers."""
+"""The ruler: words and bells at known seconds in up to an hour of audio, and questions with exact answers."""

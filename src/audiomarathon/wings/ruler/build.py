@@ -1,4 +1,4 @@
-"""Write a ruler into a data root: its clips, named by a hash of all that makes them, and the rows of each question."""
+"""Write a ruler into a data root: clips, named by a hash of everything that determines them, and rows of questions."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from audiomarathon.wings.ruler.grid import BELL, QUESTIONS, RATE, Asked, Grid, I
 from audiomarathon.wings.ruler.sounds import Sound, Voice, level
 
 FOLDER = "ruler"
-LEVEL = 0.03  # root mean square of every background: leaves 30 dB to full scale
+LEVEL = 0.03  # root mean square of every background; it leaves 30 dB to full scale
 _LOUDEST = 0.99
 _BLOCK = 1 << 20
-_BYTES_A_SECOND = 22_000  # of a FLAC at this level, for the estimate
+_BYTES_A_SECOND = 22_000  # bytes per sample of a FLAC at this level, to estimate sizes
 Group = tuple[Signal, list[tuple[int, int]]]
-"""An item's needles as samples, each with a root mean square of 1, and where each begins and how long it is."""
+"""An item's needles as audio samples, each with a root mean square of 1, and the start and length of each."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip to write: its item (None: the background alone), length, place, loudness, and where its needles begin."""
+    """A clip to write: its item (None: only the background), length, place, loudness, and the start of its needles."""
 
     item: Item | None
     minutes: float
@@ -52,7 +52,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Ruler:
-    """A ruler to write. It fails on creation if its needles do not fit into the shortest clip, or words are too few."""
+    """A ruler to write. Creation fails if its needles do not fit into the shortest clip, or words are too few."""
 
     grid: Grid
     voice: Voice
@@ -84,7 +84,7 @@ class Ruler:
             self.groups[item] = np.concatenate(parts[:-1]), spans
 
     def clips(self, number: int) -> Iterator[Clip]:
-        """Yield the clips of a background, by length and loudness, each with the background alone first."""
+        """Yield the clips of a background, by length and loudness; in each group, the background alone comes first."""
         own = [one for one in self.groups if one.number % len(self.backgrounds) == number]
         for minutes, snr in itertools.product(self.grid.minutes, self.grid.snr):
             yield Clip(None, minutes, snr=snr)
@@ -94,17 +94,17 @@ class Ruler:
 
     @cached_property
     def peak(self) -> int:
-        """Highest sample of all needles, rounded up, from which all clips of one background have one gain."""
+        """Highest sample of all needles, rounded up; it sets the gain that all clips of a background share."""
         return math.ceil(max(float(np.abs(group).max()) for group, _spans in self.groups.values()))
 
     @property
     def size(self) -> tuple[int, float, float]:
-        """Number of clips, their hours, and about how many GB they take."""
+        """Number of clips, their total hours, and their approximate size in GB."""
         minutes = [one.minutes for number in range(len(self.backgrounds)) for one in self.clips(number)]
         return len(minutes), sum(minutes) / 60, 60 * sum(minutes) * _BYTES_A_SECOND / 1e9
 
     def name(self, background: Sound, clip: Clip) -> str:
-        """Return a clip's file name: a hash of the code, of the sounds and of where they are."""
+        """Return a clip's file name: a hash of the code, the sounds and their positions."""
         marks = [self.voice[one].mark for one in clip.item.sounds] if clip.item else []
         stream = [self.grid.seed, self.grid.gap, *((clip.item.needles, clip.item.number) if clip.item else ())]
         what = [_code(), self.peak, background.mark, {**asdict(clip), "item": [marks, stream]}]
@@ -122,9 +122,9 @@ def _frames(minutes: float) -> int:
 
 
 def write(ruler: Ruler, root: Path, step: Callable[[int], object] = lambda _: None) -> int:
-    """Write a ruler into a data root; return how many clips were made. Clips that are there already are kept.
+    """Write a ruler into a data root; return the number of clips made. Existing clips are kept.
 
-    The rows of each question are written last, so a killed call leaves whole clips and no wrong rows.
+    The rows of each question are written last, so a killed call leaves complete clips and no wrong rows.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def write(ruler: Ruler, root: Path, step: Callable[[int], object] = lambda _: No
 
 
 def _write_clip(file: Path, ruler: Ruler, clip: Clip, background: Signal) -> None:
-    """Write a clip; only its needles' stretch is copied, since an hour takes 230 MB."""
+    """Write a clip; copy only the part of the background under its needles, since an hour takes 230 MB."""
     loudness = level(background)
     peak = max(float(background.max()), -float(background.min())) + ruler.peak * 10 ** (clip.snr / 20) * loudness
     gain, stream = np.float32(min(LEVEL / loudness, _LOUDEST / peak)), io.BytesIO()

@@ -53,7 +53,7 @@ def ruler(
     say(f"{counted(clips, 'clip')}, {hours:.1f} h, about {size:.1f} GB, on {counted(len(around), 'background')}")
     if dry_run:
         return
-    for one in around if background else ():  # finds damage before the first clip is written
+    for one in around if background else ():  # this finds damage before the first clip is written
         if not sounds.level(one.make(longest)[: round(min(grid.minutes) * 60 * RATE)]):
             raise DataError(f"--background {background}: {one.mark} begins with digital silence, longer than a clip")
     with progress_of(clips, "ruler", "clip") as step:

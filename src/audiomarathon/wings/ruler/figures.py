@@ -79,7 +79,7 @@ def section(data: PageData) -> Sequence[Section]:
 
 
 def _maps(verdicts: Iterable[Verdict], name: str) -> Iterator[Chart]:
-    """Yield a heat map for each number of needles and loudness of a run."""
+    """Yield a heat map for each combination of number of needles and loudness in a run."""
     for (needles, loudness), own in _grouped(verdicts, "needles", "dB"):
         cells = [
             {"x": place, "y": f"{minutes} min", "said": f"n {len(members)}",

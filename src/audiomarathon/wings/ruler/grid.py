@@ -1,4 +1,4 @@
-"""Plan a ruler: what each clip says, what is asked about it, and the cells of length, place, needles and loudness."""
+"""Plan a ruler: sounds of each clip, questions about it, and the cells of length, place, needles and loudness."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ QUESTIONS: Mapping[str, str] = {
 }
 OPTIONS = 4
 BELL = "bell"
-RATE = 16_000  # of clips, in Hz
-MOST_MINUTES, MOST = 60.0, 1_000  # length, and number of needles and of items
+RATE = 16_000  # sampling rate of clips, in Hz
+MOST_MINUTES, MOST = 60.0, 1_000  # limits: length in minutes, number of needles, number of items
 LOUDEST_DB = 40.0
-_UNSAID = OPTIONS - 1  # options of `word` that are not said
+_UNSAID = OPTIONS - 1  # number of options of `word` that are not said
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Item:
-    """What a clip says, at whatever length, place and loudness.
+    """The sounds of a clip and the questions about them, the same at every length, place and loudness.
 
     Attributes
     ----------
     needles
-        The number of words; of bells, the lowest number that the options offer.
+        The number of words; for bells, the lowest number among the options.
     number
-        Number of the item among those with as many needles, from 0; its background is this number, modulo their count.
+        Index of the item among those with the same number of needles, from 0; modulo the number of backgrounds, it
+        gives the item's background.
     sounds
         Words, and `bell`, in the order in which they are heard.
     """
@@ -78,9 +79,9 @@ class Grid:
     minutes
         Lengths of the clips, above 0 and up to 60.
     places
-        Where the needles begin, 0 (the clip begins with them) to 1 (it ends with them).
+        Positions of the needles, from 0 (the clip begins with them) to 1 (it ends with them).
     needles
-        Numbers of needles: words that are said; the bell rings that often, or up to three times more.
+        Numbers of needles: the number of words that are said; the bell rings this often, or up to three times more.
     snr
         Loudness of each needle against its background, in dB: 20 · log10 of the ratio of their root mean squares.
     questions
@@ -129,10 +130,11 @@ def _check(flag: str, values: Sequence[Any], fine: Callable[[Any], bool], allowe
 
 
 def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
-    """Return all items of a grid; the words of `vocabulary` are said.
+    """Return all items of a grid, with words from `vocabulary`.
 
     An item's sounds, question and options are the same at every length, place and loudness, so cells are compared on
-    equal items. Items of words are asked `word`, `order` (from two words on) and `after`; items of bells `count`.
+    equal items. Items with words get the questions `word`, `order` (if there are two words or more) and `after`; items
+    with bells get `count`.
 
     Raises
     ------
@@ -170,14 +172,14 @@ def items(grid: Grid, vocabulary: Sequence[str]) -> list[Item]:
 
 
 def _balanced(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return numbers 0 to 3 in random order; of each four in a row, each number once."""
+    """Return numbers 0 to 3 in random order; each block of four has each number once."""
     return np.concatenate([rng.permutation(OPTIONS) for _ in range(count // OPTIONS)])
 
 
 def _answers(rng: np.random.Generator, vocabulary: Sequence[str], count: int, needles: int) -> dict[str, list[str]]:
-    """Return the right word of each item, by question, from a vocabulary in equal numbers.
+    """Return the right word of each item, by question; all words of the vocabulary are used equally often.
 
-    In one of so many items as there are needles, the word after the bell, and the one that is asked for, are the first.
+    With n needles, the first word is the right answer, or follows the bell, in one item out of n.
     """
     first = [vocabulary[one] for _ in range(-(-count // len(vocabulary))) for one in rng.permutation(len(vocabulary))]
 
@@ -207,7 +209,7 @@ def _about_words(
 ) -> Asked:
     """Return a question about the words of an item.
 
-    The wrong options of `word` are not said; those of the others are said, as far as there are enough.
+    The wrong options of `word` are not said in the clip; those of other questions are, if there are enough words.
     """
     at = sounds.index(right)
     said = [index for index, one in enumerate(sounds) if one not in (BELL, right) and question != "word"]
@@ -219,6 +221,6 @@ def _about_words(
 
 
 def _placed(rng: np.random.Generator, options: Sequence[str], letter: int) -> tuple[tuple[str, ...], str]:
-    """Return the options in random order, but the first, which is right, at a given letter's place; and that letter."""
+    """Shuffle the options, but put the first, the right one, at the given letter's place; return options and letter."""
     others = [options[1 + one] for one in rng.permutation(len(options) - 1)]
     return (*others[:letter], options[0], *others[letter:]), LETTERS[letter]

@@ -34,10 +34,10 @@ class Sound:
     Attributes
     ----------
     mark
-        What tells it from all others, such as the hash of its recording.
+        Unique name of the sound, such as the hash of its recording.
     make
-        Function to mono samples at :data:`RATE`: of a sound to plant from a random stream; of a background from a
-        number of samples, and fewer are the beginning of more.
+        Function that returns mono samples at :data:`RATE`. For a sound to plant, its argument is a random stream; for a
+        background, a number of samples (a shorter background is the beginning of a longer one).
     """
 
     mark: str
@@ -49,7 +49,7 @@ Voice = Mapping[str, Sound]
 
 
 def level(samples: Signal) -> float:
-    """Return the root mean square, in pieces, since an hour has 58 million samples."""
+    """Return the root mean square, computed in pieces, since an hour has 58 million samples."""
     total = sum(float(np.square(part, dtype=np.float64).sum()) for part in _parts(samples))
     return float(np.sqrt(total / max(1, len(samples))))
 
@@ -65,16 +65,16 @@ def voice(words: Path | None = None, bell: Path | None = None) -> dict[str, Soun
     Parameters
     ----------
     words
-        A folder with a recording for each word, named after it: `red_light.wav` says "red light". None: the places of
-        the embedded model's world, spoken as tones, which are words for that model only.
+        A folder with a recording for each word, named after the word: `red_light.wav` says "red light". None: the
+        places in the embedded model's world, as tones that only this model understands as words.
     bell
-        A recording; None: a struck bell is synthesised.
+        A recording; None synthesises a struck bell.
 
     Raises
     ------
     AudioMarathonError
-        A recording cannot be read, is silent, or has the name of another, or no word as its name; or the folder holds
-        none.
+        A recording cannot be read or is silent, two recordings have the same name, a name is not a word, or the folder
+        holds no recording.
     """
     found: dict[str, Sound] = {}
     taken = {BELL}
@@ -83,7 +83,7 @@ def voice(words: Path | None = None, bell: Path | None = None) -> dict[str, Soun
         found[word] = Sound(f"tones {word}", partial(synthesis.spoken, word, n=size, rate=RATE))
     for file in recordings(words, "--words") if words else ():
         word = " ".join(file.stem.replace("_", " ").split())
-        plain = "".join(words_of(word))  # as replies are read: it's and its are one word
+        plain = "".join(words_of(word))  # compared as in replies: it's and its are one word
         if not plain or plain.upper() in LETTERS[:OPTIONS]:
             raise DataError(f"{file}: says {shown(word)}; allowed: a word, and none that is the letter of an option")
         if plain in taken:
@@ -120,13 +120,13 @@ def _murmur(seed: int, number: int, frames: int) -> Signal:
 def recorded_backgrounds(folder: Path, count: int, seed: int, frames: int) -> list[Sound]:
     """Return backgrounds made of a folder's recordings.
 
-    The recordings are dealt out, so none is in two backgrounds. A background plays its recordings one after another,
-    all equally loud, and begins again where they are too short. Only those that `frames` samples need are read.
+    Each recording is used in one background only. A background plays its recordings one after another, all equally
+    loud, and repeats them if they are too short. Only the recordings needed for `frames` samples are read.
 
     Raises
     ------
     AudioMarathonError
-        A recording cannot be read; or the folder holds fewer than two.
+        A recording cannot be read, or the folder holds fewer than two.
     """
     files = recordings(folder, "--background")
     if len(files) == 1:
@@ -144,7 +144,7 @@ def recorded_backgrounds(folder: Path, count: int, seed: int, frames: int) -> li
 
 
 def _joined(files: Sequence[Path], frames: int) -> Signal:
-    """Return recordings one after another, equally loud, from the start again until `frames` samples are full."""
+    """Join recordings, equally loud, and repeat them until `frames` samples are filled."""
     return np.resize(np.concatenate([_smooth(_audible(file)) for file in files]), frames)
 
 
@@ -158,7 +158,7 @@ def _audible(file: Path) -> Signal:
 
 
 def _smooth(piece: Signal) -> Signal:
-    """Fade a piece in and out for 10 ms, in place, so that the next one begins without a click."""
+    """Fade a piece in and out for 10 ms, in place, so that the next piece begins without a click."""
     ramp = np.linspace(0, 1, min(len(piece), round(_EDGE_S * RATE)), dtype=np.float32)
     piece[: len(ramp)] *= ramp
     piece[len(piece) - len(ramp) :] *= ramp[::-1]

@@ -17,15 +17,15 @@ from audiomarathon.benchmarks.task import Loaded, Sample, Variation
 from audiomarathon.errors import DataError
 from audiomarathon.wings.ruler.grid import QUESTIONS
 
-#: Columns of a row by the group that they are; a cell of the heat map is a length and a place.
+#: Name of the group for each column of a row; a cell of the heat map is a length and a place.
 GROUPS = {"minutes": "minutes", "place": "place", "needles": "needle_count", "dB": "snr_db"}
 
 
 class Ruler(MultipleChoice):
-    """A question about words and bells at a known second of a clip; its options are no classes, so it has an accuracy.
+    """A question about words and bells at a known second of a clip. Options are not classes, so the score is accuracy.
 
-    `data controls --control no-needle` gives the same backgrounds at the same lengths without needles; `--durations 30`
-    the same needles in 30 s of the same background.
+    `data controls --control no-needle` writes the same backgrounds with the same lengths without needles; `--durations
+    30` writes the same needles in 30 s of the same background.
     """
 
     scorer = Questions()
@@ -39,7 +39,7 @@ class Ruler(MultipleChoice):
 
     @property
     def metadata_file(self) -> str:  # type: ignore[override]
-        """Name of the file of its rows."""
+        """Name of the file with the task's rows."""
         return f"{self.key.replace('/', '_')}.json"
 
     def sample(self, row: Row) -> Sample:

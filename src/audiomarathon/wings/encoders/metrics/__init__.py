@@ -1,1 +1,1 @@
-"""Figures that only probes need."""
+"""Metrics that only probes need."""

@@ -121,7 +121,7 @@ def rotated(folds: Sequence[str], *, as_published: bool = False) -> list[Split]:
 
 
 def held_out(clusters: Sequence[str], targets: Integers, *, share: float = HELD_OUT, seed: int = 0) -> npt.NDArray[Any]:
-    """Choose whole clusters for validation, so that about `share` of each class is held out.
+    """Choose whole clusters for validation, so that about the fraction `share` of each class is held out.
 
     Returns
     -------

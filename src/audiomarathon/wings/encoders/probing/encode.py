@@ -25,7 +25,7 @@ from audiomarathon.wings.encoders.encoder import Encoder
 from audiomarathon.wings.encoders.probing.store import FrameStore, Rows, Store
 from audiomarathon.wings.encoders.xares.task import Clip, Recipe
 
-BATCH_SECONDS = 60.0  # most seconds of padded audio in a batch; ten times as many on a GPU
+BATCH_SECONDS = 60.0  # limit of seconds of padded audio in a batch; ten times as many on a GPU
 PART_BYTES, PART_S = 8 << 20, 20.0  # write a part (file) of the store after this many bytes or seconds
 _MIXES = "hears clips of its length"  # name of a row that stores the result of `mixes`, not an embedding
 _APART = 1e-3  # a larger relative difference between embeddings is more than rounding

@@ -144,7 +144,7 @@ def _moments_of(clips: Clips, rows: Integers) -> Moments:
 def knn(clips: Clips, splits: Sequence[Split], *, centred: bool = False) -> Predictions:
     """Classify each test clip by a vote of the 10 nearest clips of train and valid, weighted by exp(cosine / 0.07).
 
-    All clips that are as near as the tenth also vote, so that the order of clips never matters.
+    All clips at the distance of the tenth also vote, so that the order of clips never matters.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def knn(clips: Clips, splits: Sequence[Split], *, centred: bool = False) -> Pred
 
 
 def _votes(similarities: Floats, targets: Integers, classes: int) -> Floats:
-    similarities = similarities.round(12)  # else rounding makes similarities of parallel embeddings differ
+    similarities = similarities.round(12)  # otherwise rounding makes similarities of parallel embeddings differ
     last = max(similarities.shape[1] - NEIGHBOURS, 0)
     tenth = np.partition(similarities, last, axis=1)[:, last, None]
     rows, near = np.nonzero(similarities >= tenth)

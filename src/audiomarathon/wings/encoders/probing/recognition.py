@@ -35,8 +35,8 @@ LETTER_MS = 40.0  # if the hop between frames is longer, each frame predicts sev
 RATES = (1e-3, 3e-3, 1e-2)
 EPOCHS, STEPS, BATCH = 20, 1000, 16  # least number of epochs, least number of steps, clips per step
 SEED = 42
-_SEPARATOR = "<|vision_end|>"  # stands between audio and text; a token of Qwen's vocabulary
-_MOST_TOKENS, _REPETITION_PENALTY = 200, 1.1  # for generating a transcript
+_SEPARATOR = "<|vision_end|>"  # separator between audio and text; a token of Qwen's vocabulary
+_MOST_TOKENS, _REPETITION_PENALTY = 200, 1.1  # settings for generating a transcript
 _WIDTHS = ("intermediate_size", "ffn_dim", "n_inner")  # names of a layer's inner width in configs
 _IGNORED = -100  # torch's cross-entropy ignores this label
 

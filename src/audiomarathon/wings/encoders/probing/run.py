@@ -174,7 +174,7 @@ def fit(
         if setting in STANDARD:
             try:
                 encoded.own()
-            except EncoderError as error:  # a wrong hop, which X-ARES' probes do not use
+            except EncoderError as error:  # a wrong hop; X-ARES' probes do not use it
                 if not {*settings} & {*PUBLISHED}:
                     raise
                 say(f"left out {setting}: {error}")
@@ -217,8 +217,8 @@ def check_data(task: EncoderTask, data: Dataset, say: Callable[[str], None], *, 
     Raises
     ------
     DataError
-        A tar is cut, so that nobody knows what it has lost; too many rows are bad; or all clips have the same labels,
-        so that every probe is always right.
+        A tar is cut, so that its lost content is unknown; too many rows are bad; or all clips have the same labels, so
+        that every probe is always right.
     """
     cut = next((row for row in data.bad_rows if row.reason.startswith(CUT)), None)
     if cut and not allow:

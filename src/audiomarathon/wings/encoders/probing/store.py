@@ -89,7 +89,7 @@ class FrameStore(Store):
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
-        """Write each row to a file of its own."""
+        """Write each row to a separate file."""
         for row, frames in rows.items():
             stream, half = io.BytesIO(), np.abs(frames).max(initial=0) <= _HALF
             np.save(stream, frames.astype(np.float16 if half else np.float32))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 BEST, TEXT = "best", "text"
 SHUFFLED = "shuffled_"
 """Prefix of the control that keeps, in a clip, the positions that a method kept in another clip."""
-_STEPS, _LOOK, _RATE = 200, 10, 0.02  # for layer weights: steps of Adam, steps between validations, learning rate
+_STEPS, _LOOK, _RATE = 200, 10, 0.02  # learning layer weights: steps of Adam, steps between validations, rate
 
 
 @dataclass(frozen=True)
@@ -340,8 +340,8 @@ def probe_pruned(
     """Fit the same linear probe at each point on the tokens that each method keeps, and yield the result of each probe.
 
     For each method that drops tokens, except `random`, a control `shuffled_METHOD` is also probed: it keeps the
-    positions that the method kept in another clip, of the same length if there is one. Inside the tower each window
-    keeps its own states, so there the control is `random` alone. The point `text`, the prompt's last token, is always
+    positions that the method kept in another clip, of the same length if there is one. Inside the tower, each window
+    keeps its own states, so `random` is the only control there. The point `text`, the prompt's last token, is always
     included.
     """
     assert isinstance(encoder.module, TowerEncoder)

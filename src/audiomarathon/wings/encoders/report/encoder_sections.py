@@ -17,7 +17,7 @@ from audiomarathon.wings.encoders.scoring.probe import Classified
 from audiomarathon.wings.encoders.xares.published import ENCODERS
 from audiomarathon.wings.encoders.xares.task import EncoderTask
 
-_SUREST = 10  # mistakes of each encoder on each task
+_SUREST = 10  # number of mistakes shown for each encoder and task
 _FEWEST_AXES = 3
 _MOST_LABELS = 60
 _SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell

@@ -160,7 +160,7 @@ def standing_chart(found: Sequence[Standing]) -> Chart:
 
 
 def of_encoders(runs: Sequence[Run]) -> list[Run]:
-    """Return the probe runs for the encoders' tables; runs of layers and pruned towers have tables of their own."""
+    """Return the probe runs for the encoders' tables; runs of layers and pruned towers have separate tables."""
     layered = {run.checkpoint.partition("@")[0] for run in runs if point_of(run) == "best"}
 
     def unpruned(run: Run) -> bool:

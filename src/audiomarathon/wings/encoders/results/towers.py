@@ -22,7 +22,7 @@ from audiomarathon.runs.read import Run
 
 CELLS = ("both", "unused", "reply_only", "neither")
 """Cells of a fourfold table: probe and reply are right; only the probe is; only the reply is; neither is."""
-_PREFERRED = ("tower", "best")  # points that represent a tower: the first of these that was probed
+_PREFERRED = ("tower", "best")  # points that represent a tower; the first that was probed is used
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Fourfold:
     n
         Number of these clips.
     shares
-        Shares of the clips by name: `both` are right; only the probe is (`unused`); only the reply is (`reply_only`);
-        `neither` is; the probe is, whatever the reply (`probe`); the reply is (`reply`); and `lost`, where the probe is
+        Shares of the clips by name: `both` right; only the probe right (`unused`); only the reply right (`reply_only`);
+        `neither` right; the probe right, whatever the reply (`probe`); the reply right (`reply`); and `lost`: the probe
         right with base and wrong with this setting.
     """
 

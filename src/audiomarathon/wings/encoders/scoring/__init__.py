@@ -1,1 +1,1 @@
-"""What verdicts on probes count."""
+"""Scorers of probes' predictions."""

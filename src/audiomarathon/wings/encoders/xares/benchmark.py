@@ -1,6 +1,6 @@
 """X-ARES as a benchmark: its tasks, grouped by domain.
 
-Our means weight all tasks alike, not by their published weights.
+Our means give all tasks equal weights, not the published weights.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class CaptionedTask(EncoderTask):
     tokenizer: str = "google-bert/bert-base-uncased"
     kind: ClassVar[str] = "captioned"
     labelled: ClassVar[bool] = False
-    scorer = Retrieved()  # by recall in both directions: from clip to captions, and from caption to clip
+    scorer = Retrieved()  # scored by recall in both directions: from clip to captions, and from caption to clip
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
         """Return a hash of the tokenizer's vocabulary, on which a probe depends."""

@@ -47,7 +47,7 @@ class FramedTask(EncoderTask):
     stated_hop: float = 0.0
     kind: ClassVar[str] = "framed"
     framed: ClassVar[bool] = True
-    scorer = Segmented()  # by F1 over segments
+    scorer = Segmented()  # scored by F1 over segments
 
     def made_with(self, *, released: bool) -> dict[str, str]:
         """Return the segment settings of a user's task; nothing for a task of X-ARES, whose settings are fixed."""

@@ -22,7 +22,7 @@ class GradedTask(EncoderTask):
 
     grades: tuple[str, ...]
     kind: ClassVar[str] = "graded"
-    scorer = Graded()  # by Pearson's r of the first grade
+    scorer = Graded()  # scored by Pearson's r of the first grade
 
     @property
     def lacking(self) -> str:

@@ -28,7 +28,7 @@ class SpokenTask(EncoderTask):
     kind: ClassVar[str] = "spoken"
     framed: ClassVar[bool] = True
     labelled: ClassVar[bool] = False
-    scorer = Recognised()  # by word error rate
+    scorer = Recognised()  # scored by word error rate
 
     @property
     def lacking(self) -> str:

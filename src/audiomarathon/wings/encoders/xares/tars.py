@@ -22,7 +22,7 @@ _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 _BLOCK = 512
 _LONGEST_NAME = 1_000
 CUT = "cut off, damaged or not a plain tar"
-"""Begin of the reason of a bad row that stands for all members that a tar has lost."""
+"""Start of the reason of a bad row that stands for all lost members of a tar."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
 
     A clip is `<key>.<flac|mp3|sox|wav|m4a|ogg|wma>` and `<key>.json`; the key ends at the first dot of the base name,
     as webdataset cuts it. Members with another extension, or with a name that begins with a dot, are ignored, since
-    webdataset never puts them into a clip. Of several members for one key, the first counts.
+    webdataset never puts them into a clip. If a key has several such members, the first counts.
     """
     audio: dict[str, tuple[int, Member | None]] = {}
     texts: dict[str, tuple[int, bytes | None]] = {}
@@ -99,7 +99,7 @@ def members_of(tar: Path, bad: list[BadRow]) -> Iterator[tuple[int, Member, str]
             length = stream.seek(0, 2)
             stream.seek(0)
             while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # else every header stays in memory
+                archive.members.clear()  # type: ignore[attr-defined]  # otherwise every header stays in memory
                 number += 1
                 if not member.isdir():
                     place = Member(tar, member.name, member.offset_data, member.size)
@@ -117,7 +117,7 @@ def parsed(text: bytes) -> Any:
     Raises
     ------
     ValueError
-        It is not JSON, or null, or nested too deeply, or has a field twice.
+        The text is not JSON, is null or nested too deeply, or has a field twice.
     """
     try:
         value = json.loads(text, object_pairs_hook=unique_fields)

@@ -22,8 +22,8 @@ from audiomarathon.wings.encoders.xares.tars import read_tar
 #: Function that returns a clip's label, or its labels in a multi-label task, from its JSON.
 LabelRule = Callable[[Any], str | tuple[str, ...]]
 
-_NAMED = 5  # labels shown in a message
-_PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # in the default names of tars
+_NAMED = 5  # limit of labels shown in a message
+_PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # part in the default names of tars
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
 """Errors of a label rule on unusable JSON."""
@@ -107,7 +107,7 @@ class EncoderTask(Task):
     names
         Words for labels that are numbers or letters, to show them.
     kind
-        What a probe predicts: "labels", or the `kind` of a class derived from this one.
+        Kind of a probe's predictions: "labels", or the `kind` of a derived class.
     framed
         Whether probes read frames instead of their mean.
     labelled
@@ -218,7 +218,7 @@ class EncoderTask(Task):
         raise self._missing(root / self.name, *self.globs.values())
 
     def missing(self, folder: Path) -> list[str]:
-        """Return the task's globs that match no tar in a folder; of `{00..02}`, each number is a glob of its own."""
+        """Return the task's globs that match no tar in a folder; each number of `{00..02}` is a separate glob."""
         globs = [text for glob in dict.fromkeys(self.globs.values()) for text in written_out(glob)]
         return [glob for glob in globs if not tars_of(folder, glob)]
 

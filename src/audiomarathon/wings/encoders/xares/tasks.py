@@ -36,7 +36,7 @@ _RULES: Mapping[str, LabelRule] = {"gender()": _gender, "broadcast()": _broadcas
 
 
 def _task(name: str, facts: dict[str, Any]) -> EncoderTask:
-    """Return a task of X-ARES from its facts in tasks.toml, whose first lines say what they mean."""
+    """Return a task of X-ARES from its facts in tasks.toml, which explains them at its top."""
     label, classes = facts.pop("label"), facts.pop("classes")
     splits, folds, tars = facts.pop("splits", ""), facts.pop("folds", []), facts.pop("tars", "")
     by_split = dict(zip(("train", "valid", "test"), (f"{one}*.tar" for one in splits.split()), strict=False))

@@ -1,4 +1,4 @@
-"""The method keeps what it says, and runs on the model that ships with AudioMarathon."""
+"""The method keeps the right tokens, and runs on the model that ships with AudioMarathon."""
 
 import json
 from pathlib import Path

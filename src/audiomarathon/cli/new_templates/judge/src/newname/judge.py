@@ -9,19 +9,19 @@ from typing import Any
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Request
 
-ANSWERS = {  # as JASCO's judges are asked to answer
+ANSWERS = {  # the format that JASCO asks of judges
     r"(?i)\b(sorry|cannot|can't)\b": "Rating: 0\nOrientation: Neither",
     "": "Rating: 1\nOrientation: Both",
 }
 
 
 class NewName(Judge):
-    """Ask a model of your own in `ask`; answers may come in any order, and a failed one is `Reply(error="why")`."""
+    """Ask your own model in `ask`. Answers may come in any order; a failed request gives `Reply(error="why")`."""
 
     key = "newname"
 
     def identity(self) -> Mapping[str, Any]:
-        """Return all that its answers depend on: stored answers are used again as long as it stays the same."""
+        """Return everything that the answers depend on: stored answers are reused as long as this stays the same."""
         return {"backend": "table", "answers": ANSWERS}
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:

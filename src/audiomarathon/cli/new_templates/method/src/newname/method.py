@@ -12,14 +12,14 @@ from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 
 @dataclass(frozen=True)
 class NewName(TokenPruner):
-    """Fields are settings, and part of a run's identity; `layer` and `ratio` are there already.
+    """Keep the tokens with the largest norm. Fields are settings, and part of a run's identity.
 
     A method that drops cache entries derives from `audiomarathon.compression.press.KVPress`, any other from `Method`.
     """
 
     key: ClassVar[str] = "newname"
     title: ClassVar[str] = "audio tokens with the largest norm"
-    scored: ClassVar[bool] = True  # look at what the model made of the sample below the layer
+    scored: ClassVar[bool] = True  # ask for the hidden states that enter the layer
 
     power: float = 2.0
 

@@ -19,7 +19,7 @@ class NewName(AudioLM):
         return cls(model, AutoTokenizer.from_pretrained(path), WhisperFeatureExtractor.from_pretrained(path))
 
     decoder = property(lambda self: self.model.model.language_model)  # owns .layers
-    audio_tower = property(lambda self: self.model.model.audio_tower)  # its forward is the encoder stage
+    audio_tower = property(lambda self: self.model.model.audio_tower)  # its forward is timed as the stage `encoder`
     lm_head = property(lambda self: self.model.lm_head)
 
     def prepare(self, prompts):
@@ -28,7 +28,7 @@ class NewName(AudioLM):
         how = {"padding": "max_length", "max_length": width, "truncation": False, "return_attention_mask": True}
         audio = self.feature_extractor(clips, sampling_rate=self.sampling_rate, return_tensors="pt", **how)
         audio = audio.to(self.device, self.model.dtype)
-        lengths = (((audio["attention_mask"].sum(-1) - 1) // 2 + 1 - 2) // 2 + 1).tolist()  # audio tokens a clip
+        lengths = (((audio["attention_mask"].sum(-1) - 1) // 2 + 1 - 2) // 2 + 1).tolist()  # audio tokens of each clip
         places = iter("<|audio_bos|>" + "<|AUDIO|>" * length + "<|audio_eos|>" for length in lengths)
         texts = ["".join(next(places) for _ in prompt.clips) + prompt.text + "\n" for prompt in prompts]
         text = self.tokenizer(texts, padding=True, padding_side="left", return_tensors="pt").to(self.device)

@@ -15,13 +15,13 @@ class NewName(MultipleChoice):
 
     key = "newname"
     title = "High or low tones"
-    metadata_file = "newname.json"  # the task is found by it, anywhere under the data root
+    metadata_file = "newname.json"  # the task's folder is found by this file, anywhere under the data root
     option_count = 2
-    classes = ("high", "low")  # the names that macro-F1 is averaged over
+    classes = ("high", "low")  # the classes that macro-F1 averages over
 
     def sample(self, row: Row) -> Sample:
         """Return the sample of a row; a missing field or clip is reported with its row."""
         clip = row.clip("path", "wav")
         options = (row.text("choice_a"), row.text("choice_b"))
-        take = row.optional("take")  # samples of one take depend on each other: intervals resample whole takes
+        take = row.optional("take")  # samples of one take are not independent, so intervals resample whole takes
         return self.build(row, clip, options, row.text("answer_gt"), cluster=take)
