@@ -28,7 +28,7 @@ _SAMPLE_BYTES |= {"FLOAT": 4, "DOUBLE": 8}
 _FLAC_CANDIDATES = 100
 _FLAC_HERTZ = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000) + 4 * (0,)
 _BITS_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-_MOST_TAIL = 355  # the last bytes of a file tell its tag; ID3v1 in its extended form has the longest
+_MOST_TAIL = 355  # a file's last bytes show its tag; the extended form of ID3v1 is the longest
 _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay and padding
 
 
@@ -62,11 +62,11 @@ def promised_length(path: Clip, clip: soundfile.SoundFile, file: IO[bytes]) -> t
 
 
 def without_tags(path: Clip, file: IO[bytes]) -> tuple[Clip, IO[bytes]]:
-    """Return a clip and its bytes without the tags behind its audio, which players ignore and libsndfile calls damage.
+    """Return a clip and its bytes without the tags after its audio: players ignore them, but libsndfile reports damage.
 
     Tags are ID3v1 (also its extended form), APE (versions 1 and 2), Lyrics3 (version 2) and ID3v2.4 with a footer, in
-    any order. Bytes that are no tag stay, so that they are found as damage. A WAV or AIFF may hold a tag in a chunk of
-    its own, so nothing is taken from within the size that it states.
+    any order. Other bytes stay, so that they are reported as damage. A WAV or AIFF may hold a tag in a chunk, so no
+    bytes within the size in its header are removed.
     """
     if (end := _tags_at(file, whole := path.stat().st_size)) == whole:
         return path, file
