@@ -409,11 +409,9 @@ class TestPictures:
         profile[:, 3] = [4, 3, 2, 1, 0]
         run = made(tmp_path, profile)
         one = read_seen(run, "made", 2)
-        assert one is not None
         assert one.foresight[0] == pytest.approx([1, np.nan, 1, -1], nan_ok=True)
         assert one.last_layers().value == pytest.approx(-1)
         none = read_seen(run, "made", 0)
-        assert none is not None
         assert np.isnan(none.foresight).all()
         assert np.isnan(none.last_layers().value)
 
@@ -442,7 +440,6 @@ class TestPictures:
         told = json.loads((tmp_path / "attention.json").read_text())
         assert {own["foresight"]["layer"] for own in told.values()} == {5}
         late = read_seen(one, "late", 7)
-        assert late is not None
         assert (late.later, late.last_layers().value) == ([7], pytest.approx(1)), "not of layer 6 with itself"
 
     def test_samples_with_other_layers_are_drawn_by_those_that_all_have(self, tmp_path: Path) -> None:
@@ -455,7 +452,6 @@ class TestPictures:
         more = {**row, "id": "b", "file": "b.npz", "layers": [2, 3], "all": False, "bytes": size}
         index.write_text(json.dumps(row) + "\n" + json.dumps(more) + "\n")
         seen = read_seen(run, "made", 3)
-        assert seen is not None
         assert (seen.layers, seen.to_audio.shape[:3]) == ([2, 3], (2, 3, 2))
 
     @pytest.mark.usefixtures("undrawn")

@@ -169,7 +169,6 @@ class TestThroughputMode:
         base, *others = read_runs([tmp_path / "auto"])
         for run_ in others:
             found = throughput([Pairs.of(run_, base)])
-            assert found is not None
             assert found["measured"] == pytest.approx(found["samples_per_second"] / found["base_samples_per_second"])
             assert (found["batch"], found["base_batch"]) == (4, 4)
             self.shown_alike(tmp_path / "auto", run_.method, found["measured"])

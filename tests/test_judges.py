@@ -71,7 +71,6 @@ def url() -> Iterator[str]:
     """A server whose model `tiny` judges."""
     script = Path(__file__).parent / "endpoint_server.py"
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
         process.kill()
 
@@ -249,7 +248,6 @@ HOSTILE = {
 def test_control_tokens_of_a_reply_are_broken(reply: str, tmp_path: Path) -> None:
     (record,) = read_records(replies_to(tmp_path, [reply])).values()
     request = request_of(Grade(), record)
-    assert request is not None
     text = request.messages[0]["content"]
     for token in ("<|im_", "<|eot", "<|start_h", "<|end_h", "<start_of", "<end_of", "[INST", "[/INST", "</s", "<<SYS"):
         assert token not in text
@@ -260,7 +258,6 @@ def test_control_tokens_of_a_reply_are_broken(reply: str, tmp_path: Path) -> Non
 def test_a_long_reply_is_cut_and_marked(tmp_path: Path) -> None:
     (record,) = read_records(replies_to(tmp_path, ["x" * 50_000 + " a0"])).values()
     request = request_of(Grade(), record)
-    assert request is not None
     assert len(request.messages[0]["content"]) < 8_100
     assert Grades().judge(record)["shielded"] == ["cut"]
     assert shielded(Record("a", reply="a\ud800b")).text == "a?b"
@@ -668,7 +665,6 @@ def test_a_local_judge_refuses_what_does_not_fit_and_breaks_its_own_tokens(tiny_
     judge = LocalJudge("t", str(tiny_judge))
     long, short = (Request([{"role": "user", "content": "x" * n}], 50) for n in (400, 10))
     found = {request.hash: reply for request, reply in judge.ask([long, short])}
-    assert found[long.hash].error is not None
     assert "too long" in found[long.hash].error
     assert found[short.hash].error is None
     tokenizer = judge._loaded[1]
