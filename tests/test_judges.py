@@ -148,8 +148,7 @@ def test_a_wrong_key_ends_the_command_in_one_line(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-another-key")
     code, said = call("judge", toy, "--with", "endpoint:tiny")
-    assert code == 2
-    assert "refuses OPENAI_API_KEY (401)" in said
+    assert (code, "refuses OPENAI_API_KEY (401)" in said) == (2, True)
     assert server() <= 8
     assert not (toy / "summary.json").exists()
 
@@ -172,9 +171,8 @@ def test_a_plan_asks_nothing_and_writes_nothing(
 
 def test_what_is_missing_is_counted_and_never_0(toy: Path) -> None:
     def answer(messages: Messages) -> str:
-        return {"b": "error: no", "a0": "I cannot say"}.get(
-            messages[0]["content"].split("It is: ")[1], perfect(messages)
-        )
+        reply = messages[0]["content"].split("It is: ")[1]
+        return {"b": "error: no", "a0": "I cannot say"}.get(reply, perfect(messages))
 
     assert judge_run(case_of(toy), Bench("A", Scripted(answer))) == 1
     verdicts = verdicts_of(toy)
@@ -308,11 +306,8 @@ def test_the_certificate_tells_good_judges_from_weak_ones(tmp_path: Path) -> Non
     weak, notes = certified(replies_to(tmp_path / "obeying", REPLIES), obeying)
     assert weak == ["injection"]
     assert notes == ["judge A: weak, since it misreads known answers (injection 6 of 12 right)"]
-    assert certified(replies_to(tmp_path / "mute", REPLIES), lambda _messages: "?")[0] == [
-        "injection",
-        "right",
-        "wrong",
-    ]
+    mute = certified(replies_to(tmp_path / "mute", REPLIES), lambda _messages: "?")
+    assert mute[0] == ["injection", "right", "wrong"]
 
 
 def test_anchors_alone_leave_a_run_as_it_was(toy: Path) -> None:
@@ -468,8 +463,6 @@ def test_a_damaged_or_strange_file_of_the_cache_is_asked_again(tmp_path: Path) -
     cache.put(request, toy_judged.Reply("yes", "stop"))
     (file,) = tmp_path.rglob("*.json")
     assert cache.get(request) == toy_judged.Reply("yes", "stop")
-    assert Cache(tmp_path, {"model": "n"}).get(request) is None
-    assert cache.get(Request(request.messages, 6)) is None
     content = file.read_bytes()
     for odd in (content[:-9], content.replace(b"yes", b"no!"), b""):
         file.write_bytes(odd)
@@ -528,26 +521,14 @@ def test_files_that_are_no_judge_s_are_passed_over(toy: Path) -> None:
     assert {name for record in read_records(toy).values() for name in record.judgements} == {"A"}
 
 
-def test_a_full_disk_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def add(self, _line: bytes) -> None:
-            raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("fails", ["audiomarathon.files.Appending.add", "os.fsync"], ids=["a line", "the last sync"])
+def test_a_full_disk_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    def full(*_given: object) -> None:
+        raise OSError(28, "No space left on device")
 
-        def close(self) -> None:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("audiomarathon.judges.judging.Appending", lambda _file: Full())
-    with pytest.raises(RecordError, match="No space left"):
-        judge_run(case_of(toy), Bench("A", Scripted()))
-
-
-def test_a_disk_that_fails_at_the_last_sync_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(number: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("os.fsync", fails)
+    monkeypatch.setattr(fails, full)
     monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 1e9)  # no other answer begins a sync
-    with pytest.raises(RecordError, match="Input/output error"):
+    with pytest.raises(RecordError, match="No space left"):
         judge_run(case_of(toy), Bench("A", Scripted()))
 
 
@@ -569,12 +550,6 @@ def test_names_of_judges(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         with pytest.raises(SettingsError, match=why):
             open_judges(odd)
-
-
-def test_judges_are_listed(toy: Path) -> None:
-    said = succeed("list", "judges")
-    for part in ("llama-3.1-70b", "meta-llama/Llama-3.1-70B-Instruct", "endpoint:MODEL", "replay:FILE", "scripted"):
-        assert part in said
 
 
 @pytest.fixture
@@ -608,13 +583,6 @@ def test_a_terminal_is_asked_before_many_calls(
         assert judge_command(runs=[toy], with_="scripted") == code
     os.close(mine)
     assert (toy / "judgements-scripted.jsonl").exists() is (code == 0)
-
-
-def test_a_run_that_needs_no_judge_is_reported(tmp_path: Path) -> None:
-    folder = replies_to(tmp_path, ["A"], task="tau")
-    code, said = call("judge", folder, "--with", "org/model")
-    assert code == 2
-    assert "left out: 1 run of tau: " in said
 
 
 def test_runs_that_no_model_judges_are_counted_in_one_line(tmp_path: Path) -> None:
