@@ -72,9 +72,7 @@ def eager(family: Family, loaded: Callable[[str, str], AudioLM]) -> AudioLM:
 class TestAgainstTransformers:
     """Chunks of 128 rows, in any family, are the maps of its own eager attention."""
 
-    def test_whole_maps_blocks_and_rows(
-        self, family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt
-    ) -> None:
+    def test_maps_blocks_and_rows(self, family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt) -> None:
         inputs, found, maps = whole(eager, prompt)
         true = eager_maps(eager, inputs)
         assert np.abs(maps - true.mean(1)).max() < 1e-5
@@ -172,9 +170,7 @@ class TestUnderMethods:
                 assert kept[head * len(kept) // found.mass.shape[2]][top].all()
 
     @pytest.mark.parametrize("first", ["", "frame:0.5+"])
-    def test_heads_of_different_lengths_look_at_their_own_entries(
-        self, either_lm: AudioLM, prompt: Prompt, first: str
-    ) -> None:
+    def test_heads_of_different_lengths_see_their_entries(self, either_lm: AudioLM, prompt: Prompt, first: str) -> None:
         method = get_method(f"{first}ada_snapkv:0.7")
         inputs = either_lm.prepare([prompt])
         done = method.generate(either_lm, inputs, max_new_tokens=1, keep_entries=True)
@@ -223,9 +219,7 @@ class TestUnderMethods:
 
 
 class TestParts:
-    def test_every_part_of_the_prompt_is_distinguished(
-        self, family: Family, family_lm: AudioLM, prompt: Prompt
-    ) -> None:
+    def test_each_part_of_the_prompt_is_distinguished(self, family: Family, family_lm: AudioLM, prompt: Prompt) -> None:
         inputs = family_lm.prepare([prompt])
         parts = parts_of(family_lm, inputs, prompt)
         ids = inputs.tensors["input_ids"][0]
@@ -350,9 +344,7 @@ class TestFiles:
         }  # fmt: skip
         assert len(json.loads((tmp_path / "one" / "tokens.json").read_text())) == maps.shape[-1]
 
-    def test_maps_of_a_long_prompt_are_refused_and_nothing_is_written(
-        self, lm: AudioLM, prompt: Prompt, tmp_path: Path
-    ) -> None:
+    def test_no_map_of_a_long_prompt_is_written(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
         inputs = lm.prepare([prompt])
         with pytest.raises(SettingsError, match=r"one: whole maps of 2\d\d tokens take 0.0 GB; allowed: prompts of at"):
             capture_whole(lm, inputs, Base(), prompt, tmp_path / "one", longest=100, facts={"sample_id": "one"})

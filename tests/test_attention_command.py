@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import task_folders
 from archive_makers import npy, npy_header
+from builders import lines_of
 from conftest import call, succeed
 from matplotlib.figure import Figure
 
@@ -28,11 +29,11 @@ from audiomarathon.runs.attention import ROWS, Attention, index_of
 from audiomarathon.runs.folder import read_records, read_run
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.record_line import to_line
-from audiomarathon.wings.attention import commands as command
 from audiomarathon.wings.attention.maps import Whole, draw_mean, in_blocks
 from audiomarathon.wings.attention.pictures import _clip, draw, read_seen
 
 Asked = tuple[object, ...]
+SCRIPT = Path(__file__).parent.parent / "LALM_Bench/experiments/attention/visualization.py"
 RUN = Path("tau/tiny-omni/base-0")
 
 
@@ -63,13 +64,9 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matplotlib.layout_engine.ConstrainedLayoutEngine.execute", lambda _engine, _figure: None)
 
 
-def lines(file: Path) -> list[Any]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
 class TestBesideARun:
     def test_a_file_a_sample_and_a_line_each(self, asked: Asked, captured: Path) -> None:
-        records, rows = read_records(captured / RUN), lines(captured / RUN / "attention" / "index.jsonl")
+        records, rows = read_records(captured / RUN), lines_of(captured / RUN / "attention" / "index.jsonl")
         assert {row["id"] for row in rows} == set(records)
         for row in rows:
             one = Attention.read(captured / RUN / "attention" / row["file"])
@@ -86,9 +83,7 @@ class TestBesideARun:
         assert read_records(tmp_path / place) == read_records(captured / place)
         assert read_run(tmp_path / place)["identity"] == read_run(captured / place)["identity"]
 
-    def test_only_what_is_missing_is_captured_again(
-        self, asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_missing_files_are_captured(self, asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         again = ("run", *asked, "--limit", 3, "--save-attn", "--results", captured)
         calls: list[str] = []
         one = attention_capture._capture_one
@@ -101,9 +96,7 @@ class TestBesideARun:
         assert call(*again)[0] == 0
         assert calls == [lost]
 
-    def test_a_sample_that_fails_is_reported_and_tried_again(
-        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failed_sample_is_retried(self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
         one = attention_capture._capture_one
         failing: list[str] = []
@@ -126,9 +119,9 @@ class TestBesideARun:
     def test_fewer_layers_are_there_already(self, asked: Asked, captured: Path) -> None:
         sample = ("--sample", next(iter(index_of(captured / RUN))))
         assert all(row["all"] and row["layers"] == [0, 1, 2, 3] for row in index_of(captured / RUN).values())
-        before = len(lines(captured / RUN / "attention" / "index.jsonl"))
+        before = len(lines_of(captured / RUN / "attention" / "index.jsonl"))
         succeed("attention", "capture", *asked, "--results", captured, "--attn-layers", "1,3", *sample)
-        assert len(lines(captured / RUN / "attention" / "index.jsonl")) == before
+        assert len(lines_of(captured / RUN / "attention" / "index.jsonl")) == before
 
     def test_captured_layers_and_whole_maps_stay(self, asked: Asked, tmp_path: Path) -> None:
         """A later request adds to what was captured; of other audio it is made anew."""
@@ -155,9 +148,7 @@ class TestBesideARun:
             index.write('\n{"id": "x", "file": "a"}\nnonsense\n7\n')
         assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
 
-    def test_a_reply_that_differs_is_reported(
-        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_different_reply_is_reported(self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         one = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
         assert "differ from the recorded" not in call(*one)[1]
         record = next(iter(read_records(tmp_path / RUN).values()))
@@ -172,9 +163,7 @@ class TestBesideARun:
         assert (code, said.count("cannot be written")) == (2, 1), said
         assert len(read_records(tmp_path / RUN)) == 2
 
-    def test_a_prompt_too_long_for_whole_maps_does_not_stop_others(
-        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_long_prompt_stops_no_other(self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
         code, said = call("attention", "capture", *asked, "--limit", 1, "--results", tmp_path, "--attn-full")
         assert code == 1
@@ -261,7 +250,7 @@ class TestDamagedFiles:
     @staticmethod
     def index(folder: Path, **fields: Any) -> None:
         file = folder / "attention" / "index.jsonl"
-        file.write_text("".join(json.dumps(row | fields) + "\n" for row in lines(file)))
+        file.write_text("".join(json.dumps(row | fields) + "\n" for row in lines_of(file)))
 
     @pytest.mark.parametrize(
         ("name", "content"),
@@ -323,7 +312,7 @@ class TestDamagedFiles:
         made(tmp_path, np.ones((3, 4, 5), np.float16))
         (tmp_path / "secret").write_text("not yours")
         index = tmp_path / "attention" / "index.jsonl"
-        (good,) = lines(index)
+        (good,) = lines_of(index)
         bad = [{"layers": layers} for layers in ([[0]], ["a", 1], [0.5], [])] + [{"id": ["a"]}, {"bytes": "7"}]
         bad += [{"id": "b", "bytes": 9, "file": file} for file in ("../secret", str(tmp_path / "secret"))]
         index.write_text("\n".join([json.dumps(good), "[" * 100_000, "\x00", *(json.dumps(good | row) for row in bad)]))
@@ -419,7 +408,7 @@ class TestPictures:
     def test_samples_are_drawn_by_the_layers_that_all_have(self, tmp_path: Path) -> None:
         run = made(tmp_path, np.ones((3, 4, 5), np.float16))
         index = tmp_path / "attention" / "index.jsonl"
-        (row,) = lines(index)
+        (row,) = lines_of(index)
         made(tmp_path / "other", np.ones((3, 2, 5), np.float16), first=2)
         file = Path(shutil.copy(tmp_path / "other" / "attention" / "a.npz", tmp_path / "attention" / "b.npz"))
         more = row | {"id": "b", "file": "b.npz", "layers": [2, 3], "all": False, "bytes": file.stat().st_size}
@@ -454,25 +443,15 @@ class TestPictures:
 
 class TestTheOriginalsScript:
     @pytest.fixture
-    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-            no_env: Callable[[str, str], None]) -> Callable[..., tuple[int, str]]:  # fmt: skip
+    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., tuple[int, str, str]],
+            no_env: Callable[[str, str], None]) -> Callable[..., tuple[int, str, str]]:  # fmt: skip
+        """Run the script in an empty folder."""
         monkeypatch.chdir(tmp_path)
-
-        def run(*words: str) -> tuple[int, str]:
-            monkeypatch.setattr("sys.argv", ["visualization.py", *words])
-            code = 0
-            try:
-                command.door()
-            except SystemExit as error:
-                code = int(error.code or 0)
-            out, err = capsys.readouterr()
-            return code, out + err
-
-        return run
+        return lambda *words: script(SCRIPT, *words)
 
     @pytest.mark.usefixtures("sketched")
-    def test_the_call_of_its_readme(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-        code, said = run("--prompt", "Test", "--layers", "0", "1", "--limit-samples", "1", "--output-dir",
+    def test_the_call_of_its_readme(self, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+        code, _out, said = run("--prompt", "Test", "--layers", "0", "1", "--limit-samples", "1", "--output-dir",
                          "outputs/attn/smoke", "--run-name", "r", "--model", "embedded")  # fmt: skip
         assert code == 0, said
         place = tmp_path / "outputs" / "attn" / "smoke" / "r"
@@ -486,11 +465,13 @@ class TestTheOriginalsScript:
         assert np.allclose(np.load(place / "global_mean.npy"), maps.mean(0))
 
     @pytest.mark.usefixtures("undrawn")
-    def test_prompts_from_a_file(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    def test_prompts_from_a_file(self, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
         turn = {"role": "user", "content": "Hello you"}
         rows = ["Test", {"prompt": "A longer prompt"}, {"id": "mine", "messages": [turn]}]
         (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        code, said = run("--input-jsonl", "p.jsonl", "--model", "embedded", "--max-layers", "1", "--run-name", "r")
+        code, _out, said = run(
+            "--input-jsonl", "p.jsonl", "--model", "embedded", "--max-layers", "1", "--run-name", "r"
+        )
         assert code == 0, said
         stats = json.loads((tmp_path / "outputs" / "attn" / "r" / "stats.json").read_text())
         assert list(stats["per_sample"]) == ["jsonl_0000", "jsonl_0001", "mine"]
@@ -509,14 +490,14 @@ class TestTheOriginalsScript:
         ],
     )
     def test_a_line_without_a_prompt_and_an_id_of_its_own_is_refused(
-        self, run: Callable[..., tuple[int, str]], tmp_path: Path, content: str, line: int
+        self, run: Callable[..., tuple[int, str, str]], tmp_path: Path, content: str, line: int
     ) -> None:
         (tmp_path / "p.jsonl").write_text(content)
-        code, said = run("--input-jsonl", "p.jsonl", "--model", "embedded")
+        code, _out, said = run("--input-jsonl", "p.jsonl", "--model", "embedded")
         assert (code, f"p.jsonl, line {line}" in said) == (2, True)
 
     @pytest.mark.usefixtures("undrawn")
-    def test_results_stay_in_their_folder(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    def test_results_stay_in_their_folder(self, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
         assert run("--prompt", "a", "--model", "embedded", "--run-name", "../../away", "--layers", "0")[0] == 0
         (place,) = (tmp_path / "outputs" / "attn").iterdir()
         assert (place / "stats.json").is_file()
@@ -549,9 +530,7 @@ class TestTheOriginalsScript:
         ({"bytes": 4}, {}, False),
     ],
 )
-def test_what_is_captured_is_what_was_asked_of_the_clip_as_it_is(
-    tmp_path: Path, row: dict[str, Any], asked: dict[str, Any], there: bool
-) -> None:
+def test_captured_is_what_was_asked(tmp_path: Path, row: dict[str, Any], asked: dict[str, Any], there: bool) -> None:
     (tmp_path / "attention").mkdir()
     (tmp_path / "attention" / "a.npz").write_bytes(b"12345")
     usual = {"id": "a", "file": "a.npz", "bytes": 5, "layers": [0], "all": True, "full": False, "clips": "c"}

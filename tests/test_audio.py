@@ -103,9 +103,7 @@ FORMATS = [
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
 @pytest.mark.parametrize(("rate", "channels"), [(48_000, 1), (16_000, 2), (48_000, 2)])
-def test_the_result_is_bit_identical_to_librosa(
-    tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int
-) -> None:
+def test_decodes_as_librosa(tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int) -> None:
     librosa = pytest.importorskip("librosa")
     path = write(tmp_path / f"a.{ending}", sweep(1.5, rate, channels), rate, **options)
     for wanted in (16_000, 24_000, 44_100):
@@ -355,11 +353,6 @@ def test_absurd_rates(tmp_path: Path, rate: int) -> None:
     assert_refused(path, f"absurd sampling rate of {rate} Hz")
 
 
-def test_a_senseless_target_rate_is_a_bug_of_the_caller(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        decode(tmp_path / "a.wav", 0)
-
-
 HEADERS = [
     b"",
     b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00",
@@ -387,9 +380,7 @@ def half_a_second(ending: str) -> bytes:
 
 @same_folder
 @given(ending=st.sampled_from(["wav", "flac", "ogg", "mp3"]), where=st.floats(0, 1), junk=st.binary(max_size=64))
-def test_a_damaged_clip_raises_audio_errors_or_keeps_its_length(
-    tmp_path: Path, ending: str, where: float, junk: bytes
-) -> None:
+def test_a_damaged_clip_is_an_audio_error_or_as_long(tmp_path: Path, ending: str, where: float, junk: bytes) -> None:
     path = tmp_path / f"a.{ending}"
     path.write_bytes(half_a_second(ending))
     patch(path, int(where * max(0, path.stat().st_size - len(junk))), junk)
@@ -417,9 +408,7 @@ def test_a_clip_whose_length_was_read_is_decoded_with_one_open(tmp_path: Path, m
     assert len(decode(clip, 16_000)) == 16_000
 
 
-def test_a_clip_that_changed_after_its_length_was_read_is_checked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clip_changed_after_its_length_was_read_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clip = write(tmp_path / "clip.wav", sweep(1.0, 16_000), 16_000)
     monkeypatch.setattr("audiomarathon.audio.containers._TICK_NS", 0)
     assert probe(clip).frames == 16_000

@@ -153,9 +153,7 @@ def test_env_vars_fill_what_options_leave_open(
         (["--model", "gpt", "TAU"], "unknown model 'gpt'"),
     ],
 )
-def test_a_wrong_command_is_one_line_and_exit_2(
-    arguments: list[str], message: str, no_env, monkeypatch, capsys
-) -> None:
+def test_a_wrong_command_is_one_line(arguments: list[str], message: str, no_env, monkeypatch, capsys) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(SystemExit) as raised:
         cli_batch.batch("Qwen_2.5_Omni", arguments)

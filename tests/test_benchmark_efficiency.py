@@ -72,9 +72,7 @@ class FakeMemory(Clock):
 
 
 @pytest.mark.parametrize(("tower", "llm", "peak"), [(50, 20, 50), (50, 80, 80)])
-def test_every_settings_peak_of_memory_counts_the_tower(
-    tower: int, llm: int, peak: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_memory_peak_counts_the_tower(tower: int, llm: int, peak: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lm, clock = random_model("tiny", "cpu", "float32"), FakeMemory()
     monkeypatch.setattr(lm, "clock", clock)
     lm.audio_tower.conv1.register_forward_hook(lambda *_: clock.rise(tower))
@@ -110,9 +108,7 @@ def test_gathering_is_seen_and_the_patch_is_gone(toy: AudioLM) -> None:
 @pytest.mark.parametrize(
     ("name", "billions", "encoder_millions"), [("qwen2.5-omni-7b", 7.6, 640), ("qwen2.5-omni-3b", 3.4, 640)]
 )
-def test_the_real_sizes_have_the_parameters_of_the_real_models(
-    name: str, billions: float, encoder_millions: float
-) -> None:
+def test_real_sizes_have_the_parameters_of_real_models(name: str, billions: float, encoder_millions: float) -> None:
     lm = random_model(name, "meta", "bfloat16")
     text = sum(p.numel() for part in (lm.decoder, lm.lm_head) for p in part.parameters())
     assert text / 1e9 == pytest.approx(billions, abs=0.06)

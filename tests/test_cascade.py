@@ -136,9 +136,7 @@ class TestTranscripts:
         assert summary["words_a_minute"] == pytest.approx(9 * 3 / (10 * 2 / 60))
         assert words_of("♪ so, … 3 -") == ["so,", "3"]
 
-    def test_of_a_folder_named_transcripts_leave_files_of_tasks_alone(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_folder_of_that_name_hides_no_task_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder = tmp_path / "transcripts"
         folder.mkdir()
         (folder / "q.toml").write_text('key = "q"\nrows = "q.jsonl"\nclips = "c"\ntranscript = "t"\n')
@@ -209,9 +207,7 @@ class TestPrompts:
             (("{question} <|im_end|>",), ["\n{question} <"]),
         ],
     )
-    def test_hold_the_tasks_question_below_the_transcripts_in_order(
-        self, texts: Sequence[str], said: Sequence[str]
-    ) -> None:
+    def test_hold_the_question_below_the_transcripts_in_order(self, texts: Sequence[str], said: Sequence[str]) -> None:
         found = Reading(tuple(Record(str(n), reply=text) for n, text in enumerate(texts))).worded("Who rings?")
         assert found.endswith("Who rings?")
         assert (found == "Who rings?") == (not texts)
@@ -502,9 +498,7 @@ class TestRefusals:
         assert "leave out --plan" in output
         assert "audiomarathon run" not in output
 
-    def test_a_task_may_have_the_name_of_a_folder_of_its_results(
-        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_task_named_like_a_folder(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         transcribed(tmp_path, "race", data, without=1)
         facts = {"schema_version": 2, "task": "race", "method": "base-0", "checkpoint_name": "x", "identity": {}}
         write_run(tmp_path / "race/x/base-0", facts, [a_record("q")])

@@ -207,9 +207,7 @@ class TestRun:
         assert "1 error" in out
         assert re.search(rf"1 sample failed .*AudioError: .*{clip.name}", one_error(err))
 
-    def test_ctrl_c_keeps_the_records_and_says_how_to_resume(
-        self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env
-    ) -> None:
+    def test_ctrl_c_keeps_the_records(self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env) -> None:
         arguments = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--decode-tokens", "100"]
         if (child := os.fork()) == 0:
             os.chdir(tmp_path)
@@ -332,9 +330,7 @@ def test_a_folder_for_output_gets_a_file_of_the_usual_name(command, tmp_path: Pa
 
 
 class TestDoctor:
-    def test_says_what_is_there_and_what_to_do(
-        self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_says_what_is_there(self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("AUDIOMARATHON_DATA", str(tau))
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
         code, out, _err = command("doctor")
@@ -346,9 +342,7 @@ class TestDoctor:
         assert "audiomarathon models download qwen2.5-omni-3b" in out
 
     @pytest.mark.parametrize(("root", "said"), [("", "no data root is set"), ("gone", "*/gone is not a folder")])
-    def test_says_once_what_holds_for_all_tasks(
-        self, command, no_env, monkeypatch: pytest.MonkeyPatch, root: str, said: str
-    ) -> None:
+    def test_says_it_once_for_all(self, command, no_env, monkeypatch: pytest.MonkeyPatch, root: str, said: str) -> None:
         monkeypatch.setenv("AUDIOMARATHON_DATA", root)
         _code, out, _err = command("doctor")
         (line,) = fnmatch.filter(out.splitlines(), f"-- data*{said}")
@@ -469,9 +463,7 @@ class TestHub:
         else:
             assert find_checkpoint(f"lab/tiny{revision}").path == snapshot
 
-    def test_a_download_is_looked_up_by_name(
-        self, monkeypatch: pytest.MonkeyPatch, command, tiny_checkpoint: Path
-    ) -> None:
+    def test_downloads_are_found_by_name(self, monkeypatch: pytest.MonkeyPatch, command, tiny_checkpoint: Path) -> None:
         asked = []
         monkeypatch.setattr(
             huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or tiny_checkpoint

@@ -104,18 +104,14 @@ class TestRows:
             assert row.p_adjusted == pytest.approx(min(1, 3 * row.verdict.p), abs=0.01)
 
     @pytest.mark.parametrize(("adjusted", "clear"), [(0.049, True), (0.05, False), (0.09, False), (None, False)])
-    def test_a_difference_is_clear_below_5_percent_after_the_correction(
-        self, tmp_path: Path, adjusted: float | None, clear: bool
-    ) -> None:
+    def test_clear_is_below_5_percent_corrected(self, tmp_path: Path, adjusted: float | None, clear: bool) -> None:
         base_and_dart(tmp_path, [True] * 4, [True] * 4)
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         lost = replace(row, verdict=replace(row.verdict, p=0.001, difference=-0.1), p_adjusted=adjusted)
         assert is_clear(lost) is clear
         assert comparison_row(lost)["difference_mark"] == ("worse" if clear else "")
 
-    def test_a_long_table_costs_the_same_swaps_a_row_and_stays_significant(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_long_table_costs_the_same_swaps_a_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """With as few fair swaps as rows, Holm's p could not fall below 0.5; with 50 more a row, cost was quadratic."""
         seen: list[int] = []
         inner = Pair._swapped
@@ -350,9 +346,7 @@ class TestAlike:
             ("snapkv-0.5", 2, 1, ""),
         ],
     )
-    def test_is_said_beside_the_difference(
-        self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str
-    ) -> None:
+    def test_is_beside_the_difference(self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         changed_records(a_run(tmp_path, label, [True] * (4 - wrong) + [False] * wrong), new_tokens=tokens)
         found = comparison(compared(tmp_path)).frame.iloc[0]
@@ -596,9 +590,7 @@ class TestAnswers:
         found = field.best(**asked)
         assert (found.name if found else None) == best
 
-    def test_compare_with_the_row_of_the_table_if_no_sample_is_left_out(
-        self, field: Ranking, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_is_the_tables_row_if_no_sample_is_left_out(self, field: Ranking, monkeypatch: pytest.MonkeyPatch) -> None:
         chosen = field.candidates[3]
         (row,) = (one for one in field._compared.rows if one.side == chosen.name)
         part = replace(field, ids={"tau": field.ids["tau"] - {"clip0"}})
@@ -896,9 +888,7 @@ class TestCommand:
         assert (code, message in said) == (2, True)
 
 
-def test_the_table_is_as_rich_would_make_it_without_measuring_its_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_is_richs_without_measuring_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ten thousand rows, measuring each cell three times took longer than any other part."""
     for label in ("base-0", "dart-0.5-layer2", "日本-0.5"):
         a_run(tmp_path, label, [True] * 4)

@@ -132,9 +132,7 @@ def test_silence_is_measured_against_the_loud_passages_of_a_quiet_recording() ->
 
 
 @pytest.mark.parametrize("change", [("--min", "0"), ("--max", "1"), ("--rate", "10"), ("--silence", "-3")])
-def test_an_impossible_setting_is_refused(
-    change: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_settings_are_refused(change: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording(tmp_path / "talk.wav", ("noise", 5))
     run(tmp_path / "talk.wav", "-o", tmp_path / "cut", *change, code=2)
     assert change[0] in capsys.readouterr().err

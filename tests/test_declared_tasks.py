@@ -197,9 +197,7 @@ def test_clips_are_found_by_names_with_any_white_space_and_form_of_accents(tmp_p
     assert {sample.id for sample in data.samples} == {unicodedata.normalize("NFC", name) for name in files}
 
 
-def test_a_table_may_hold_paths_but_not_audio_in_some_rows_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_may_hold_paths_but_not_audio_in_some_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     rows = [{**row, "audio": {"bytes": None, "path": row["audio"]}} for row in ROWS]
     _task, data = loaded(declared(tmp_path, rows, rows="sounds.parquet"))
@@ -789,9 +787,7 @@ class TestExact:
             ("(B)", "The answer is C.", False, None),
         ],
     )
-    def test_a_number_a_range_or_a_letter(
-        self, tmp_path: Path, answer: Any, reply: str, correct: bool, near: bool | None
-    ) -> None:
+    def test_exact_answers(self, tmp_path: Path, answer: Any, reply: str, correct: bool, near: bool | None) -> None:
         row = {name: value for name, value in ROWS[0].items() if name != "choices"}
         task, data = loaded(declared(tmp_path, [{**row, "answer": answer}], options=None, answer_is="exact", within=2))
         (sample,) = data.samples

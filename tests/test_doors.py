@@ -60,9 +60,7 @@ def call(door: Path, *arguments: str, cwd: Path, **env: str) -> subprocess.Compl
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")
-def test_every_door_names_its_task_and_model(
-    door: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doors_name_their_task(door: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In this process: 40 Pythons of their own would take minutes."""
     monkeypatch.setattr(sys, "argv", [str(door), "--help"])
     runpy.run_path(str(door), run_name="__main__")

@@ -259,9 +259,7 @@ class TestRecords:
             assert (line.get("session") is None, "batch" in line) == (untimed and not batched, batched)
 
     @pytest.mark.parametrize("transcribes", [True, False])
-    def test_a_transcript_is_kept_of_a_task_that_asks_for_one(
-        self, plan, jobs, monkeypatch: pytest.MonkeyPatch, transcribes: bool
-    ) -> None:
+    def test_transcripts_only_if_asked(self, plan, jobs, monkeypatch: pytest.MonkeyPatch, transcribes: bool) -> None:
         monkeypatch.setattr(IdTask, "transcribes", transcribes)
         (job,) = jobs(METHODS[0])
         evaluate(self.Telling(), plan(["a"]), [job])
@@ -417,37 +415,21 @@ class TestReplacedClips:
         assert "c.wav: changed since the run began" in str(replaced.error)
         assert job.folder.done(clip_hashes(samples)) == {"a"}
 
-    def test_between_decode_and_hash(
-        self, samples: tuple[Sample, ...], jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Other audio was decoded, and the clip is back by the time that it is looked at."""
-        decode, clip, aside = audio.decode, samples[0].clips[0], tmp_path / "aside.wav"
+    @pytest.mark.parametrize("then", ["the clip is back", "the clip is gone"])
+    def test_after_decode(self, samples: tuple[Sample, ...], jobs, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+        decode, clip, content = audio.decode, samples[0].clips[0], samples[0].clips[0].read_bytes()
 
         def decode_another(path: Path, rate: int) -> object:
-            clip.rename(aside)
+            clip.unlink()
             task_folders.write_clip(clip, seconds=0.1, hertz=880.0)
-            found = decode(path, rate)
-            clip.write_bytes(aside.read_bytes())
-            return found
+            decoded = decode(path, rate)
+            clip.unlink()
+            if then == "the clip is back":
+                clip.write_bytes(content)
+            return decoded
 
         monkeypatch.setattr(audio, "decode", decode_another)
         plan = Plan(IdTask(), samples[:1], 8, clips=clip_hashes(samples))
-        (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(), plan, [job])  # type: ignore[arg-type]
-        assert "changed since the run began" in str(job.folder.records["a"].error)
-
-    def test_that_are_gone_after_decode(
-        self, samples: tuple[Sample, ...], jobs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        decode = audio.decode
-
-        def decode_and_remove(path: Path, rate: int) -> object:
-            found = decode(path, rate)
-            path.unlink()
-            return found
-
-        plan = Plan(IdTask(), samples[:1], 8, clips=clip_hashes(samples))
-        monkeypatch.setattr(audio, "decode", decode_and_remove)
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(), plan, [job])  # type: ignore[arg-type]
         assert "changed since the run began" in str(job.folder.records["a"].error)

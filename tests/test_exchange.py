@@ -98,9 +98,7 @@ def test_alike_questions_are_matched_by_an_order_that_is_checked(by: str, alike:
         pytest.param("AAAAABBBBB", [1, 0, *range(2, 10)], "or nearly", id="data sorted by answer"),
     ],
 )
-def test_an_order_that_proves_nothing_is_refused(
-    answers: str, order: Sequence[int], reason: str, alike: Path, tmp_path: Path
-) -> None:
+def test_a_doubtful_order_fails(answers: str, order: Sequence[int], reason: str, alike: Path, tmp_path: Path) -> None:
     file = alike / "acoustic_scene_task_meta.json"
     rows = [row | {"answer_gt": answer} for row, answer in zip(json.loads(file.read_text()), answers, strict=True)]
     file.write_text(json.dumps(rows))
@@ -335,9 +333,7 @@ def test_failed_and_unscored_samples_stay_failed_and_unscored(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("options", [(), ("--score", "accuracy")], ids=str)
-def test_samples_that_a_stopped_evaluation_lacks_count_as_not_run(
-    options: tuple[str, ...], data: Path, tmp_path: Path
-) -> None:
+def test_samples_of_a_stopped_evaluation_count_as_not_run(options: tuple[str, ...], data: Path, tmp_path: Path) -> None:
     content = inspect_content(asked(tau_samples(data), TAU), epochs=2) | {"status": "cancelled"}
     del content["samples"][15:]
     log = inspect_json(tmp_path / "a.json", content)
@@ -541,9 +537,7 @@ def test_a_clip_inside_a_tar_is_named_as_a_document(data: Path, ours: Path) -> N
     ],
     ids=str,
 )  # fmt: skip
-def test_a_changed_log_of_ours_is_one_line_and_runs_no_code(
-    change: Mapping[str, Any], ours: Path, tmp_path: Path
-) -> None:
+def test_a_changed_log_is_one_line_and_runs_no_code(change: Mapping[str, Any], ours: Path, tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
     (log,) = exported(ours / "tau" / "M" / "base-0", tmp_path)
     content = json.loads(log.read_text())
@@ -630,9 +624,7 @@ def inspect_ai() -> Any:
 
 
 @pytest.mark.real
-def test_inspect_opens_our_logs_and_its_reader_gives_back_our_figures(
-    ours: Path, tmp_path: Path, inspect_ai: Any
-) -> None:
+def test_inspect_reads_our_logs_and_gives_back_our_figures(ours: Path, tmp_path: Path, inspect_ai: Any) -> None:
     logs = exported(ours, tmp_path)
     assert len(inspect_ai.list_eval_logs(str(tmp_path / "logs"))) == 2  # as `inspect view` lists them
     for log in logs:

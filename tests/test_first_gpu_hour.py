@@ -251,9 +251,7 @@ def test_a_killed_dry_run_resumes_and_joins_two_ray_nodes(tmp_path: Path) -> Non
         (["voxtral", "--data", "."], "error: tau: cannot be run: no acoustic_scene_task_meta.json under "),
     ],
 )
-def test_a_wrong_model_or_data_is_one_line_before_anything_runs(
-    tmp_path: Path, arguments: list[str], said: str
-) -> None:
+def test_wrong_model_or_data_is_one_line_before_anything_runs(tmp_path: Path, arguments: list[str], said: str) -> None:
     env = surroundings(**REAL)
     done = subprocess.run(command(*arguments), env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")

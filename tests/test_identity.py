@@ -100,9 +100,7 @@ def differing(message: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_refused_by_its_name(
-    name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_change_is_refused(name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change, flags = CHANGES[name]
     if change is not None:
         change(place, monkeypatch)
@@ -172,18 +170,14 @@ def test_a_finished_run_is_known_by_its_record(place: Path, tiny_checkpoint: Pat
 
 
 @pytest.mark.parametrize("name", DOUBTS)
-def test_at_a_doubt_no_run_is_called_finished(
-    name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doubts_mean_unfinished(name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change, flags = DOUBTS[name]
     if change is not None:
         change(place, monkeypatch)
     assert not finished(place, tiny_checkpoint, **flags)
 
 
-def test_a_fact_that_is_not_on_record_is_a_doubt(
-    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fact_not_on_record_is_a_doubt(place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.engine.run.check_able", lambda spec, *_: spec.load_family().a_new_fact)
     assert not finished(place, tiny_checkpoint)
 
@@ -217,9 +211,7 @@ def test_sample_limit_and_places_are_no_part_of_it(place: Path, tiny_checkpoint:
     assert result.summary["complete"] is True
 
 
-def test_the_device_is_no_part_of_it_where_nothing_is_timed(
-    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untimed_runs_may_change_device(place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = {"timing": False, "results": place / "untimed"}
     before = go(place, tiny_checkpoint, **flags)
     other_device(place, monkeypatch)

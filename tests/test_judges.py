@@ -143,9 +143,7 @@ def test_a_served_judge_is_asked_once_and_replayed_without_a_network(
     assert b"judgements" not in (toy / "samples.jsonl").read_bytes()
 
 
-def test_a_wrong_key_ends_the_command_in_one_line(
-    toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_is_one_line(toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-another-key")
     code, said = call("judge", toy, "--with", "endpoint:tiny")
     assert (code, "refuses OPENAI_API_KEY (401)" in said) == (2, True)
@@ -153,9 +151,7 @@ def test_a_wrong_key_ends_the_command_in_one_line(
     assert not (toy / "summary.json").exists()
 
 
-def test_a_plan_asks_nothing_and_writes_nothing(
-    toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_asks_and_writes_nothing(toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_PRICE_IN", "10")
     monkeypatch.setenv("OPENAI_PRICE_OUT", "1000000")
     before = sorted(toy.iterdir())
@@ -356,9 +352,7 @@ def test_an_empty_answer_is_a_failed_request_that_says_why(toy: Path, server: Ca
     assert all(f"the answer is empty ({finish}, " in str(error) for error in errors)
 
 
-def test_runs_that_share_requests_are_planned_once_and_share_a_table_of_anchors(
-    toy: Path, server: Callable[[], int]
-) -> None:
+def test_runs_that_share_requests_are_planned_once_with_one_anchor_table(toy: Path, server: Callable[[], int]) -> None:
     other = copied(toy, "again")
     command = ("judge", toy, other, "--with", "A=endpoint:tiny")
     planned = call(*command, "--plan")[1].splitlines()
@@ -573,9 +567,7 @@ def test_many_calls_are_made_on_demand_alone(toy: Path) -> None:
 
 @pytest.mark.usefixtures("two_calls_at_most")
 @pytest.mark.parametrize(("answer", "code"), [("n", 2), ("y", 0)])
-def test_a_terminal_is_asked_before_many_calls(
-    toy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
-) -> None:
+def test_a_user_is_asked_before_many_calls(toy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
     mine, its = os.openpty()
     os.write(mine, f"{answer}\n".encode())
     with open(its) as terminal:  # noqa: PTH123

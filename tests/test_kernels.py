@@ -44,11 +44,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "names"),
-    [
-        (None, {"flash", "efficient", "math"}),
-        ("math", {"math"}),
-        (" cuDNN, flash", {"cudnn", "flash"}),
-    ],
+    [(None, {"flash", "efficient", "math"}), ("math", {"math"}), (" cuDNN, flash", {"cudnn", "flash"})],
 )
 def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
     tiny_checkpoint: Path, setting: str | None, names: set[str], as_on_a_gpu: None
@@ -126,9 +122,7 @@ class TestIdentity:
             assert not {"sdpa_backends", "timing"} & {*identity(device, timing=timing)}
         assert "sdpa_backends" not in identity("cpu")["certificate"]
 
-    def test_decode_as_a_graph_is_part_of_it_and_eager_decode_is_not(
-        self, identity: Callable[..., dict[str, Any]]
-    ) -> None:
+    def test_graph_decode_is_part_of_it_and_eager_decode_is_not(self, identity: Callable[..., dict[str, Any]]) -> None:
         """So that folders of older versions, which decoded eagerly, can be resumed."""
         for flags in ({"device": "cuda:0"}, {"device": "cpu", "decode": "graph"}):
             found = identity(**flags)
