@@ -26,7 +26,7 @@ from audiomarathon.engine import attention_capture
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.runs import attention as stored
 from audiomarathon.runs.attention import ROWS, Attention, index_of
-from audiomarathon.runs.folder import read_records, read_run
+from audiomarathon.runs.folder import read_records
 from audiomarathon.runs.read import Run
 from audiomarathon.runs.record_line import to_line
 from audiomarathon.wings.attention.maps import Whole, draw_mean, in_blocks
@@ -76,13 +76,6 @@ class TestBesideARun:
             assert one.profile.shape == (len(ROWS), 4, record.audio_tokens)
             assert row["bytes"] == (captured / RUN / "attention" / row["file"]).stat().st_size
 
-    def test_replies_are_those_of_a_run_without(self, asked: Asked, captured: Path, tmp_path: Path) -> None:
-        pruned = ("--method", "fast_v", "--ratio", "0.5")
-        succeed("run", *asked, "--limit", 3, *pruned, "--results", tmp_path)
-        place = RUN.with_name("fast_v-0.5-layer2")
-        assert read_records(tmp_path / place) == read_records(captured / place)
-        assert read_run(tmp_path / place)["identity"] == read_run(captured / place)["identity"]
-
     def test_missing_files_are_captured(self, asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         again = ("run", *asked, "--limit", 3, "--save-attn", "--results", captured)
         calls: list[str] = []
@@ -115,13 +108,6 @@ class TestBesideARun:
         assert len(read_records(tmp_path / RUN)) == 2
         assert call(*command)[0] == 0
         assert len(index_of(tmp_path / RUN)) == 2
-
-    def test_fewer_layers_are_there_already(self, asked: Asked, captured: Path) -> None:
-        sample = ("--sample", next(iter(index_of(captured / RUN))))
-        assert all(row["all"] and row["layers"] == [0, 1, 2, 3] for row in index_of(captured / RUN).values())
-        before = len(lines_of(captured / RUN / "attention" / "index.jsonl"))
-        succeed("attention", "capture", *asked, "--results", captured, "--attn-layers", "1,3", *sample)
-        assert len(lines_of(captured / RUN / "attention" / "index.jsonl")) == before
 
     def test_captured_layers_and_whole_maps_stay(self, asked: Asked, tmp_path: Path) -> None:
         """A later request adds to what was captured; of other audio it is made anew."""

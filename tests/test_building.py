@@ -207,10 +207,6 @@ def test_a_limit_is_spread_over_groups_and_can_be_raised(tau: list[str], whole: 
     assert tree(built("tau", tau, folder)) == tree(whole)
 
 
-def test_jobs_do_not_change_a_byte(tau: list[str], whole: Path, tmp_path: Path) -> None:
-    assert tree(built("tau", tau, tmp_path / "4", "--jobs", "4")) == tree(whole)
-
-
 # --- broken sources ---------------------------------------------------------------------------------------------------
 
 

@@ -132,11 +132,6 @@ def test_any_text_has_tokens_without_spaces_and_punctuation(text: str) -> None:
     assert all(token and " " not in token for token in found)
 
 
-@given(st.lists(st.sampled_from(["the", "dog", "barks", "rain", "falls", "it"]), max_size=8))
-def test_plain_words_are_their_own_tokens(words: list[str]) -> None:
-    assert tokens(" ".join(words) + ".") == tuple(words)
-
-
 def plain_cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
     """CIDEr-D as its definition reads, over every n-gram of either side."""
 

@@ -54,6 +54,13 @@ def tau(tmp_path: Path) -> Path:
     return task_folders.build_tau(tmp_path / "data" / "TAU")
 
 
+@pytest.fixture
+def run_tau(command, tau: Path, tiny_checkpoint: Path):
+    """Run the tiny checkpoint on TAU with further options, at most a token a reply."""
+    where = ("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1")
+    return lambda *more: command(*where, *more)
+
+
 def one_error(stderr: str) -> str:
     lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, stderr
@@ -151,26 +158,19 @@ class TestRun:
         facts = json.loads(run.read_text())
         assert (facts["model"], facts["settings"]["data"], facts["data_folder"]) == ("embedded", "mini", str(tau))
 
-    def test_another_runs_folder_is_refused_before_the_model_is_loaded(
-        self, command, tau: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        told = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--limit", "1", "--max-new-tokens", "1"]
-        assert command(*told)[0] == 0
+    def test_another_runs_folder_is_refused_before_the_model_is_loaded(self, run_tau, monkeypatch) -> None:
+        assert run_tau("--limit", "1")[0] == 0
         monkeypatch.setattr(Qwen2_5Omni, "load", None)
-        code, _out, err = command(*told, "--seed", "7")
-        assert code == 2
-        assert "seed" in one_error(err)
+        code, _out, err = run_tau("--limit", "1", "--seed", "7")
+        assert (code, "seed" in one_error(err)) == (2, True)
 
     @pytest.mark.parametrize("limit", ["2", "1"])
-    def test_a_finished_run_is_printed_again_without_the_model(
-        self, command, tau: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, limit: str
-    ) -> None:
-        told = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit"]
-        assert command(*told, "2")[0] == 0
+    def test_a_finished_run_is_printed_again_without_the_model(self, run_tau, monkeypatch, limit: str) -> None:
+        assert run_tau("--limit", "2")[0] == 0
         (file,) = Path("results").rglob("run.json")
         before = json.loads(file.read_text())
         monkeypatch.setattr(Qwen2_5Omni, "load", None)
-        code, out, err = command(*told, limit)
+        code, out, err = run_tau("--limit", limit)
         assert (code, "base-0" in out) == (0, True)
         assert f"{file.parent}: complete; nothing to do" in err
         after, summary = json.loads(file.read_text()), json.loads((file.parent / "summary.json").read_text())
@@ -190,21 +190,19 @@ class TestRun:
             assert (code, imported) == (0, []), stderr
             assert stderr.count("complete; nothing to do") == settings
 
-    def test_a_smaller_limit_says_what_its_summary_leaves_out(self, command, tau: Path, tiny_checkpoint: Path) -> None:
-        told = ("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit")
-        assert "not selected by this run" not in command(*told, "3")[2]
-        said = command(*told, "1")[2]
+    def test_a_smaller_limit_says_what_its_summary_leaves_out(self, run_tau) -> None:
+        assert "not selected by this run" not in run_tau("--limit", "3")[2]
+        said = run_tau("--limit", "1")[2]
         assert "2 more recorded samples" in said
         assert "last written by" not in said
         changed(next(Path("results").rglob("run.json")).parent, environment={"audiomarathon": "0.0.7"})
-        assert "last written by audiomarathon 0.0.7" in command(*told, "1")[2]
+        assert "last written by audiomarathon 0.0.7" in run_tau("--limit", "1")[2]
 
-    def test_a_failed_clip_gives_exit_1_and_says_where(self, command, tau: Path, tiny_checkpoint: Path) -> None:
+    def test_a_failed_clip_gives_exit_1_and_says_where(self, run_tau, tau: Path) -> None:
         clip = sorted((tau / "concatenated_resampled").iterdir())[0]
         clip.write_bytes(clip.read_bytes()[:100])
-        code, out, err = command("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "2")
-        assert code == 1
-        assert "1 error" in out
+        code, out, err = run_tau()
+        assert (code, "1 error" in out) == (1, True)
         assert re.search(rf"1 sample failed .*AudioError: .*{clip.name}", one_error(err))
 
     def test_ctrl_c_keeps_the_records(self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env) -> None:

@@ -661,14 +661,6 @@ def test_a_run_is_read_without_its_file(ran: Path, tmp_path: Path) -> None:
         get_task("own-choice/sounds").load(ran / "data")
 
 
-def test_a_control_has_the_same_questions_on_other_audio(ran: Path) -> None:
-    (run,) = ran.glob("results-silence/own-choice/sounds/embedded/base-0")
-    assert {line["control"] for line in records_in(run)} == {"silence"}
-    (there,) = ran.glob("results/own-choice/sounds/embedded/base-0")
-    told = [{line["id"]: (line["reference"], line["groups"]) for line in records_in(one)} for one in (run, there)]
-    assert told[0] == told[1]
-
-
 @pytest.mark.parametrize("more", [{"version": "v2"}, {"published": None}, {"prompt": "ask.txt"}])
 def test_another_version_rule_or_prompt_is_another_run(more: dict[str, Any], ran: Path, tmp_path: Path) -> None:
     (tmp_path / "ask.txt").write_text("{question} {options}")

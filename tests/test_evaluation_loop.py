@@ -47,14 +47,17 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return task_folders.write_clip(tmp_path_factory.mktemp("clip") / "a.wav", seconds=0.5)
 
 
+def a_sample(id_: str, *clips: Path, **facts: Any) -> Sample:
+    """A question with two options about clips."""
+    return Sample(id_, clips, "Which?", "A", id_, ("bus", "tram"), ("bus", "tram"), **facts)
+
+
 @pytest.fixture
 def plan(clip: Path) -> Callable[..., Plan]:
     """Make a plan over samples of these ids."""
 
     def make(ids: Sequence[str], **settings: Any) -> Plan:
-        labels = ("bus", "tram")
-        samples = tuple(Sample(id_, (clip,), "Which?", "A", id_, labels, labels) for id_ in ids)
-        return Plan(IdTask(), samples, 8, **{"warm_up": False, **settings})
+        return Plan(IdTask(), tuple(a_sample(id_, clip) for id_ in ids), 8, **{"warm_up": False, **settings})
 
     return make
 
@@ -127,12 +130,8 @@ def test_ctrl_c_while_a_record_is_stored_keeps_the_replies_that_have_arrived(pla
 def test_settings_take_turns_at_going_first(plan, jobs) -> None:
     lm = FakeLM()
     evaluate(lm, plan(["a", "b", "c", "d"]), jobs(*METHODS))
-    assert [lm.labels(id_) for id_ in "abcd"] == [
-        [BASE, FRAME, RANDOM],
-        [FRAME, RANDOM, BASE],
-        [RANDOM, BASE, FRAME],
-        [BASE, FRAME, RANDOM],
-    ]
+    first = [BASE, FRAME, RANDOM]
+    assert [lm.labels(id_) for id_ in "abcd"] == [first, [FRAME, RANDOM, BASE], [RANDOM, BASE, FRAME], first]
 
 
 class TestWarmPass:
@@ -395,9 +394,7 @@ class TestReplacedClips:
 
     @pytest.fixture
     def samples(self, tmp_path: Path) -> tuple[Sample, ...]:
-        labels = ("bus", "tram")
-        clips = {id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=0.1) for id_ in "abc"}
-        return tuple(Sample(id_, (clip,), "Which?", "A", id_, labels, labels) for id_, clip in clips.items())
+        return tuple(a_sample(id_, task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=0.1)) for id_ in "abc")
 
     @pytest.mark.parametrize("size", [None, 1], ids=["timed", "prefetched"])
     def test_while_a_run_is_on(self, samples: tuple[Sample, ...], jobs, size: int | None) -> None:
@@ -541,10 +538,7 @@ class TestLengths:
     def samples(self, tmp_path: Path) -> tuple[Sample, ...]:
         seconds = {"a": 0.1, "b": 0.4, "c": 0.2, "d": 0.3, "e": 0.4}
         clips = {id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=own) for id_, own in seconds.items()}
-        return tuple(
-            Sample(id_, (clip,), "Which?", "A", id_, ("b",), ("b",), bundle="x" if id_ in "ce" else "")
-            for id_, clip in clips.items()
-        )
+        return tuple(a_sample(id_, clip, bundle="x" if id_ in "ce" else "") for id_, clip in clips.items())
 
     def test_the_longest_come_first(self, samples: tuple[Sample, ...]) -> None:
         found = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
@@ -594,19 +588,12 @@ class TestAuto:
 
 
 def test_a_batch_says_how_much_of_it_is_padding(lm: AudioLM, tmp_path: Path, jobs) -> None:
-    samples = tuple(
-        Sample(
-            id_, (task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=own),), "Which?", "A", id_, ("b",), ("b",)
-        )
-        for id_, own in (("a", 1.0), ("b", 2.0))
-    )
+    clips = [task_folders.write_clip(tmp_path / f"{seconds}.wav", seconds=seconds) for seconds in (1, 2)]
     (job,) = jobs(METHODS[0])
-    evaluate(lm, Plan(IdTask(), samples, 2, batch_size=2), [job])
+    evaluate(lm, Plan(IdTask(), tuple(map(a_sample, "ab", clips)), 2, batch_size=2), [job])
     longer, shorter = lines(job)
-    assert longer["id"] == "b"
-    lost = longer["prompt_tokens"] - shorter["prompt_tokens"]
-    assert lost == 25
-    assert longer["batch"]["padding"] == pytest.approx(lost / (2 * longer["prompt_tokens"]))
+    assert (longer["id"], longer["prompt_tokens"] - shorter["prompt_tokens"]) == ("b", 25)
+    assert longer["batch"]["padding"] == pytest.approx(25 / (2 * longer["prompt_tokens"]))
 
 
 def test_memory_limits_a_planned_batch() -> None:

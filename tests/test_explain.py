@@ -54,10 +54,6 @@ def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.
 
 
 class TestShares:
-    def test_base_keeps_all(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        inputs, kept = shares(lm, prompts, "base")
-        assert kept.tolist() == [1.0] * inputs.audio_tokens[0]
-
     def test_pruning_keeps_what_its_positions_say(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs, kept = shares(lm, prompts, "frame:0.75")
         total = inputs.audio_tokens[0]
@@ -99,9 +95,6 @@ class TestShares:
         # Two of four layers are below K and hold all tokens; there alone a token that pruning dropped can live on.
         assert joined[first == 0].max() == 0.5
         assert joined[first == 1].max() == 1.0
-
-    def test_nothing_is_recorded_unless_asked_for(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        assert get_method("knorm:0.5").generate(lm, lm.prepare(prompts[:1]), max_new_tokens=1).kept_entries is None
 
 
 class TestTime:
@@ -214,11 +207,6 @@ class TestPalette:
         keys = [method.key for method in all_methods() if method.key != "base"]
         assert len({series.colour(key) for key in keys}) == len(keys)
         assert len({(tuple(series.dash(key)), series.mark(key)) for key in keys}) == len(keys)
-
-    def test_joined_methods_and_strangers_have_a_look_too(self) -> None:
-        assert series.colour("fast_v+snapkv") == series.colour("snapkv")
-        assert series.dash("fast_v+snapkv") != series.dash("snapkv")
-        assert series.colour("my_own") == series.colour("my_own")
 
 
 class TestEvidence:

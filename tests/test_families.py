@@ -100,13 +100,6 @@ class TestReplies:
         ours = Base().generate(family_lm, family_lm.prepare([prompt]), max_new_tokens=6, ignore_end=True)
         assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
 
-    def test_are_the_same_each_time(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
-        replies = {
-            Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=4).replies[0].token_ids
-            for _ in range(2)
-        }
-        assert len(replies) == 1
-
     @pytest.mark.parametrize(("seconds", "silenced", "change"), [(4.0, 4.0, 1e-2), (31.0, 0.5, 1e-4)])
     def test_hear_audio_to_its_end(self, family_lm: AudioLM, seconds: float, silenced: float, change: float) -> None:
         """Silence in place of the clip, or of the end of a clip of two windows, gives other logits."""

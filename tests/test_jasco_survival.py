@@ -112,11 +112,6 @@ def test_replies_to_other_clips_are_not_beside_base() -> None:
     assert found.figures["speech_kept"].value == pytest.approx(1)
 
 
-def test_base_beside_itself_keeps_all_of_both() -> None:
-    found = beside_base(replies(), replies())
-    assert [found[name].value for name in ("speech_kept", "sound_kept", "difference")] == [1, 1, 0]
-
-
 def test_what_base_does_not_report_cannot_be_lost() -> None:
     found = beside_base(replies(), replies(sound="nothing"))
     assert sentence("frame-0.5", found).startswith(
