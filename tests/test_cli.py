@@ -376,25 +376,20 @@ class TestDoctor:
         (hub / "refs").mkdir()
         (hub / "refs" / "main").write_text("0" * 40)
         weights = safetensors.numpy.save({"w": np.zeros(100)})
-        index = json.dumps({"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}})
-        contents = {
-            "config.json": ("config.json", b"{}"),
-            "an index": ("model.safetensors.index.json", index.encode()),
-            "half an index": ("model.safetensors.index.json", index[:30].encode()),
-            "half of a": ("a.safetensors", weights[:-100]),
-        }
+        index = b'{"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}}'
+        contents = {"config.json": b"{}", "an index": index, "half an index": index[:30], "half of a": weights[:-100]}
+        names = {"half of a": "a.safetensors"} | dict.fromkeys(
+            ("an index", "half an index"), "model.safetensors.index.json"
+        )
         for file in files:
-            name, content = contents.get(file, (file, weights))
-            (snapshot / name).write_bytes(content)
+            (snapshot / names.get(file, file)).write_bytes(contents.get(file, weights))
         download = functools.partial(huggingface_hub.snapshot_download, cache_dir=hub.parent)
         monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
         monkeypatch.setattr(doctor, "all_models", lambda: [get_model("qwen2.5-omni-3b")])
-        (found,) = [finding for finding in doctor.examine() if finding.text.startswith("model ")]
-        assert found.good is (damage == "")
-        assert (damage and "is damaged: ") in found.text
-        assert damage in found.text
-        assert remedy in found.remedy
-        assert bool(found.remedy) is bool(damage)
+        (finding,) = [finding for finding in doctor.examine() if finding.text.startswith("model ")]
+        assert (finding.good, bool(finding.remedy)) == (not damage, bool(damage))
+        assert (f"is damaged: {damage}" if damage else "") in finding.text
+        assert remedy in finding.remedy
 
 
 def _response(status: int):

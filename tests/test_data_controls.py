@@ -175,9 +175,10 @@ def test_a_variant_is_not_written_over_and_half_a_one_is_not_kept(root: Path, tm
     succeed(*noise)
     code, output = call(*noise)
     assert (code, "already exists" in output) == (2, True)
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["noise"]  # and no lock
     (root / "HAD" / "real" / "HAD_8.wav").write_bytes(b"RIFF")
     assert call("data", "controls", "had", "--control", "silence", "--data", root, "-o", tmp_path / "out")[0] == 2
-    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["noise"]  # and no lock
+    assert not (tmp_path / "out" / "silence").exists()
 
 
 def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:

@@ -301,11 +301,8 @@ def test_open_questions_are_put_to_the_judges_of_mmau_pro(tmp_path: Path) -> Non
     ],
 )
 def test_captions_and_transcripts_run(more: dict[str, Any], key: str, figure: str, tmp_path: Path) -> None:
-    rows = with_rows(
-        captions=lambda row: [f"{row['answer']} sounds", "a sound"],
-        first=lambda row: f"{row['answer']} sounds",
-        second="a sound",
-    )
+    said = lambda row: f"{row['answer']} sounds"  # noqa: E731
+    rows = with_rows(captions=lambda row: [said(row), "a sound"], first=said, second="a sound")
     file = declared(tmp_path, rows, options=None, answer=None, question=None, groups="topic", **more)
     out = tmp_path / "results"
     where = ("--data", file.parent, "--results", out)
@@ -381,7 +378,6 @@ def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
         ({"optoins": "x"}, r"unknown key 'optoins' \(did you mean 'options'\?\); allowed: key, rows, "),
         ({"key": "a/b"}, "key = 'a/b' is not allowed; allowed: letters, digits"),
         ({"rows": "sub/rows.json"}, "rows = 'sub/rows.json' is not allowed; allowed: a .json, .jsonl, .csv or "),
-        ({"rows": "rows.txt"}, "rows = 'rows.txt' is not allowed"),
         ({"clips": []}, r"clips = \[\] is not allowed; allowed: a field's name"),
         ({"clips": ["a", 1]}, "clips = "),
         ({"groups": {"a": "b"}}, "not TOML|groups = "),
@@ -390,7 +386,6 @@ def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
         ({"published": "mmau"}, "published = 'mmau' is not allowed; allowed: mmau-tokens"),
         ({"judge": "gpt"}, "judge = 'gpt' is not allowed; allowed: mmau-pro-open"),
         ({"max_new_tokens": 0}, "max_new_tokens = 0 is not allowed; allowed: a whole number from 1"),
-        ({"max_new_tokens": "16"}, "max_new_tokens = '16' is not allowed"),
         ({"language": "jp"}, "language = 'jp' is not allowed; allowed: a code of ISO 639-1"),
         ({"language": "Thai"}, "language = 'Thai' is not allowed"),
         ({"language": "de"}, r"language is not allowed with the other keys \(own-choice\)"),
@@ -463,7 +458,6 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"options": ["(A) a dog", "(B) a dog"], "answer": "(A) a dog"}, "two of the options .* are the same"),
         ({"options": "[broken"}, "has 1 option,"),
         ({"options": "['a dog', 'a bell', ...]"}, "looks like a Python list"),
-        ({"options": "{'a dog', 'a bell'}"}, "looks like a Python list"),
         ({"audio": "../../x.wav"}, "leaves the task's folder"),
         ({"audio": "clips/9.wav"}, "is missing under"),
         ({"audio": None}, "field 'audio' is missing"),
@@ -472,7 +466,6 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"options": ["a dog"]}, "has 1 option, expected 2 to 26"),
         ({"answer": "B"}, r"answer 'B' is not one of .*; if it is the letter of an option, set answer_is = \"letter\""),
         ({"options": []}, "field 'options' is an empty list"),
-        ({"options": "[]"}, "field 'options' is an empty list"),
         ({"options": "['a dog', nan, 'rain']"}, "field 'options, item 2' is missing"),
         ({"question": None}, "field 'question' is missing"),
         ({"id": "q0"}, "duplicate id 'q0'"),

@@ -35,13 +35,8 @@ echo "$*" | sed 's|^-P -m audiomarathon ||;s|^[^ ]*/scripts/||' >>"$LOG"
 [ "$FAILS" ] && [[ "$*" == *$FAILS* ]] && echo "error: no luck" && exit "${CODE:-1}" || exit 0
 """
 #: Without Git: a commit or an edit in this checkout meanwhile would undo the steps.
-REAL = {
-    "PYTHON": sys.executable,
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-    "GIT_DIR": "/",
-}
+REAL = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+REAL |= {"GIT_DIR": "/"}
 Hour = Callable[..., tuple[subprocess.CompletedProcess[str], list[str]]]
 
 
@@ -205,11 +200,8 @@ def test_a_killed_dry_run_resumes_and_joins_two_ray_nodes(tmp_path: Path) -> Non
     before = begun[0].read_bytes()
 
     def again(*more: str) -> str:
-        done = subprocess.run(
-            command("--out", out, *more), env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stderr
+        given = command("--out", out, *more)
+        return subprocess.run(given, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
 
     with machines(1, 1) as made:
         told = again("--address", made.address)
@@ -232,11 +224,16 @@ def test_a_killed_dry_run_resumes_and_joins_two_ray_nodes(tmp_path: Path) -> Non
     with tarfile.open(archive) as held:
         names = held.getnames()
         records = held.extractfile("sweep/results/tau/embedded/snapkv-0.5/samples.jsonl")
-        assert records is not None
         assert len({json.loads(line)["id"] for line in records}) == 4
     assert {Path(name).suffix for name in names} == {"", ".json", ".jsonl", ".csv", ".txt", ".md"}
-    assert {"table.md", "doctor/log", "certify/certificate.json", "efficiency/efficiency.json"} <= set(names)
-    assert {"two_workers/replies.json", "two_workers/ray/tau/embedded/base-0/run.json"} <= set(names)
+    made = (
+        "table.md",
+        "doctor/log",
+        "certify/certificate.json",
+        "efficiency/efficiency.json",
+        "two_workers/replies.json",
+    )
+    assert {*made, "two_workers/ray/tau/embedded/base-0/run.json"} <= set(names)
 
     was = state_of(out)
     assert again("--address", "127.0.0.1:1").count(": done before\n") == 5  # a lost cluster undoes nothing
