@@ -102,8 +102,7 @@ class TestBesideARun:
 
         monkeypatch.setattr(attention_capture, "_capture_one", once)
         code, said = call(*command)
-        assert code == 1
-        assert f"error: tau: attention of {failing[0]}: MemoryError: none left" in said
+        assert (code, f"error: tau: attention of {failing[0]}: MemoryError: none left" in said) == (1, True)
         assert "attention of 1 sample is missing; run the same command again" in said
         assert len(read_records(tmp_path / RUN)) == 2
         assert call(*command)[0] == 0
@@ -152,8 +151,7 @@ class TestBesideARun:
     def test_a_long_prompt_stops_no_other(self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
         code, said = call("attention", "capture", *asked, "--limit", 1, "--results", tmp_path, "--attn-full")
-        assert code == 1
-        assert "tokens, or audiomarathon attention capture --yes" in said
+        assert (code, "tokens, or audiomarathon attention capture --yes" in said) == (1, True)
         assert "attention of 1 sample is missing" in said
         assert (tmp_path / RUN / "summary.json").is_file()
 

@@ -231,8 +231,7 @@ def test_a_task_that_the_source_lacks(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_the_command_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
     code, output = call("data", "download", *arguments, "--data", tmp_path)
-    assert code == 2
-    assert message in output
+    assert (code, message in output) == (2, True)
 
 
 # The hub --------------------------------------------------------------------------------------------------------
