@@ -84,15 +84,9 @@ def test_resampling_keeps_a_tone_and_drops_what_the_new_rate_cannot_hold(tmp_pat
     np.testing.assert_allclose(decoded[500:-500], expected[500:-500], atol=1e-3)
 
 
-FORMATS = [
-    ("wav", {}),
-    ("wav", {"subtype": "FLOAT"}),
-    ("wav", {"subtype": "PCM_24"}),
-    ("flac", {}),
-    ("ogg", {}),
-    ("ogg", {"format": "OGG", "subtype": "OPUS"}),
-    ("mp3", {}),
-]
+OPUS = {"format": "OGG", "subtype": "OPUS"}
+FORMATS = [("wav", {}), ("wav", {"subtype": "FLOAT"}), ("wav", {"subtype": "PCM_24"}), ("flac", {}), ("mp3", {})]
+FORMATS += [("ogg", {}), ("ogg", OPUS)]
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
@@ -269,21 +263,10 @@ def test_text_is_not_audio(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.9, 0.999])
-@pytest.mark.parametrize(
-    ("ending", "options", "shows_in_header"),
-    [
-        ("wav", {}, True),
-        ("wav", {"subtype": "FLOAT"}, True),
-        ("aiff", {}, True),
-        ("ogg", {}, True),
-        ("ogg", {"format": "OGG", "subtype": "OPUS"}, True),
-        ("flac", {}, False),
-        ("mp3", {}, False),
-    ],
-)
-def test_truncated(tmp_path: Path, ending: str, options: dict[str, str], shows_in_header: bool, keep: float) -> None:
+@pytest.mark.parametrize(("ending", "options"), [*FORMATS, ("aiff", {})])
+def test_truncated(tmp_path: Path, ending: str, options: dict[str, str], keep: float) -> None:
     path = cut(write(tmp_path / f"a.{ending}", sweep(2.0, 48_000, 2), 48_000, **options), keep)
-    assert_refused(path, "truncated", also_by_probe=shows_in_header)
+    assert_refused(path, "truncated", also_by_probe=ending not in ("flac", "mp3"))  # whose header does not show it
 
 
 def test_a_wav_that_lacks_its_last_sample_is_truncated(tmp_path: Path) -> None:

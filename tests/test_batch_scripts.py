@@ -24,7 +24,6 @@ from audiomarathon.settings import env_names
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted({model.folder for model in all_models() if model.folder} | {"kvpress"})
-NAMES = ("HAD", "race", "SLUE", "TAU", "VESUS", "Vox", "Vox_age", "LibriSpeech", "DESED", "GTZAN")
 
 
 def call(folder: str, *arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -470,9 +470,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("llm", "plan", "said", "unsaid"),
         [
-            ("openai", (), "openai:NAME", "--model-path"),
-            ("openai:", (), "openai:NAME", "--model-path"),
-            ("endpoint:", (), "openai:NAME", "--model-path"),
+            *((llm, (), "openai:NAME", "--model-path") for llm in ("openai", "openai:", "endpoint:")),
             ("openai:tiny", ("--plan",), "leave out --plan", "audiomarathon run"),
         ],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import json
 import os
@@ -157,12 +156,6 @@ class TestRun:
         (run,) = Path("results").rglob("run.json")
         facts = json.loads(run.read_text())
         assert (facts["model"], facts["settings"]["data"], facts["data_folder"]) == ("embedded", "mini", str(tau))
-
-    def test_another_runs_folder_is_refused_before_the_model_is_loaded(self, run_tau, monkeypatch) -> None:
-        assert run_tau("--limit", "1")[0] == 0
-        monkeypatch.setattr(Qwen2_5Omni, "load", None)
-        code, _out, err = run_tau("--limit", "1", "--seed", "7")
-        assert (code, "seed" in one_error(err)) == (2, True)
 
     @pytest.mark.parametrize("limit", ["2", "1"])
     def test_a_finished_run_is_printed_again_without_the_model(self, run_tau, monkeypatch, limit: str) -> None:
@@ -337,14 +330,6 @@ class TestDoctor:
         assert "-- data vesus: no " in out
         assert out.count("data download vesus") == 1
         assert "audiomarathon models download qwen2.5-omni-3b" in out
-
-    @pytest.mark.parametrize(("root", "said"), [("", "no data root is set"), ("gone", "*/gone is not a folder")])
-    def test_says_it_once_for_all(self, command, no_env, monkeypatch: pytest.MonkeyPatch, root: str, said: str) -> None:
-        monkeypatch.setenv("AUDIOMARATHON_DATA", root)
-        _code, out, _err = command("doctor")
-        (line,) = fnmatch.filter(out.splitlines(), f"-- data*{said}")
-        assert out.count("audiomarathon data download vesus") == 1
-        assert f"{line}\n   audiomarathon data download vesus" in out
 
     def test_takes_paths_as_they_are(self, command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         folder = task_folders.build_tau(tmp_path / "[" / "b] [red]:b:" / "TAU")  # "[/b]" closes nothing

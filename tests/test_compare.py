@@ -485,12 +485,8 @@ class TestNames:
 
     def test_of_two_checkpoints_of_one_name_show_their_content(self, tmp_path: Path) -> None:
         for folder, content in (("one", "aaaaaaaa"), ("two", "bbbbbbbb")):
-            a_run(tmp_path / folder, "base-0", [True] * 4, checkpoint=content)
-            changed(
-                tmp_path / folder / "tau" / content / "base-0",
-                checkpoint_name="M",
-                identity=IDENTITY | {"checkpoint": content},
-            )
+            run = a_run(tmp_path / folder, "base-0", [True] * 4, checkpoint=content)
+            changed(run, checkpoint_name="M", identity=IDENTITY | {"checkpoint": content})
         assert self.names(tmp_path) == ["M aaaaaa base-0", "M bbbbbb base-0"]
         assert set(rows_of(tmp_path)) == {("tau", "M bbbbbb base-0")}
 
@@ -543,11 +539,8 @@ class TestControl:
         [
             ("dart-0.5-layer2", "random-0.5-layer2"),
             ("merge_frame-0.5-input", "random-0.5-input"),
-            ("base-0", ""),
-            ("dart-0-layer2", ""),
-            ("snapkv-0.5", ""),
+            *((label, "") for label in ("base-0", "dart-0-layer2", "snapkv-0.5", "frame-0.5-input+snapkv-0.3")),
             ("fast_v-0.5-layer2+snapkv-0.3", ""),
-            ("frame-0.5-input+snapkv-0.3", ""),
         ],
     )
     def test_is_random_at_the_same_ratio_and_place(self, label: str, control: str) -> None:

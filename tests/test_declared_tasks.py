@@ -509,29 +509,19 @@ def test_a_bad_row_of_several_files_is_named_by_its_file(tmp_path: Path) -> None
         ("['a', nan, None]", ["a", None, None]),
         ("[1. 2.5]", [1.0, 2.5]),
         ("[]", []),
-        ("[music] a dog", None),
-        ("(A dog barks)", None),
-        ("(1, 2)", None),
+        *((text, None) for text in ("[music] a dog", "(A dog barks)", "(1, 2)")),
     ],
 )
 def test_lists_are_read_as_python_prints_them(text: str, found: list[Any] | None) -> None:
     assert list_in(text) == found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "['a''b']",
-        "['a' 'b', 'c']",
-        "[['a'], ['b']]",
-        "['a', b'b']",
-        "[‘a’, ‘b’]",
-        "\"['a']\"",
-        r'"[\"a\"]"',
-        "['a",
-        "['" + "\\" * 99_999,
-    ],
-)
+#: Lists as other programs write them, and one that would be slow to read.
+OTHER_LISTS = ["['a''b']", "['a' 'b', 'c']", "[['a'], ['b']]", "['a', b'b']", "[‘a’, ‘b’]", "\"['a']\""]
+OTHER_LISTS += [r'"[\"a\"]"', "['a", "['" + "\\" * 99_999]
+
+
+@pytest.mark.parametrize("text", OTHER_LISTS)
 def test_other_notations_of_lists_are_refused(text: str) -> None:
     with pytest.raises(RowError, match="looks like a Python list"):
         list_in(text)
@@ -693,23 +683,14 @@ def test_a_part_of_any_rows_loads_as_the_task(format_: str, tmp_path: Path, monk
 # --- The published rule, and the tasks that ship.
 
 
-@pytest.mark.parametrize(
-    ("reply", "right"),
-    [
-        ("a dog", True),
-        ("The DOG: a dog!", True),
-        ("dog", False),  # lacks a word of the answer
-        ("", False),
-        ("?!", False),
-        ("B", False),
-        ("(B) a dog", True),
-        ("a dog, not a cat", False),  # names another's word
-        ("a dog, hot", True),
-        ("a dog_", False),  # an underscore is of the word
-    ],
-)
-def test_the_published_rule(reply: str, right: bool) -> None:
-    assert right_by_words(reply, "a dog", ["a cat", "a dog", "Dog, a", "hotdog"]) is right
+RIGHT = ["a dog", "The DOG: a dog!", "(B) a dog", "a dog, hot"]
+#: Without a word of the answer, with a word of another option ("cat"), or with another word ("dog_").
+WRONG = ["dog", "", "?!", "B", "a dog, not a cat", "a dog_"]
+
+
+@pytest.mark.parametrize("reply", [*RIGHT, *WRONG])
+def test_the_published_rule(reply: str) -> None:
+    assert right_by_words(reply, "a dog", ["a cat", "a dog", "Dog, a", "hotdog"]) is (reply in RIGHT)
 
 
 _TEXT = st.text("ab c_-.é1", max_size=8)
@@ -745,29 +726,20 @@ PAGE = (Path(__file__).parent.parent / "docs" / "own-tasks.md").read_text(encodi
 BLOCKS = dict(re.findall(r"```toml\n# (\w+\.toml)\n(.*?)```", PAGE, re.DOTALL))
 
 
+EXACT = [(120, "120"), (120, "2:00"), (3600, "1:00:00"), (1200, "1,200"), (1, "1,2,3"), (-3, "−3"), (2, "2min")]
+EXACT += [(12.5, "It lasts 12.5s"), (0.5, ".5"), ("120", "120.0"), ([2, 4], "There are 3 speakers")]
+NOT_NEAR = [(1, "9" * 400), (1, "1" * 5000 + ":05"), (120, "123"), (120, "no idea")]
+
+
 class TestExact:
     """Answers that are a number, a range, a letter or spans of time, as in BLAB."""
 
     @pytest.mark.parametrize(
         ("answer", "reply", "correct", "near"),
         [
-            (120, "120", True, True),
-            (120, "About 122 seconds.", False, True),
-            (120, "2:00", True, True),
-            (3600, "1:00:00", True, True),
-            (1200, "1,200", True, True),
-            (1, "1,2,3", True, True),
-            (-3, "−3", True, True),
-            (12.5, "It lasts 12.5s", True, True),
-            (2, "2min", True, True),
-            (0.5, ".5", True, True),
-            (1, "9" * 400, False, False),
-            (1, "1" * 5000 + ":05", False, False),
-            (120, "123", False, False),
-            ("120", "120.0", True, True),
-            ([2, 4], "There are 3 speakers", True, True),
-            ([2, 4], "5", False, True),
-            (120, "no idea", False, False),
+            *((answer, reply, True, True) for answer, reply in EXACT),
+            *((answer, reply, False, True) for answer, reply in ((120, "About 122 seconds."), ([2, 4], "5"))),
+            *((answer, reply, False, False) for answer, reply in NOT_NEAR),
             ("B", "(B) anger", True, None),
             ("(B)", "The answer is C.", False, None),
         ],

@@ -201,26 +201,20 @@ class TestLimits:
     """What a model takes, and where that is from: `doctor --seconds`, and runs that are refused."""
 
     @pytest.mark.parametrize(
-        ("text", "positions"),
+        ("stated", "rope", "positions"),
         [
-            ({"max_position_embeddings": 40960}, 40960),
-            ({"max_position_embeddings": 1000, "rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, 4000),
-            (
-                {
-                    "max_position_embeddings": 4000,
-                    "rope_parameters": {
-                        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000,
-                    },
-                },
-                4000,
-            ),
+            (40960, {}, 40960),
+            (1000, {"rope_type": "yarn", "factor": 4.0}, 4000),
+            (4000, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000}, 4000),
         ],
-    )  # fmt: skip
-    def test_positions_are_the_nested_configs(self, tmp_path: Path, text: dict[str, Any], positions: int) -> None:
+    )
+    def test_positions_are_the_nested_configs(
+        self, tmp_path: Path, stated: int, rope: dict[str, Any], positions: int
+    ) -> None:
         folder = config_only(tmp_path / "config", "3B")
         content = json.loads((folder / "config.json").read_text())
-        rope = content["thinker_config"]["text_config"]["rope_parameters"] | text.pop("rope_parameters", {})
-        content["thinker_config"]["text_config"] |= {**text, "rope_parameters": rope}
+        text = content["thinker_config"]["text_config"]
+        text |= {"max_position_embeddings": stated, "rope_parameters": text["rope_parameters"] | rope}
         (folder / "config.json").write_text(json.dumps(content))
         found = limits_of(get_model("qwen2.5-omni-3b"), folder)
         assert found.positions == positions

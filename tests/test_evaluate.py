@@ -194,12 +194,6 @@ class TestThroughputMode:
 
 
 class TestWhereDataIs:
-    def test_a_flag_wins_over_a_tasks_own_variable(self, go, data: Path, tmp_path: Path) -> None:
-        other = task_folders.build_tau(tmp_path / "other")
-        env = {"TAU_DATA_PATH": str(other)}
-        assert RunSettings.read(env, data=str(data)).data_paths == ()
-        assert RunSettings.read(env).data_paths == (("TAU_DATA_PATH", str(other)),)
-
     def test_what_is_missing_of_a_task_is_said(self, tiny_checkpoint: Path, data: Path, tmp_path: Path) -> None:
         said: list[str] = []
         settings = RunSettings.read(
@@ -304,16 +298,6 @@ class TestFailures:
 
 
 class TestScoringAgain:
-    def test_needs_neither_model_nor_data_and_changes_nothing_when_nothing_changed(self, go, tmp_path: Path) -> None:
-        root = tmp_path / "data"
-        task_folders.build_tau(root)
-        (result,) = go("tau", data=str(root), limit=4)
-        before, summary = records(result), result.summary
-        for file in root.rglob("*.*"):
-            file.unlink()
-        assert score(result.folder).summary == summary
-        assert records(result) == before
-
     def test_mends_a_wrong_verdict(self, go) -> None:
         (result,) = go("tau", limit=2)
         file = result.folder / "samples.jsonl"

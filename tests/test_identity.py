@@ -228,17 +228,12 @@ class TestThirdParties:
 
     MODULES: ClassVar = {
         "mine_method": """
-from dataclasses import dataclass
-from typing import Any, ClassVar
 from audiomarathon.compression.pruners.frame import Frame
-
-@dataclass(frozen=True)
 class Mine(Frame):
-    key: ClassVar[str] = "mine"
+    key = "mine"
 """,
         "mine_task": """
 from audiomarathon.benchmarks.audiomarathon.tau import Tau
-
 class Mine(Tau):
     pass
 """,

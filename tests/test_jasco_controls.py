@@ -64,17 +64,12 @@ def loud_parts(samples: np.ndarray) -> list[tuple[float, float]]:
 
 
 class TestTexts:
+    SOUND = "The audio sound is: Waves crashing,seagulls 2."
+    SPOKEN = 'The spoken text is: "Let’s build a castle over there. 2"'
+
     @pytest.mark.parametrize(
         ("control", "told"),
-        [
-            (
-                "text-both",
-                "The audio sound is: Waves crashing,seagulls 2. "
-                'The spoken text is: "Let’s build a castle over there. 2"\n',
-            ),
-            ("text-sound", "The audio sound is: Waves crashing,seagulls 2.\n"),
-            ("text-speech", 'The spoken text is: "Let’s build a castle over there. 2"\n'),
-        ],
+        [("text-both", f"{SOUND} {SPOKEN}\n"), ("text-sound", f"{SOUND}\n"), ("text-speech", f"{SPOKEN}\n")],
     )
     def test_stand_before_the_instruction_in_the_place_of_audio(self, root: Path, control: str, told: str) -> None:
         loaded = varied(root, control)

@@ -182,9 +182,10 @@ def test_what_is_missing_is_counted_and_never_0(toy: Path) -> None:
     assert "judge A: 3 of 6 judgements missing (not counted as 0)" in summary["notes"]
 
 
-def test_a_failed_request_is_asked_again_and_others_are_not(toy: Path) -> None:
+def test_a_failed_request_is_asked_again_and_others_are_not(toy: Path, tmp_path: Path) -> None:
     first = Scripted(lambda messages: "error: no" if messages[0]["content"].endswith("It is: b") else perfect(messages))
-    assert judge_run(case_of(toy), Bench("A", first)) == 1
+    assert judge_run(case_of(toy), Bench("A", first, Cache(tmp_path / "kept", first.identity()))) == 1
+    assert len([*(tmp_path / "kept").rglob("*.json")]) == len(first.calls) - 1, "the failure is kept"
     second = Scripted()
     assert judge_run(case_of(toy), Bench("A", second)) == 0
     assert [one[0]["content"].split("It is: ")[1] for one in second.calls] == ["b"]

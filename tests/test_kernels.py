@@ -29,12 +29,8 @@ from audiomarathon.wings.encoders.registry import load_encoder
 
 def allowed() -> dict[str, bool]:
     cuda = torch.backends.cuda
-    return {
-        "flash": cuda.flash_sdp_enabled(),
-        "efficient": cuda.mem_efficient_sdp_enabled(),
-        "math": cuda.math_sdp_enabled(),
-        "cudnn": cuda.cudnn_sdp_enabled(),
-    }
+    efficient, cudnn = cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
+    return {"flash": cuda.flash_sdp_enabled(), "efficient": efficient, "math": cuda.math_sdp_enabled(), "cudnn": cudnn}
 
 
 @pytest.fixture
@@ -127,10 +123,7 @@ class TestIdentity:
         for flags in ({"device": "cuda:0"}, {"device": "cpu", "decode": "graph"}):
             found = identity(**flags)
             assert (found["decode"], found["certificate"]["decode"]) == ("graph", "graph")
-        for flags in (
-            {"device": "cuda", "decode": "eager"},
-            {"device": "cuda", "device_map": "auto"},
-            {"device": "cpu"},
-        ):
+        eager = ({"device": "cuda", "decode": "eager"}, {"device": "cuda", "device_map": "auto"}, {"device": "cpu"})
+        for flags in eager:
             found = identity(**flags)
             assert "decode" not in {*found, *found["certificate"]}
