@@ -39,15 +39,10 @@ def lmms_folder(folder: Path, rows: Sequence[Mapping[str, Any]], task: str = "au
     lines = []
     for number, row in enumerate(rows):
         line = {
-            "doc_id": row.get("doc_id", number),
-            "target": str(row["target"]),
-            "filtered_resps": row["reply"],
-            "token_counts": [{"output_tokens": 2}],
-            "doc_hash": hashlib.sha256(str(number).encode()).hexdigest(),
-            **row["scores"],
-            "input": row["input"],
-            **more,
-        }
+            "doc_id": row.get("doc_id", number), "target": str(row["target"]), "filtered_resps": row["reply"],
+            "token_counts": [{"output_tokens": 2}], "doc_hash": hashlib.sha256(str(number).encode()).hexdigest(),
+            **row["scores"], "input": row["input"], **more,
+        }  # fmt: skip
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     (place / f"{TIME}_samples_{task}.jsonl").write_text("".join(lines), encoding="utf-8")
     results = {"results": {task: {"alias": task}}, "model_source": "qwen2_5_omni", "model_name": "lmms-lab/a-model"}
@@ -61,32 +56,18 @@ def inspect_content(rows: Sequence[Mapping[str, Any]], task: str = "scenes", epo
     for epoch in range(1, epochs + 1):
         for number, row in enumerate(rows):
             reply = {"role": "assistant", "content": row["reply"]}
-            own = {
-                "id": row.get("id", f"clip{number}"),
-                "epoch": epoch,
+            choices = [{"message": reply, "stop_reason": "stop"}]
+            sample = {
+                "id": row.get("id", f"clip{number}"), "epoch": epoch, "target": row["target"], "messages": [reply],
                 "input": [{"role": "user", "content": [{"type": "text", "text": row["input"]}]}],
-                "target": row["target"],
-                "messages": [reply],
-                "output": {
-                    "model": "mockllm/model",
-                    "choices": [{"message": reply, "stop_reason": "stop"}],
-                    "completion": row["reply"],
-                    "time": 0.25,
-                },
+                "output": {"model": "mockllm/model", "choices": choices, "completion": row["reply"], "time": 0.25},
                 "scores": {name: {"value": value} for name, value in row["scores"].items()},
-                "metadata": {"speaker": f"s{number // 2}"},
-                "store": {},
-                "events": [],
-                "total_time": 1.5,
-            }
-            samples.append(own | row.get("fields", {}))
-    spec = {
-        "created": "2026-11-27T12:00:00+00:00",
-        "task": task,
-        "dataset": {"samples": len(rows), "sample_ids": [row.get("id", f"clip{n}") for n, row in enumerate(rows)]},
-        "model": "mockllm/model",
-        "config": {"epochs": epochs},
-    }
+                "metadata": {"speaker": f"s{number // 2}"}, "store": {}, "events": [], "total_time": 1.5,
+            }  # fmt: skip
+            samples.append(sample | row.get("fields", {}))
+    ids = [row.get("id", f"clip{number}") for number, row in enumerate(rows)]
+    spec = {"created": "2026-11-27T12:00:00+00:00", "task": task, "model": "mockllm/model"}
+    spec |= {"dataset": {"samples": len(rows), "sample_ids": ids}, "config": {"epochs": epochs}}
     return {"version": 2, "status": "success", "eval": spec, "samples": samples}
 
 

@@ -23,6 +23,15 @@ TEXTS = {
     "target_keywords": "sandcastle",
 }
 
+#: Judgements that the original's reader misreads, each with the answer to its second question.
+TRAPS: list[tuple[str, str | None]] = [
+    ("Rating: 2\nOrientation: Both", None),
+    ("**Rating:** 0\n**Orientation:** Both\nExplanation2: BOTH", "Good"),
+    ("Rating: 2 (not 0)\nOrientation: Both", None),
+    ("Rating: 1\nOrientation: Both. Not Orientation: Audio-Oriented", None),
+    ("rating: 2\norientation: both", "dunno"),
+]
+
 
 def build_jasco(folder: Path, clips: Sequence[int] = (1, 2, 10)) -> Path:
     """Write clips and `v0.csv` as the original lays them out; return the root of the clone."""

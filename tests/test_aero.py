@@ -45,9 +45,7 @@ class TestLoading:
         lm = load(folder)
         assert lm.lm_head.weight.data_ptr() == lm.decoder.embed_tokens.weight.data_ptr()
 
-    def test_the_code_that_a_checkpoint_names_is_neither_run_nor_asked_about(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_code_that_a_checkpoint_names_is_not_run(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[object] = []
         monkeypatch.setattr(builtins, "input", lambda *words: asked.append(words) or "n")
         lm = load(folder)

@@ -22,7 +22,7 @@ from audiomarathon.compression.external import Foreign
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.attention_capture import capture, capture_whole, parts_of
-from audiomarathon.errors import MethodError, RecordError, SettingsError
+from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.runs.attention import ROWS, Attention
@@ -72,9 +72,7 @@ def eager(family: Family, loaded: Callable[[str, str], AudioLM]) -> AudioLM:
 class TestAgainstTransformers:
     """Chunks of 128 rows, in any family, are the maps of its own eager attention."""
 
-    def test_whole_maps_blocks_and_rows(
-        self, family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt
-    ) -> None:
+    def test_maps_blocks_and_rows(self, family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt) -> None:
         inputs, found, maps = whole(eager, prompt)
         true = eager_maps(eager, inputs)
         assert np.abs(maps - true.mean(1)).max() < 1e-5
@@ -172,9 +170,7 @@ class TestUnderMethods:
                 assert kept[head * len(kept) // found.mass.shape[2]][top].all()
 
     @pytest.mark.parametrize("first", ["", "frame:0.5+"])
-    def test_heads_of_different_lengths_look_at_their_own_entries(
-        self, either_lm: AudioLM, prompt: Prompt, first: str
-    ) -> None:
+    def test_heads_of_different_lengths_see_their_entries(self, either_lm: AudioLM, prompt: Prompt, first: str) -> None:
         method = get_method(f"{first}ada_snapkv:0.7")
         inputs = either_lm.prepare([prompt])
         done = method.generate(either_lm, inputs, max_new_tokens=1, keep_entries=True)
@@ -223,9 +219,7 @@ class TestUnderMethods:
 
 
 class TestParts:
-    def test_every_part_of_the_prompt_is_distinguished(
-        self, family: Family, family_lm: AudioLM, prompt: Prompt
-    ) -> None:
+    def test_each_part_of_the_prompt_is_distinguished(self, family: Family, family_lm: AudioLM, prompt: Prompt) -> None:
         inputs = family_lm.prepare([prompt])
         parts = parts_of(family_lm, inputs, prompt)
         ids = inputs.tensors["input_ids"][0]
@@ -256,13 +250,8 @@ class TestParts:
     def test_a_prompt_of_text_alone(self, lm: AudioLM) -> None:
         _, found = seen(lm, Prompt("Say something.", ()))
         assert found.profile.shape[-1] == 0
-        assert found.meta["groups"] == [
-            "first token",
-            "template before",
-            "question",
-            "rest of the template",
-            "generated",
-        ]
+        groups = "first token, template before, question, rest of the template, generated"
+        assert ", ".join(found.meta["groups"]) == groups
         assert np.abs(np.nansum(found.mass[0], -1) - 1).max() < 1e-6
 
 
@@ -329,12 +318,6 @@ class TestFiles:
         for name in ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edges"):
             assert np.array_equal(getattr(again, name), getattr(found, name), equal_nan=True)
 
-    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no zip at all"])
-    def test_another_file_is_refused(self, tmp_path: Path, content: bytes) -> None:
-        (tmp_path / "a.npz").write_bytes(content)
-        with pytest.raises(RecordError, match=r"a\.npz: not a valid attention file"):
-            Attention.read(tmp_path / "a.npz")
-
     def test_whole_maps_are_the_originals_three_files(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
         import json
 
@@ -350,9 +333,7 @@ class TestFiles:
         }  # fmt: skip
         assert len(json.loads((tmp_path / "one" / "tokens.json").read_text())) == maps.shape[-1]
 
-    def test_maps_of_a_long_prompt_are_refused_and_nothing_is_written(
-        self, lm: AudioLM, prompt: Prompt, tmp_path: Path
-    ) -> None:
+    def test_no_map_of_a_long_prompt_is_written(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
         inputs = lm.prepare([prompt])
         with pytest.raises(SettingsError, match=r"one: whole maps of 2\d\d tokens take 0.0 GB; allowed: prompts of at"):
             capture_whole(lm, inputs, Base(), prompt, tmp_path / "one", longest=100, facts={"sample_id": "one"})

@@ -84,39 +84,18 @@ def test_resampling_keeps_a_tone_and_drops_what_the_new_rate_cannot_hold(tmp_pat
     np.testing.assert_allclose(decoded[500:-500], expected[500:-500], atol=1e-3)
 
 
-def test_silence_is_a_valid_clip(tmp_path: Path) -> None:
-    decoded = decode(write(tmp_path / "a.flac", np.zeros(44_100), 44_100), 16_000)
-    assert len(decoded) == 16_000
-    assert not decoded.any()
-
-
-FORMATS = [
-    ("wav", {}),
-    ("wav", {"subtype": "FLOAT"}),
-    ("wav", {"subtype": "PCM_24"}),
-    ("flac", {}),
-    ("ogg", {}),
-    ("ogg", {"format": "OGG", "subtype": "OPUS"}),
-    ("mp3", {}),
-]
+OPUS = {"format": "OGG", "subtype": "OPUS"}
+FORMATS = [("wav", {}), ("wav", {"subtype": "FLOAT"}), ("wav", {"subtype": "PCM_24"}), ("flac", {}), ("mp3", {})]
+FORMATS += [("ogg", {}), ("ogg", OPUS)]
 
 
 @pytest.mark.parametrize(("ending", "options"), FORMATS)
 @pytest.mark.parametrize(("rate", "channels"), [(48_000, 1), (16_000, 2), (48_000, 2)])
-def test_the_result_is_bit_identical_to_librosa(
-    tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int
-) -> None:
+def test_decodes_as_librosa(tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int) -> None:
     librosa = pytest.importorskip("librosa")
     path = write(tmp_path / f"a.{ending}", sweep(1.5, rate, channels), rate, **options)
     for wanted in (16_000, 24_000, 44_100):
         np.testing.assert_array_equal(decode(path, wanted), librosa.load(path, sr=wanted)[0])
-
-
-@pytest.mark.parametrize("channels", [3, 6, 8])
-def test_many_channels_are_bit_identical_to_librosa_too(tmp_path: Path, channels: int) -> None:
-    librosa = pytest.importorskip("librosa")
-    path = write(tmp_path / "a.wav", sweep(2.0, 22_050, channels), 22_050)
-    np.testing.assert_array_equal(decode(path, 16_000), librosa.load(path, sr=16_000)[0])
 
 
 @same_folder
@@ -285,21 +264,10 @@ def test_text_is_not_audio(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.9, 0.999])
-@pytest.mark.parametrize(
-    ("ending", "options", "shows_in_header"),
-    [
-        ("wav", {}, True),
-        ("wav", {"subtype": "FLOAT"}, True),
-        ("aiff", {}, True),
-        ("ogg", {}, True),
-        ("ogg", {"format": "OGG", "subtype": "OPUS"}, True),
-        ("flac", {}, False),
-        ("mp3", {}, False),
-    ],
-)
-def test_truncated(tmp_path: Path, ending: str, options: dict[str, str], shows_in_header: bool, keep: float) -> None:
+@pytest.mark.parametrize(("ending", "options"), [*FORMATS, ("aiff", {})])
+def test_truncated(tmp_path: Path, ending: str, options: dict[str, str], keep: float) -> None:
     path = cut(write(tmp_path / f"a.{ending}", sweep(2.0, 48_000, 2), 48_000, **options), keep)
-    assert_refused(path, "truncated", also_by_probe=shows_in_header)
+    assert_refused(path, "truncated", also_by_probe=ending not in ("flac", "mp3"))  # whose header does not show it
 
 
 def test_a_wav_that_lacks_its_last_sample_is_truncated(tmp_path: Path) -> None:
@@ -356,11 +324,6 @@ def test_absurd_rates(tmp_path: Path, rate: int) -> None:
     assert_refused(path, f"absurd sampling rate of {rate} Hz")
 
 
-def test_a_senseless_target_rate_is_a_bug_of_the_caller(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        decode(tmp_path / "a.wav", 0)
-
-
 HEADERS = [
     b"",
     b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00",
@@ -388,9 +351,7 @@ def half_a_second(ending: str) -> bytes:
 
 @same_folder
 @given(ending=st.sampled_from(["wav", "flac", "ogg", "mp3"]), where=st.floats(0, 1), junk=st.binary(max_size=64))
-def test_a_damaged_clip_raises_audio_errors_or_keeps_its_length(
-    tmp_path: Path, ending: str, where: float, junk: bytes
-) -> None:
+def test_a_damaged_clip_is_an_audio_error_or_as_long(tmp_path: Path, ending: str, where: float, junk: bytes) -> None:
     path = tmp_path / f"a.{ending}"
     path.write_bytes(half_a_second(ending))
     patch(path, int(where * max(0, path.stat().st_size - len(junk))), junk)

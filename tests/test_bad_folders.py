@@ -35,28 +35,24 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+ODD_SUMMARIES = (b'{"score": "0.5"}', b'{"kv_bytes": {}}', b'{"timing": 1}', b'{"intervals": {"score": ["0", "1"]}}')
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("content", "said"),
     [
-        b"", b'{"n": 4', b"[]", b"\xff", b'{"score": "0.5"}', b'{"kv_bytes": {}}',
-        b'{"intervals": {"score": ["0", "1"]}}',
-        b'{"timing": 1}',
+        (b"", "cannot be read: it is empty"),
+        (b' {"n": 4', "cannot be read: not complete JSON"),
+        (b"\xff", "cannot be read"),
+        (b"[]", "not a JSON object"),
+        *((content, "its .* (has a value|must hold)") for content in ODD_SUMMARIES),
     ],
-)  # fmt: skip
-def test_a_summary_that_cannot_be_read_is_a_run_that_is_not_finished(runs: Path, content: bytes) -> None:
+)
+def test_a_summary_that_cannot_be_read_is_a_run_that_is_not_finished(runs: Path, content: bytes, said: str) -> None:
     (runs / "tau" / "M" / "dart-0.5-layer2" / "summary.json").write_bytes(content)
-    with pytest.warns(
-        UserWarning, match=r"summary\.json: (cannot be read|not a JSON object|its .* (has a value|must hold))"
-    ):
+    with pytest.warns(UserWarning, match=rf"summary\.json: {said}"):
         (panel,) = read_panels([runs])
     assert [one.label for one in panel.settings] == ["base-0", "random-0.5-layer2"]
-
-
-@pytest.mark.parametrize(("content", "reason"), [(b"", "it is empty"), (b' {"n": 4', "not complete JSON")])
-def test_what_is_wrong_with_a_file_is_said_in_plain_words(runs: Path, content: bytes, reason: str) -> None:
-    (runs / "tau" / "M" / "dart-0.5-layer2" / "summary.json").write_bytes(content)
-    with pytest.warns(UserWarning, match=rf"summary\.json: cannot be read: {reason}"):
-        read_panels([runs])
 
 
 def test_records_without_their_run_json_are_named(runs: Path) -> None:

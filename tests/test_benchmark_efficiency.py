@@ -12,19 +12,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "measure"))
 
 import benchmark_efficiency
-import benchmark_sweep
-import benchmark_throughput
 from efficiency.overhead import gathering_timed
 from efficiency.random_models import SIZES, random_model
 from efficiency.stages import forced, measure, prepare
 
 from audiomarathon.compression.dropping import Drop
-from audiomarathon.compression.method import Base, kept_count
+from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.flops import count_cost
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.timing import Clock
 
 
@@ -60,48 +56,6 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "decode a token ÷ control's: " in printed
 
 
-def test_decode_as_a_graph_in_batches(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    benchmark_efficiency.main(
-        ["--config", "tiny", "--durations", "4", "--batches", "1,2", "--methods", "snapkv", "--ratios", "0.9",
-         "--repeats", "1", "--decode-tokens", "4", "--decode", "graph", "--no-overhead", "-o", str(out)]
-    )  # fmt: skip
-    found = json.loads(out.read_text())
-    assert [(row["setting"], row["batch"]) for row in found["rows"]] == [
-        (setting, batch) for batch in (1, 2) for setting in ("base-0", "snapkv-0.9")
-    ]
-    assert all(row["decode_setup_s"] > 0 for row in found["rows"])
-    alone, together = (row["decode_ideal"] for row in found["rows"] if row["setting"] == "snapkv-0.9")
-    assert 1 < alone < together
-    assert found["bytes_a_second"] > 0
-
-
-def test_throughput_end_to_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare_, out = Qwen2_5Omni.prepare, tmp_path / "out.json"
-
-    def full(lm: Qwen2_5Omni, prompts: list[Prompt]) -> Inputs:
-        if len(prompts) == 4:
-            raise torch.OutOfMemoryError("full")
-        return prepare_(lm, prompts)
-
-    monkeypatch.setattr(Qwen2_5Omni, "prepare", full)
-    benchmark_throughput.main(
-        ["--config", "tiny", "--durations", "4", "--batches", "1,2,4", "--repeats", "1", "--new-tokens", "3",
-         "--device", "cpu", "-o", str(out)]
-    )  # fmt: skip
-    found = json.loads(out.read_text())
-    labels = ["base-0", "frame-0.5-layer2", "frame-0.9-layer2", "frame-0.9-input", "snapkv-0.9"]
-    assert [(row["setting"], row["batch"]) for row in found["rows"]] == [(one, n) for one in labels for n in (1, 2)]
-    ideals = {row["setting"]: row for row in found["rows"] if row["batch"] == 2}
-    assert [ideals["base-0"][f"ideal_{name}"] for name in ("flops", "bytes", "capacity")] == [1, 1, 1]
-    assert ideals["snapkv-0.9"]["ideal_flops"] == 1 < ideals["snapkv-0.9"]["ideal_bytes"]
-    assert 1 < ideals["frame-0.9-layer2"]["ideal_flops"] < ideals["frame-0.9-input"]["ideal_flops"]
-    assert found["best"]["4 s base-0"]["against_base"] == 1
-    assert "a second in batches of 2" in capsys.readouterr().out
-
-
 class FakeMemory(Clock):
     """Each call of a module that `rise` hooks lifts the peak."""
 
@@ -118,9 +72,7 @@ class FakeMemory(Clock):
 
 
 @pytest.mark.parametrize(("tower", "llm", "peak"), [(50, 20, 50), (50, 80, 80)])
-def test_every_settings_peak_of_memory_counts_the_tower(
-    tower: int, llm: int, peak: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_memory_peak_counts_the_tower(tower: int, llm: int, peak: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lm, clock = random_model("tiny", "cpu", "float32"), FakeMemory()
     monkeypatch.setattr(lm, "clock", clock)
     lm.audio_tower.conv1.register_forward_hook(lambda *_: clock.rise(tower))
@@ -128,45 +80,6 @@ def test_every_settings_peak_of_memory_counts_the_tower(
     methods = [Base(), get_method("frame", 0.5)]
     rows = measure(lm, count_cost(lm), 1.0, methods, repeats=2, decode_tokens=2, control=False)
     assert [row.peak_memory_bytes for row in rows] == [peak, peak]
-
-
-def test_settings_named_twice_are_measured_once(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    benchmark_efficiency.main(
-        ["--config", "tiny", "--durations", "1", "--methods", "frame,frame,frame:0.5", "--ratios", "0.5,0.50",
-         "--repeats", "2", "--decode-tokens", "2", "--no-overhead", "--no-control", "-o", str(out)]
-    )  # fmt: skip
-    assert [row["setting"] for row in json.loads(out.read_text())["rows"]] == ["base-0", "frame-0.5-layer2"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--decode-tokens", "1"], "argument --decode-tokens: 1 is not allowed; allowed: 2 or more"),
-        (["--repeats", "0"], "argument --repeats: 0 is not allowed; allowed: 1 or more"),
-        (["--durations", "30,nan"], "argument --durations: nan is not allowed; allowed: 1 or more"),
-        (["--methods", "snapkw"], "error: unknown method 'snapkw' (did you mean 'snapkv'?)"),
-        (["--ratios", "1.5"], "below 1, got 1.5"),
-        (["--methods", "fast_v", "--layer", "4", "--config", "tiny"], "error: fast_v: layer 4 is not one of"),
-        (["--device", "tpu"], "error: --device=tpu: not allowed"),
-        (["-o", "nowhere/out.json"], "error: --output nowhere/out.json: there is no folder nowhere"),
-    ],
-)
-def test_faults_are_one_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        benchmark_efficiency.main(flags)
-    assert caught.value.code == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
-    assert message in line
-
-
-def test_a_sweeps_shared_stages_are_counted_once(tmp_path: Path) -> None:
-    times = dict.fromkeys(("load", "preprocess", "encoder", "llm_prefill", "decode"), 1.5)
-    for setting in ("a", "b"):
-        (tmp_path / setting).mkdir()
-        (tmp_path / setting / "samples.jsonl").write_text(2 * (json.dumps({"time": times}) + "\n"))
-    shared = dict.fromkeys(("load", "preprocess", "encoder"), 3.0)
-    assert benchmark_sweep.split(tmp_path, 2) == shared | {"llm_prefill": 6.0, "decode": 6.0}
 
 
 def test_the_ideal_by_hand(toy: AudioLM) -> None:
@@ -192,18 +105,10 @@ def test_gathering_is_seen_and_the_patch_is_gone(toy: AudioLM) -> None:
     assert Drop.rows is rows
 
 
-def test_one_token_can_be_dropped() -> None:
-    """The setting of the decode overhead: hooks are on, and nothing else changes."""
-    for tokens in (50, 750, 7500):
-        assert kept_count(tokens, round(1 / tokens, 6)) == tokens - 1
-
-
 @pytest.mark.parametrize(
     ("name", "billions", "encoder_millions"), [("qwen2.5-omni-7b", 7.6, 640), ("qwen2.5-omni-3b", 3.4, 640)]
 )
-def test_the_real_sizes_have_the_parameters_of_the_real_models(
-    name: str, billions: float, encoder_millions: float
-) -> None:
+def test_real_sizes_have_the_parameters_of_real_models(name: str, billions: float, encoder_millions: float) -> None:
     lm = random_model(name, "meta", "bfloat16")
     text = sum(p.numel() for part in (lm.decoder, lm.lm_head) for p in part.parameters())
     assert text / 1e9 == pytest.approx(billions, abs=0.06)

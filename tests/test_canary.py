@@ -76,13 +76,9 @@ def test_logits_processors_are_called_once_a_token_after_its_logits(lm: AudioLM,
     handle = lm.lm_head.register_forward_hook(lambda *_: events.append("head"))
     inputs = lm.prepare(prompts[:1])
     try:
-        lm.model.generate(
-            **inputs.tensors,
-            max_new_tokens=2,
-            do_sample=False,
-            eos_token_id=None,
-            logits_processor=[lambda _ids, scores: events.append("processor") or scores],
-        )
+        processors = [lambda _ids, scores: events.append("processor") or scores]
+        told = {"max_new_tokens": 2, "do_sample": False, "eos_token_id": None, "logits_processor": processors}
+        lm.model.generate(**inputs.tensors, **told)
     finally:
         handle.remove()
     assert events == ["head", "processor"] * 2, "generate no longer calls processors right after the head (StageTimer)"

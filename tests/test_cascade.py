@@ -20,7 +20,7 @@ import task_folders
 import tiny_text_llm
 import tiny_whisper
 import torch
-from builders import STAGES, a_failed_record, a_record, lines_of, write_run
+from builders import STAGES, a_failed_record, a_record, lines_of, write_records, write_run
 from conftest import call, succeed
 from endpoint_server import KEY, Server
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -29,7 +29,7 @@ from audiomarathon.benchmarks import Loaded, get_task, selected
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.engine.cascade import find_transcribers
 from audiomarathon.engine.transcripts import NO_WORDS, Reading, Transcriber, made_by
-from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.errors import SettingsError
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.text_llm import TextLLM
 from audiomarathon.records import Record
@@ -90,10 +90,22 @@ def transcribed(
     return write_run(folder / "transcripts" / task / "asr" / label, facts, records)
 
 
+def flags_of(**settings: object) -> list[object]:
+    """The options that state settings; one that is True takes no value."""
+    options = [(f"--{name.replace('_', '-')}", value) for name, value in settings.items()]
+    return [part for name, value in options for part in ((name,) if value is True else (name, value))]
+
+
+def cascade(results: Path, data: Path, llm: object, *tasks: str, **more: object) -> tuple[int, str]:
+    """Run a cascade on the transcripts in a results folder."""
+    where = ("--with", llm, "--data", data, "--results", results)
+    return call("cascade", results / "transcripts", *tasks, *where, *flags_of(**more))
+
+
 def answer(results: Path, data: Path, llm: object, *tasks: str, **more: object) -> Path:
-    """Run a cascade on the transcripts in a results folder; return the first task's run of base."""
-    flags = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
-    succeed("cascade", results / "transcripts", *tasks, "--with", llm, "--data", data, "--results", results, *flags)
+    """Run a cascade that must succeed; return the first task's run of base."""
+    code, output = cascade(results, data, llm, *tasks, **more)
+    assert code == 0, output
     return next(iter(sorted((results / tasks[0]).glob("asr+*/base-0"))))
 
 
@@ -109,10 +121,7 @@ class TestTranscripts:
         succeed("transcribe", "race", "tau", *flags, *pruned)
         runs = {label: tmp_path / "transcripts/race/tiny-whisper" / label for label in ("base-0", "frame-0.5-input")}
         assert [len(records_of(run)) for run in runs.values()] == [2, 2]  # of three questions, two on one clip
-        succeed(
-            "cascade", tmp_path / "transcripts", "race", "tau", "--with", llm, "--data", data, "--limit", 2,
-            "--results", tmp_path,
-        )  # fmt: skip
+        assert cascade(tmp_path, data, llm, "race", "tau", limit=2)[0] == 0
         for label, transcripts in runs.items():
             own = records_of(tmp_path / "race/tiny-whisper+tiny-llm" / label)
             by_clip = {one["clips"]: one["reply"] for one in records_of(transcripts).values()}
@@ -136,9 +145,7 @@ class TestTranscripts:
         assert summary["words_a_minute"] == pytest.approx(9 * 3 / (10 * 2 / 60))
         assert words_of("♪ so, … 3 -") == ["so,", "3"]
 
-    def test_of_a_folder_named_transcripts_leave_files_of_tasks_alone(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_folder_of_that_name_hides_no_task_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder = tmp_path / "transcripts"
         folder.mkdir()
         (folder / "q.toml").write_text('key = "q"\nrows = "q.jsonl"\nclips = "c"\ntranscript = "t"\n')
@@ -168,11 +175,8 @@ class TestWordings:
         (root / "q.jsonl").write_text("".join(json.dumps({"audio": one, "a": "x"}) + "\n" for one in clips))
         toml = f'key = "{key}"\nrows = "q.jsonl"\nclips = "audio"\ntranscript = "a"\n'
         (root / f"{key}.toml").write_text(toml)
-        flags = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
-        succeed(
-            "run", root / f"{key}.toml", "--model", model, "--data", root, "--results", root, "--max-new-tokens", 2,
-            *flags,
-        )  # fmt: skip
+        flags = flags_of(model=model, data=root, results=root, max_new_tokens=2, **more)
+        succeed("run", root / f"{key}.toml", *flags)
         return Run.read(next((root / "own-transcript" / key).glob("*/base-0")))
 
     def test_that_differ_do_not_merge(self, data: Path, tmp_path: Path) -> None:
@@ -189,10 +193,7 @@ class TestWordings:
         assert own[0]["transcriber's wording"] != own[1]["transcriber's wording"]
 
     def test_do_not_count_for_a_model_that_takes_no_prompt(self, data: Path, tmp_path: Path) -> None:
-        whisper: dict[str, Any] = {
-            "model": "whisper-base",
-            "model_path": tiny_whisper.checkpoint(tmp_path / "tiny-whisper"),
-        }
+        whisper = {"model": "whisper-base", "model_path": tiny_whisper.checkpoint(tmp_path / "tiny-whisper")}
         runs = [self.made(tmp_path, data, key, **whisper, prompt=f"Do {key}.") for key in ("one", "other")]
         assert made_by(runs[0]) == made_by(runs[1])
 
@@ -209,9 +210,7 @@ class TestPrompts:
             (("{question} <|im_end|>",), ["\n{question} <"]),
         ],
     )
-    def test_hold_the_tasks_question_below_the_transcripts_in_order(
-        self, texts: Sequence[str], said: Sequence[str]
-    ) -> None:
+    def test_hold_the_question_below_the_transcripts_in_order(self, texts: Sequence[str], said: Sequence[str]) -> None:
         found = Reading(tuple(Record(str(n), reply=text) for n, text in enumerate(texts))).worded("Who rings?")
         assert found.endswith("Who rings?")
         assert (found == "Who rings?") == (not texts)
@@ -230,11 +229,8 @@ class TestPrompts:
     def test_longer_than_the_llm_are_failed_samples(self, data: Path, tmp_path: Path) -> None:
         short = tiny_text_llm.checkpoint(tmp_path / "short", positions=64)
         transcribed(tmp_path, "race", data)
-        code, output = call(
-            "cascade", tmp_path / "transcripts", "race", "--with", short, "--data", data, "--results", tmp_path
-        )
-        assert code == 1
-        assert "takes fewer than 64" in output
+        code, output = cascade(tmp_path, data, short, "race")
+        assert (code, "takes fewer than 64" in output) == (1, True)
 
     def test_are_answered_as_by_transformers_itself(self, data: Path, llm: Path, tmp_path: Path) -> None:
         clips = [one.id for one in loaded("transcripts/race", data).samples]
@@ -299,22 +295,15 @@ class TestRuns:
         folder = transcribed(tmp_path, "librispeech", data)
         facts = json.loads((folder / "run.json").read_text())
         (folder / "run.json").write_text(json.dumps(facts | {"task": "librispeech"}))
-        succeed(
-            "cascade", folder, tmp_path / "q.toml", "--with", llm, "--data", tmp_path, "--results", tmp_path,
-            "--max-new-tokens", 2,
-        )  # fmt: skip
+        cascade(tmp_path, tmp_path, llm, tmp_path / "q.toml", max_new_tokens=2)
         assert len(records_of(tmp_path / "own-open/q/asr+tiny-llm/base-0")) == 1
 
     def test_tell_of_cut_and_wordless_transcripts(self, data: Path, llm: Path, tmp_path: Path) -> None:
         run = transcribed(tmp_path, "race", data, {loaded("transcripts/race", data).samples[1].id: " ♪"})
         first, *others = lines_of(run / "samples.jsonl")
-        (run / "samples.jsonl").write_text(
-            "".join(json.dumps(one) + "\n" for one in (first | {"finish": "length"}, *others))
-        )
+        write_records(run, [first | {"finish": "length"}, *others])
         found = "of 2 transcripts, 1 cut by the token limit and 1 without words"
-        output = succeed(
-            "cascade", run, "race", "--with", llm, "--data", data, "--results", tmp_path, "--no-timing",
-        )  # fmt: skip
+        _code, output = cascade(tmp_path, data, llm, "race", no_timing=True)
         assert output.count(f"race: asr base-0: {found}") == 1
         (note,) = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())["notes"]
         assert note == found  # and nothing of times
@@ -377,9 +366,9 @@ class TestCosts:
         answer(tmp_path, data, llm, "race")
         assert call("run", "race", "--model", "embedded", "--data", data, "--results", tmp_path)[0] == 0
         rows = compare_with(read_systems([tmp_path / "race"]), "embedded base-0").rows
-        assert {row.side: row.samples for row in rows} == {
-            "asr+tiny-llm base-0": 3, "asr+tiny-llm frame-0.5-input": 3
-        }  # fmt: skip
+        assert [(row.side, row.samples) for row in rows] == [
+            (f"asr+tiny-llm {label}", 3) for label in ("base-0", "frame-0.5-input")
+        ]
         assert {row.timed for row in rows} == {0}
         assert all("s to the first token, the reference" in row.untimed for row in rows)
         summary = json.loads((tmp_path / "race/asr+tiny-llm/base-0/summary.json").read_text())
@@ -403,11 +392,7 @@ class TestCosts:
 
     def test_of_a_batched_llm_claim_no_rate(self, data: Path, llm: Path, tmp_path: Path) -> None:
         transcribed(tmp_path, "race", data)
-        succeed(
-            "cascade", tmp_path / "transcripts", "race", "--with", llm, "--data", data, "--results", tmp_path,
-            "--no-timing", "--batch-size", 2,
-        )  # fmt: skip
-        run = tmp_path / "race/asr+tiny-llm/base-0"
+        run = answer(tmp_path, data, llm, "race", no_timing=True, batch_size=2)
         summary = json.loads((run / "summary.json").read_text())
         assert summary["timing"] == {"audio_seconds_per_second": None}
 
@@ -416,9 +401,7 @@ class TestCosts:
         small = tmp_path / "config-only"
         small.mkdir()
         shutil.copy(llm / "config.json", small)
-        output = succeed(
-            "cascade", tmp_path / "transcripts", "tau", "--with", small, "--data", data, "--results", tmp_path, "--plan"
-        )
+        _code, output = cascade(tmp_path, data, small, "tau", plan=True)
         assert "memory: about" in output
         assert "10 samples" in output
         assert call("doctor", "--model", "text-llm", "--model-path", small)[0] == 0
@@ -462,9 +445,7 @@ class TestRefusals:
         run = transcribed(tmp_path, "race", data)
         clips = [line["clips"] for line in lines_of(run / "samples.jsonl")]
         failed = a_failed_record(clips[0], "AudioError: no sound", clips=clips[0])
-        (run / "samples.jsonl").write_text(
-            "".join(json.dumps(one) + "\n" for one in (failed, a_transcript(clips[1], "a")))
-        )
+        write_records(run, [failed, a_transcript(clips[1], "a")])
         line = self.refused(run, "race", data=data)
         assert "1 of 2 clips" in line
         assert "AudioError: no sound" in line
@@ -483,28 +464,24 @@ class TestRefusals:
     def test_all_leaves_out_tasks_of_transcripts(self, data: Path, tmp_path: Path, plan: Sequence[str]) -> None:
         transcribed(tmp_path, "tau", data)
         code, output = call("cascade", tmp_path / "transcripts", "all", "--with", "no/such", "--data", data, *plan)
-        assert code == 2
-        assert "librispeech: left out of all" in output
+        assert (code, "librispeech: left out of all" in output) == (2, True)
         assert "error: librispeech" not in output  # but whatever the next task lacks
 
-    @pytest.mark.parametrize("llm", ["openai", "openai:", "endpoint:"])
-    def test_an_endpoint_needs_a_name(self, data: Path, tmp_path: Path, llm: str) -> None:
-        run = transcribed(tmp_path, "race", data)
-        code, output = call("cascade", run, "race", "--with", llm, "--data", data)
-        assert code == 2
-        assert "openai:NAME" in output
-        assert "--model-path" not in output
-
-    def test_an_endpoint_has_no_plan(self, data: Path, tmp_path: Path) -> None:
-        run = transcribed(tmp_path, "race", data)
-        code, output = call("cascade", run, "race", "--with", "openai:tiny", "--data", data, "--plan")
-        assert code == 2
-        assert "leave out --plan" in output
-        assert "audiomarathon run" not in output
-
-    def test_a_task_may_have_the_name_of_a_folder_of_its_results(
-        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("llm", "plan", "said", "unsaid"),
+        [
+            *((llm, (), "openai:NAME", "--model-path") for llm in ("openai", "openai:", "endpoint:")),
+            ("openai:tiny", ("--plan",), "leave out --plan", "audiomarathon run"),
+        ],
+    )
+    def test_an_endpoint_needs_a_name_and_has_no_plan(
+        self, data: Path, tmp_path: Path, llm: str, plan: tuple[str, ...], said: str, unsaid: str
     ) -> None:
+        run = transcribed(tmp_path, "race", data)
+        code, output = call("cascade", run, "race", "--with", llm, "--data", data, *plan)
+        assert (code, said in output, unsaid in output) == (2, True, False)
+
+    def test_a_task_named_like_a_folder(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         transcribed(tmp_path, "race", data, without=1)
         facts = {"schema_version": 2, "task": "race", "method": "base-0", "checkpoint_name": "x", "identity": {}}
         write_run(tmp_path / "race/x/base-0", facts, [a_record("q")])
@@ -518,16 +495,14 @@ class TestRefusals:
         assert "names no folder with runs of transcripts" in self.refused("race", data=data)
         assert "names no task" in self.refused(tmp_path / "transcripts", data=data)
 
-    def test_two_ways_to_one_transcript_are_distinguished(self, data: Path, tmp_path: Path) -> None:
-        for place, dtype in (("a", "float32"), ("b", "bfloat16")):
-            transcribed(tmp_path / place, "race", data, dtype=dtype)
-        task = get_task("race")
-        with pytest.raises(RecordError, match="name only one of them"):
-            find_transcribers([tmp_path], {"race": (task, loaded("race", data))}, RunSettings(), lambda _line: None)
-
-    def test_two_transcripts_of_one_clip_are_not_merged(self, data: Path, tmp_path: Path) -> None:
-        for place, text in (("a", "a bell rings"), ("b", "eine Glocke")):
-            transcribed(tmp_path / place, "race", data, text, prompts=place)
+    @pytest.mark.parametrize(
+        ("text", "identity"), [("a bell rings", {"dtype": "bfloat16"}), ("eine Glocke", {"prompts": "another"})]
+    )
+    def test_two_transcripts_of_one_clip_are_not_merged(
+        self, data: Path, tmp_path: Path, text: str, identity: dict[str, Any]
+    ) -> None:
+        transcribed(tmp_path / "a", "race", data)
+        transcribed(tmp_path / "b", "race", data, text, **identity)
         assert "name only one of them" in self.refused(tmp_path, "race", data=data)
 
     def test_a_system_without_any_transcript_of_a_task_is_left_out(self, data: Path, tmp_path: Path) -> None:
@@ -542,14 +517,10 @@ class TestRefusals:
     def test_a_text_llm_hears_nothing(self, data: Path, llm: Path, tmp_path: Path) -> None:
         flags = ("--model", "text-llm", "--model-path", llm, "--data", data, "--results", tmp_path)
         code, output = call("run", "tau", *flags)
-        assert code == 2
-        assert "hears nothing" in output
+        assert (code, "hears nothing" in output) == (2, True)
 
     def test_an_llm_needs_a_chat_template(self, data: Path, tmp_path: Path) -> None:
         plain = tiny_text_llm.checkpoint(tmp_path / "plain", template=None)
         transcribed(tmp_path, "race", data)
-        code, output = call(
-            "cascade", tmp_path / "transcripts", "race", "--with", plain, "--data", data, "--results", tmp_path
-        )
-        assert code == 2
-        assert "has no chat template" in output
+        code, output = cascade(tmp_path, data, plain, "race")
+        assert (code, "has no chat template" in output) == (2, True)

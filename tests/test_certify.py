@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import task_folders
 import torch
-from conftest import ALL, HOME, KINDS
+from conftest import ALL, HOME, KINDS, call, succeed
 from families import FAMILIES
 from transformers import GenerationConfig
 
@@ -30,7 +29,6 @@ from audiomarathon.certify.method_checks import RATIO, dropping, wrong_positions
 from audiomarathon.certify.model_checks import hears
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.certify.timing_checks import fresh_lengths
-from audiomarathon.cli.app import main
 from audiomarathon.compression import press
 from audiomarathon.compression.dropping import Drop
 from audiomarathon.compression.method import Base, kept_count
@@ -45,7 +43,7 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.models import audio_lm
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.merge import Merge
-from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.timing import Stages
 from audiomarathon.settings import RunSettings
 
@@ -54,16 +52,14 @@ SECONDS = 1.0
 SOME = (Base(), Random(), FastV(), SnapKV())
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Run the command in this process; its exit code."""
-    monkeypatch.setattr(sys, "argv", ["audiomarathon", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
-
-
 def session_of(model: str, folder: Path) -> LocalEngine:
     return open_local(model, RunSettings.read({}, model_path=str(folder), device="cpu"), ())
+
+
+def changed_inputs(session: LocalEngine, monkeypatch: pytest.MonkeyPatch, change: Callable[[Inputs], Inputs]) -> None:
+    """Let the model get other inputs than those that it prepares."""
+    prepare = session.lm.prepare
+    monkeypatch.setattr(session.lm, "prepare", lambda prompts: change(prepare(prompts)))
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +107,7 @@ def test_a_family_passes(key: str, family_checkpoint: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("moved", "verdicts"), [([5], (False, True)), (range(8), (False, False)), ([], (True, True))])
-def test_a_step_whose_token_met_other_experts_is_no_fault_and_all_steps_are(
-    moved: Iterable[int], verdicts: tuple[bool, bool]
-) -> None:
+def test_one_step_of_other_experts_passes_all_steps_fail(moved: Iterable[int], verdicts: tuple[bool, bool]) -> None:
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
     other = logits.clone()
     other[list(moved)] += 0.2 * torch.randn(50, generator=torch.Generator().manual_seed(1))
@@ -168,9 +162,7 @@ def test_a_text_token_that_is_missing_is_reported(session: LocalEngine) -> None:
         (1.05, -0.01, "as long to decode as"),
     ],
 )
-def test_times_that_cannot_be_are_reported(
-    monkeypatch: pytest.MonkeyPatch, wall: float, decode: float, said: str
-) -> None:
+def test_impossible_times_are_reported(monkeypatch: pytest.MonkeyPatch, wall: float, decode: float, said: str) -> None:
     """A call lasts `wall` times as long as its stages, a token `decode` seconds."""
 
     def timed(_bench: Any, tokens: int) -> Any:
@@ -205,9 +197,7 @@ def test_a_new_length_that_is_slow_once_is_reported(
     assert len(met) == min(slow_lengths + 1, 4)
 
 
-def test_a_model_that_does_not_hear_the_end_of_long_clips_is_reported(
-    session: LocalEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_deaf_to_the_end_of_long_clips_fails(session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     bench, prepare = Bench(session.lm, session.setup.checkpoint.path, 2.0), session.lm.prepare
     assert hears(bench).verdict == "pass"
     rate = session.lm.sampling_rate
@@ -236,42 +226,32 @@ class TestPlantedFaults:
         monkeypatch.setattr(timing_checks, "timing", lambda _bench: Finding.ok(""))
 
     def test_an_audio_mask_shifted_by_one(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-        prepare = session.lm.prepare
-
-        def shifted(prompts: Any) -> Any:
-            inputs = prepare(prompts)
-            return replace(inputs, audio_mask=inputs.audio_mask.roll(1, dims=-1))
-
-        monkeypatch.setattr(session.lm, "prepare", shifted)
+        shifted = lambda inputs: replace(inputs, audio_mask=inputs.audio_mask.roll(1, dims=-1))  # noqa: E731
+        changed_inputs(session, monkeypatch, shifted)
         found = failed(session)  # every method then drops, exactly, what the mask names; only a shorter prompt differs
         assert "audio mask" in found
         assert all(name.endswith((" at input", " at tower")) for name in found - {"audio mask"})
 
     def test_features_that_are_not_the_processors(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-        prepare = session.lm.prepare
-
-        def louder(prompts: Any) -> Any:
-            inputs = prepare(prompts)
+        def louder(inputs: Inputs) -> Inputs:
             tensors = {**inputs.tensors, "input_features": inputs.tensors["input_features"] + 0.05}
             return replace(inputs, tensors=tensors)
 
-        monkeypatch.setattr(session.lm, "prepare", louder)
+        changed_inputs(session, monkeypatch, louder)
         assert failed(session) == {"documented"}
 
     @pytest.mark.long
     def test_long_audio_heard_in_another_order(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         """All of it is heard, alone and in batches alike: only the longer documented reply tells."""
-        prepare = session.lm.prepare
 
-        def rolled(prompts: Any) -> Any:
-            inputs = prepare(prompts)
+        def rolled(inputs: Inputs) -> Inputs:
             features = inputs.tensors["input_features"].clone()
             for row, frames in zip(features, inputs.tensors["feature_attention_mask"].sum(-1).tolist(), strict=True):
                 if frames > 150:
                     row[:, :frames] = row[:, :frames].roll(100, dims=-1)
             return replace(inputs, tensors={**inputs.tensors, "input_features": features})
 
-        monkeypatch.setattr(session.lm, "prepare", rolled)
+        changed_inputs(session, monkeypatch, rolled)
         assert failed(session) == {"documented"}
 
     def test_other_tokens_dropped_than_said(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,9 +268,7 @@ class TestPlantedFaults:
         assert {"dropping random", "dropping fast_v"} <= found
         assert not {"audio mask", "ratio 0", "greedy", "documented", "leftovers"} & found
 
-    def test_states_that_are_not_quite_those_of_the_kept_tokens(
-        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_states_not_quite_those_of_kept_tokens(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         """The reply is as near as rounding: only what enters the layer tells."""
         states, bench = Drop.states, Bench(session.lm, session.setup.checkpoint.path, SECONDS)
         monkeypatch.setattr(Drop, "states", lambda drop, hidden: states(drop, hidden) * (1 + 5e-7))
@@ -328,9 +306,7 @@ class TestPlantedFaults:
         monkeypatch.setattr(Drop, "attach", but_the_last)
         assert "dropping random" in failed(session)
 
-    def test_a_press_that_keeps_other_entries_than_said(
-        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_press_that_keeps_other_entries(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         compress = press._Squeeze._compress
 
         def other_values(squeeze: Any, caches: list[Any], index: int, *rest: Any) -> None:
@@ -424,15 +400,9 @@ class TestStamp:
     def test_a_matching_session_gets_it(self, session: LocalEngine) -> None:
         assert stamps.stamp(session.setup) is None
         certificates.store(self.certificate(session.setup))
-        stamp = stamps.stamp(session.setup)
-        assert stamp == {
-            "date": "2026-01-01T00:00:00+00:00",
-            "version": audiomarathon.__version__,
-            "commit": "abc",
-            "audio_seconds": 4.0,
-            "verdict": "pass",
-            "checks": {"documented": "pass"},
-        }
+        when = {"date": "2026-01-01T00:00:00+00:00", "version": audiomarathon.__version__, "commit": "abc"}
+        what = {"audio_seconds": 4.0, "verdict": "pass", "checks": {"documented": "pass"}}
+        assert stamps.stamp(session.setup) == when | what
 
     @pytest.mark.parametrize(
         "other",
@@ -454,9 +424,7 @@ class TestStamp:
         assert stamps.stamp(session.setup) is None
 
     @pytest.mark.parametrize("package", ["torch", "transformers"])
-    def test_another_version_of_a_package_does_not_count(
-        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch, package: str
-    ) -> None:
+    def test_other_package_versions(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
         certificates.store(self.certificate(session.setup))
         version = importlib.metadata.version
         monkeypatch.setattr(importlib.metadata, "version", lambda name: "0" if name == package else version(name))
@@ -483,14 +451,13 @@ class TestStamp:
 
 
 def test_the_command_writes_table_json_and_the_stamp_that_a_run_then_carries(
-    tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_env("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(certificates, "all_methods", lambda: SOME)
     chosen = ["--model", "qwen2.5-omni", "--model-path", str(tiny_checkpoint), "--device", "cpu"]
     out = tmp_path / "new" / "certificate.json"
-    assert command(monkeypatch, "certify", *chosen, "--seconds", "1.5", "-o", str(out)) == 0
-    shown = capsys.readouterr().out
+    shown = succeed("certify", *chosen, "--seconds", "1.5", "-o", out)
     assert all(words in shown for words in ("PASS", "dropping fast_v", "when it fails"))
     content = json.loads(out.read_text())
     assert content["verdict"] == "pass"
@@ -498,15 +465,13 @@ def test_the_command_writes_table_json_and_the_stamp_that_a_run_then_carries(
     tau = task_folders.build_tau(tmp_path / "data" / "TAU")
     results = tmp_path / "results"
     ran = ["run", "tau", *chosen, "--data", str(tau), "--limit", "1", "--max-new-tokens", "2"]
-    assert command(monkeypatch, *ran, "--results", str(results)) == 0
+    succeed(*ran, "--results", results)
     (run_file,) = results.rglob("run.json")
     held = json.loads(run_file.read_text())["certificate"]
     assert held["verdict"] == "pass"
     assert held["checks"] == {name: finding["verdict"] for name, finding in content["checks"].items()}
 
 
-def test_clips_too_short_to_say_anything_are_refused(
-    no_env: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    assert command(monkeypatch, "certify", "--seconds", "0.2") == 2
-    assert "--seconds 0.2: not allowed" in capsys.readouterr().err
+def test_clips_too_short_to_say_anything_are_refused(no_env: Any) -> None:
+    code, said = call("certify", "--seconds", "0.2")
+    assert (code, "--seconds 0.2: not allowed" in said) == (2, True)

@@ -75,17 +75,12 @@ def config_with(folder: Path, part: str, name: str, value: object) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 10**8, 10**30, "4", 4.5, True, [4], {}])
 @pytest.mark.parametrize(
-    ("part", "name"),
-    [
-        ("text_config", "num_hidden_layers"),
-        ("text_config", "hidden_size"),
-        ("text_config", "num_attention_heads"),
-        ("audio_config", "encoder_layers"),
-        ("audio_config", "d_model"),
-        ("vision_config", "depth"),
-    ],
+    "size",
+    [f"text.{name}" for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")]
+    + ["audio.encoder_layers", "audio.d_model", "vision.depth"],
 )
-def test_sizes_that_no_model_has(folder: Path, part: str, name: str, value: object) -> None:
+def test_sizes_that_no_model_has(folder: Path, size: str, value: object) -> None:
+    part, name = size.replace(".", "_config.").split(".")
     config_with(folder, part, name, value)
     refused(folder, ConfigError, "config.json", f"{name} is ")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
-import inspect
 import json
 import os
 import re
@@ -27,14 +25,13 @@ from typer.testing import CliRunner
 
 from audiomarathon.cli import doctor_checks as doctor
 from audiomarathon.cli.app import app, main
-from audiomarathon.cli.demo import demo
 from audiomarathon.cli.options import PICTURES, checked_file
 from audiomarathon.embedded import mini_benchmark
 from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
-from audiomarathon.settings import RunSettings, env_names
+from audiomarathon.settings import env_names
 
 
 @pytest.fixture
@@ -56,6 +53,13 @@ def tau(tmp_path: Path) -> Path:
     return task_folders.build_tau(tmp_path / "data" / "TAU")
 
 
+@pytest.fixture
+def run_tau(command, tau: Path, tiny_checkpoint: Path):
+    """Run the tiny checkpoint on TAU with further options, at most a token a reply."""
+    where = ("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1")
+    return lambda *more: command(*where, *more)
+
+
 def one_error(stderr: str) -> str:
     lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, stderr
@@ -63,118 +67,62 @@ def one_error(stderr: str) -> str:
     return lines[0]
 
 
-REAL = ("--model", "qwen2.5-omni")
+REAL = "--model qwen2.5-omni"
 
 
 class TestFaultsBeforeAnyModelIsLoaded:
     @pytest.mark.parametrize(
-        ("arguments", "message"),
+        ("words", "message"),
         [
-            (["run", "taau"], r"unknown task 'taau' \(did you mean 'tau'\?\)\s*$"),
-            (["run", "zzz"], "unknown task 'zzz'; allowed: librispeech.*tau"),
-            (
-                ["run", "tau", "--model", "qwen2.5-omny"],
-                "unknown model.*did you mean 'qwen2.5-omni'",
-            ),
-            (
-                ["run", "tau", "--method", "frme", "--ratio", "0.5"],
-                "unknown method 'frme'.*mean 'frame'",
-            ),
-            (
-                ["run", "tau", "--method", "frame", "--ratio", "1.5"],
-                "--ratio=1.5: not allowed; allowed: .*from 0 to below 1",
-            ),
-            (["run", "tau", "--ratio", "0.5"], "base with ratio 0.5: base drops nothing"),
-            (["run", "tau", "--limit", "-1"], "--limit=-1: not allowed; allowed: a whole number"),
-            (["run", "tau", "--data", "nowhere", *REAL], "nowhere is not a folder.*audiomarathon data download"),
-            (
-                ["run", "vesus", *REAL],
-                "no data root is set. Get it with: audiomarathon data download.*AUDIOMARATHON_DATA",
-            ),
-            (["run", "tau", *REAL], "Start with the smallest task .VESUS, under 1 GB.: audiomarathon data download"),
-            (["run", "tau", "--data", "."], "no model is named for the data in .: name one with --model"),
-            (["sweep", "tau", "--data", "."], "no model is named for the data in .: name one with --model"),
-            (["run", "tau,gtzan"], "separate tasks by spaces: audiomarathon run tau gtzan"),
-            (["run", "tau", "--method", "dart,frame"], "audiomarathon sweep --methods dart,frame"),
-            (
-                ["run", "tau", "--method", "dart", "--ratio", "0.1,0.5"],
-                "--ratio=0.1,0.5: .*audiomarathon sweep --ratios",
-            ),
-            (["list", "tsks"], "unknown list 'tsks'; allowed: all, tasks, models, methods, judges"),
-            (
-                ["sweep", "tau", "--model", "openai"],
-                "endpoint and shows only its replies; use it with `audiomarathon run`",
-            ),
-            (["score", "."], "no run there"),
-            (["models", "download", "gpt"], "unknown model 'gpt'"),
-            (["doctor", "--model", "nope"], "unknown model 'nope'; allowed: embedded, "),
+            ("run zzz", "unknown task 'zzz'; allowed: librispeech.*tau"),
+            ("run tau --model qwen2.5-omny", "unknown model.*did you mean 'qwen2.5-omni'"),
+            ("run tau --method frme --ratio 0.5", "unknown method 'frme'.*mean 'frame'"),
+            ("run tau --method frame --ratio 1.5", "--ratio=1.5: not allowed; allowed: .*from 0 to below 1"),
+            ("run tau --ratio 0.5", "base with ratio 0.5: base drops nothing"),
+            ("run tau --limit -1", "--limit=-1: not allowed; allowed: a whole number"),
+            (f"run tau --data nowhere {REAL}", "nowhere is not a folder.*audiomarathon data download"),
+            (f"run vesus {REAL}", "no data root is set. Get it with: audiomarathon data download.*AUDIOMARATHON_DATA"),
+            (f"run tau {REAL}", "Start with the smallest task .VESUS, under 1 GB.: audiomarathon data download"),
+            ("run tau --data .", "no model is named for the data in .: name one with --model"),
+            ("sweep tau --data .", "no model is named for the data in .: name one with --model"),
+            ("run tau,gtzan", "separate tasks by spaces: audiomarathon run tau gtzan"),
+            ("run tau --method dart,frame", "audiomarathon sweep --methods dart,frame"),
+            ("run tau --method dart --ratio 0.1,0.5", "--ratio=0.1,0.5: .*audiomarathon sweep --ratios"),
+            ("list tsks", "unknown list 'tsks'; allowed: all, tasks, models, methods, judges"),
+            ("sweep tau --model openai", "endpoint and shows only its replies; use it with `audiomarathon run`"),
+            ("score .", "no run there"),
+            ("models download gpt", "unknown model 'gpt'"),
+            ("doctor --model nope", "unknown model 'nope'; allowed: embedded, "),
         ],
     )
-    def test_is_one_line_and_exit_2(self, command, arguments: list[str], message: str) -> None:
-        code, _out, err = command(*arguments)
+    def test_is_one_line_and_exit_2(self, command, words: str, message: str) -> None:
+        code, _out, err = command(*words.split())
         assert code == 2
         assert re.search(message, one_error(err)), err
 
     @pytest.mark.parametrize(
-        ("arguments", "message"),
+        ("words", "message"),
         [
-            (
-                ["--method", "frame", "--ratio", "0.5", "--layer", "99"],
-                "99 is not one of this model's layers 0–3",
-            ),
-            (["--method", "fast_v", "--ratio", "0.5", "--layer", "0"], "the layer must be"),
-            (["--attn-implementation", "flash_attention_2", "--device", "cpu"], "allowed here: sdpa, eager"),
-            (["--results", "data/TAU/info.txt/out"], "info.txt/out: cannot be written: Not a directory"),
+            ("--method frame --ratio 0.5 --layer 99", "99 is not one of this model's layers 0–3"),
+            ("--method fast_v --ratio 0.5 --layer 0", "the layer must be"),
+            ("--attn-implementation flash_attention_2 --device cpu", "allowed here: sdpa, eager"),
+            ("--results data/TAU/info.txt/out", "info.txt/out: cannot be written: Not a directory"),
         ],
     )
     def test_what_the_config_and_the_disk_tell(
-        self, command, tau: Path, tiny_checkpoint: Path, monkeypatch, arguments: list[str], message: str
+        self, command, tau: Path, tiny_checkpoint: Path, monkeypatch, words: str, message: str
     ) -> None:
         (tau / "info.txt").touch()
         monkeypatch.setattr(Qwen2_5Omni, "load", None)
-        code, _out, err = command("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, *arguments)
+        code, _out, err = command("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, *words.split())
         assert code == 2
         assert message in one_error(err)
 
-    def test_metadata_that_is_no_json(self, command, tau: Path) -> None:
-        next(tau.rglob("*.json")).write_text("[{]")
-        code, _out, err = command("run", "tau", "--data", tau, *REAL)
+    def test_a_method_without_a_ratio_is_refused(self, command, tau: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PRUNE_METHOD", "dart")
+        code, _out, err = command("run", "tau", "--data", tau, *REAL.split())
         assert code == 2
-        assert "acoustic_scene_task_meta.json" in one_error(err)
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda row: row.pop("question"),
-            lambda row: row.update(answer_gt="Z"),
-            lambda row: row.update(path="missing.wav"),
-            lambda row: row.update(path="../../outside.wav"),
-        ],
-        ids=["lacks a field", "answer outside the options", "missing clip", "clip outside the root"],
-    )
-    def test_a_bad_row_is_named_with_file_and_row(self, command, tau: Path, change) -> None:
-        file = next(tau.rglob("*.json"))
-        rows = json.loads(file.read_text())
-        change(rows[1])
-        file.write_text(json.dumps(rows))
-        code, _out, err = command("run", "tau", "--data", tau, *REAL)
-        assert code == 2
-        assert "acoustic_scene_task_meta.json, row 2: " in one_error(err)
-
-    @pytest.mark.parametrize(
-        ("name", "value", "message"),
-        [
-            ("PRUNE_METHOD", "dart", "method dart: .*PRUNE_RATIO"),
-            ("PRUNE_METOD", "frame", r"unknown env var PRUNE_METOD \(did you mean 'PRUNE_METHOD'\?\)"),
-        ],
-    )
-    def test_a_half_given_method_is_refused(
-        self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
-    ) -> None:
-        monkeypatch.setenv(name, value)
-        code, _out, err = command("run", "tau", "--data", tau, *REAL)
-        assert code == 2
-        assert re.search(message, one_error(err))
+        assert re.search("method dart: .*PRUNE_RATIO", one_error(err))
 
 
 class TestRun:
@@ -209,26 +157,13 @@ class TestRun:
         facts = json.loads(run.read_text())
         assert (facts["model"], facts["settings"]["data"], facts["data_folder"]) == ("embedded", "mini", str(tau))
 
-    def test_another_runs_folder_is_refused_before_the_model_is_loaded(
-        self, command, tau: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        told = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--limit", "1", "--max-new-tokens", "1"]
-        assert command(*told)[0] == 0
-        monkeypatch.setattr(Qwen2_5Omni, "load", None)
-        code, _out, err = command(*told, "--seed", "7")
-        assert code == 2
-        assert "seed" in one_error(err)
-
     @pytest.mark.parametrize("limit", ["2", "1"])
-    def test_a_finished_run_is_printed_again_without_the_model(
-        self, command, tau: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, limit: str
-    ) -> None:
-        told = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit"]
-        assert command(*told, "2")[0] == 0
+    def test_a_finished_run_is_printed_again_without_the_model(self, run_tau, monkeypatch, limit: str) -> None:
+        assert run_tau("--limit", "2")[0] == 0
         (file,) = Path("results").rglob("run.json")
         before = json.loads(file.read_text())
         monkeypatch.setattr(Qwen2_5Omni, "load", None)
-        code, out, err = command(*told, limit)
+        code, out, err = run_tau("--limit", limit)
         assert (code, "base-0" in out) == (0, True)
         assert f"{file.parent}: complete; nothing to do" in err
         after, summary = json.loads(file.read_text()), json.loads((file.parent / "summary.json").read_text())
@@ -248,26 +183,22 @@ class TestRun:
             assert (code, imported) == (0, []), stderr
             assert stderr.count("complete; nothing to do") == settings
 
-    def test_a_smaller_limit_says_what_its_summary_leaves_out(self, command, tau: Path, tiny_checkpoint: Path) -> None:
-        told = ("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "1", "--limit")
-        assert "not selected by this run" not in command(*told, "3")[2]
-        said = command(*told, "1")[2]
+    def test_a_smaller_limit_says_what_its_summary_leaves_out(self, run_tau) -> None:
+        assert "not selected by this run" not in run_tau("--limit", "3")[2]
+        said = run_tau("--limit", "1")[2]
         assert "2 more recorded samples" in said
         assert "last written by" not in said
         changed(next(Path("results").rglob("run.json")).parent, environment={"audiomarathon": "0.0.7"})
-        assert "last written by audiomarathon 0.0.7" in command(*told, "1")[2]
+        assert "last written by audiomarathon 0.0.7" in run_tau("--limit", "1")[2]
 
-    def test_a_failed_clip_gives_exit_1_and_says_where(self, command, tau: Path, tiny_checkpoint: Path) -> None:
+    def test_a_failed_clip_gives_exit_1_and_says_where(self, run_tau, tau: Path) -> None:
         clip = sorted((tau / "concatenated_resampled").iterdir())[0]
         clip.write_bytes(clip.read_bytes()[:100])
-        code, out, err = command("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "2")
-        assert code == 1
-        assert "1 error" in out
+        code, out, err = run_tau()
+        assert (code, "1 error" in out) == (1, True)
         assert re.search(rf"1 sample failed .*AudioError: .*{clip.name}", one_error(err))
 
-    def test_ctrl_c_keeps_the_records_and_says_how_to_resume(
-        self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env
-    ) -> None:
+    def test_ctrl_c_keeps_the_records(self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env) -> None:
         arguments = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--decode-tokens", "100"]
         if (child := os.fork()) == 0:
             os.chdir(tmp_path)
@@ -293,14 +224,6 @@ class TestRun:
         assert file.read_text().endswith("}\n")
 
 
-class TestLists:
-    def test_show_what_there_is(self, command) -> None:
-        code, out, _err = command("list")
-        assert code == 0
-        for word in ("librispeech", "vox_age", "qwen2.5-omni-3b", "embedded", "random", "frame", "base"):
-            assert word in out
-
-
 @pytest.mark.parametrize("arguments", [("demo",), ("certify",), ("certify", "-o", "no folder/c.json")])
 def test_what_cannot_be_written_is_said_before_the_work(command, monkeypatch, tmp_path: Path, arguments) -> None:
     (tmp_path / "no folder").touch()
@@ -324,24 +247,9 @@ def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.Monk
     assert "no picture will be drawn: pictures need vl-convert: pip install" in done.output
 
 
-def test_the_demo_explains_its_two_odd_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", lambda: tmp_path)
-    monkeypatch.setattr("audiomarathon.engine.run.run", lambda *_given, **_more: iter(()))
-    monkeypatch.setattr("audiomarathon.cli.demo.show", lambda *_given, **_more: 0)
-    done = CliRunner().invoke(app, ["demo", "--results", str(tmp_path / "out")])
-    assert "librispeech's score is 1 - word error rate" in done.output
-    assert "frame above base is chance" in done.output
-
-
-def test_the_demo_keeps_out_of_the_results_that_compare_reads() -> None:
-    place = inspect.signature(demo).parameters["results"].default
-    assert RunSettings().results not in (place, *place.parents)
-
-
 #: Commands in which a word is wrong, and what the error names. Data are the tau of `build_tau`, in `data`.
 WRONG = {
     "run taau --data data --model embedded": "did you mean 'tau'",
-    "run tau --data nowhere --model embedded": "nowhere is not a folder",
     "run tau --data nowhere": "nowhere is not a folder",
     "run tau --data data --model embedded --method fast_v --ratio 0.5 --layer 99": "layer 99",
     "run tau --data data --model embedded --method frame --ratio 0.5 --results file": "file",
@@ -363,7 +271,6 @@ WRONG = {
     "encoder run control:logmel --tasks esc50 --data nowhere": "nowhere: not a folder",
     "encoder report results -o x.pdf": "-o x.pdf",
     "encoder prune embedded --tasks esc50 --ratios 0.1-0.9": "--ratios=0.1-0.9",
-    "encoder prune embedded --tasks esc5": "did you mean 'esc50'",
     "encoder layers embeded --tasks esc50": "did you mean 'embedded'",
 }
 _EARLY = """
@@ -414,36 +321,22 @@ def test_a_folder_for_output_gets_a_file_of_the_usual_name(command, tmp_path: Pa
 
 
 class TestDoctor:
-    def test_says_what_is_there_and_what_to_do(
-        self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_says_what_is_there(self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("AUDIOMARATHON_DATA", str(tau))
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
         code, out, _err = command("doctor")
-        assert code == 0
-        assert "ok torch" in out
+        assert (code, "ok torch" in out) == (0, True)
         assert "ok data tau: 10 samples" in out
         assert "-- data vesus: no " in out
         assert out.count("data download vesus") == 1
         assert "audiomarathon models download qwen2.5-omni-3b" in out
-
-    @pytest.mark.parametrize(("root", "said"), [("", "no data root is set"), ("gone", "*/gone is not a folder")])
-    def test_says_once_what_holds_for_all_tasks(
-        self, command, no_env, monkeypatch: pytest.MonkeyPatch, root: str, said: str
-    ) -> None:
-        monkeypatch.setenv("AUDIOMARATHON_DATA", root)
-        _code, out, _err = command("doctor")
-        (line,) = fnmatch.filter(out.splitlines(), f"-- data*{said}")
-        assert out.count("audiomarathon data download vesus") == 1
-        assert f"{line}\n   audiomarathon data download vesus" in out
 
     def test_takes_paths_as_they_are(self, command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         folder = task_folders.build_tau(tmp_path / "[" / "b] [red]:b:" / "TAU")  # "[/b]" closes nothing
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("AUDIOMARATHON_DATA", "~/[")
         code, out, _err = command("doctor")
-        assert code == 0
-        assert f"ok data tau: 10 samples in {folder}" in out
+        assert (code, f"ok data tau: 10 samples in {folder}" in out) == (0, True)
 
     @pytest.mark.parametrize(
         ("files", "damage", "remedy"),
@@ -451,11 +344,7 @@ class TestDoctor:
             ((), "no config.json", "download qwen2.5-omni-3b  (resumes"),
             (("config.json",), "no weights", "download qwen2.5-omni-3b  (resumes"),
             (("config.json", "a.safetensors", "an index"), "1 of 2 weight files missing (b.safetensors", "resumes"),
-            (
-                ("config.json", "a.safetensors", "half an index"),
-                "model.safetensors.index.json: cannot be read as JSON",
-                "delete",
-            ),
+            (("config.json", "a.safetensors", "half an index"), "index.json: cannot be read as JSON", "delete"),
             (("config.json", "half of a"), "a.safetensors is cut short", "delete that file"),
             (("config.json", "a.safetensors"), "", ""),
             (("config.json", "a.safetensors", "b.safetensors", "an index"), "", ""),
@@ -470,28 +359,21 @@ class TestDoctor:
         (hub / "refs").mkdir()
         (hub / "refs" / "main").write_text("0" * 40)
         weights = safetensors.numpy.save({"w": np.zeros(100)})
-        index = json.dumps({"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}})
-        contents = {
-            "config.json": ("config.json", b"{}"),
-            "an index": ("model.safetensors.index.json", index.encode()),
-            "half an index": ("model.safetensors.index.json", index[:30].encode()),
-            "half of a": ("a.safetensors", weights[:-100]),
-        }
-        for file in files:
-            name, content = contents.get(file, (file, weights))
-            (snapshot / name).write_bytes(content)
-        monkeypatch.setattr(
-            huggingface_hub,
-            "snapshot_download",
-            functools.partial(huggingface_hub.snapshot_download, cache_dir=hub.parent),
+        index = b'{"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}}'
+        contents = {"config.json": b"{}", "an index": index, "half an index": index[:30], "half of a": weights[:-100]}
+        names = {"half of a": "a.safetensors"} | dict.fromkeys(
+            ("an index", "half an index"), "model.safetensors.index.json"
         )
+        for file in files:
+            (snapshot / names.get(file, file)).write_bytes(contents.get(file, weights))
+        download = functools.partial(huggingface_hub.snapshot_download, cache_dir=hub.parent)
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
         monkeypatch.setattr(doctor, "all_models", lambda: [get_model("qwen2.5-omni-3b")])
-        (found,) = [finding for finding in doctor.examine() if finding.text.startswith("model ")]
-        assert found.good is (damage == "")
-        assert (damage and "is damaged: ") in found.text
-        assert damage in found.text
-        assert remedy in found.remedy
-        assert bool(found.remedy) is bool(damage)
+        (finding,) = [finding for finding in doctor.examine() if finding.text.startswith("model ")]
+        assert (finding.good, bool(finding.remedy)) == (not damage, bool(damage))
+        assert ("is damaged: " if damage else "") in finding.text
+        assert damage in finding.text
+        assert remedy in finding.remedy
 
 
 def _response(status: int):
@@ -506,10 +388,7 @@ class TestHub:
         ("failure", "message"),
         [
             (lambda: hub_errors.GatedRepoError("gated", response=_response(403)), "is gated.*export HF_TOKEN"),
-            (
-                lambda: hub_errors.HfHubHTTPError("slow down", response=_response(429)),
-                "limits anonymous downloads.*export HF_TOKEN",
-            ),
+            (lambda: hub_errors.HfHubHTTPError("", response=_response(429)), "anonymous downloads.*export HF_TOKEN"),
             (lambda: hub_errors.HfHubHTTPError("oops", response=_response(503)), "answered 503"),
             (lambda: hub_errors.RepositoryNotFoundError("no", response=_response(404)), "no such model.*HF_TOKEN"),
             (lambda: hub_errors.RevisionNotFoundError("no", response=_response(404)), "no revision 'v9'"),
@@ -534,10 +413,7 @@ class TestHub:
             (("README.md", "tokenizer.json"), "lacks tokenizer.json; run"),
             (("model-00002-of-00002.safetensors",), "lacks model-00002-of-00002.safetensors; run"),
             (("speech-lora/adapter_model.safetensors",), "lacks speech-lora/adapter_model.safetensors; run"),
-            (
-                tuple(f"{letter}.json" for letter in "abcdefg"),
-                "lacks a.json, b.json, c.json, d.json, e.json and 2 more",
-            ),
+            (tuple(f"{letter}.json" for letter in "abcdefg"), "lacks a.json, b.json, .*, e.json and 2 more"),
         ],
     )
     def test_offline_only_files_that_are_loaded_must_be_there(
@@ -564,9 +440,7 @@ class TestHub:
         else:
             assert find_checkpoint(f"lab/tiny{revision}").path == snapshot
 
-    def test_a_download_is_looked_up_by_name(
-        self, monkeypatch: pytest.MonkeyPatch, command, tiny_checkpoint: Path
-    ) -> None:
+    def test_downloads_are_found_by_name(self, monkeypatch: pytest.MonkeyPatch, command, tiny_checkpoint: Path) -> None:
         asked = []
         monkeypatch.setattr(
             huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or tiny_checkpoint

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,10 @@ from builders import (
     records_in,
     write_records,
 )
+from conftest import call, succeed
 from rich.console import Console
 from rich.padding import Padding
-from typer.testing import CliRunner
 
-from audiomarathon.cli.app import app
 from audiomarathon.compression.method import Method
 from audiomarathon.compression.press import ONE_TOKEN
 from audiomarathon.compression.registry import get_method
@@ -57,6 +57,12 @@ def compared(*paths: Path, against: str | None = None, **options: Any) -> Compar
     return compare(sides, find_reference(sides, against), **options)
 
 
+def base_and_dart(root: Path, base: Sequence[bool], dart: Sequence[bool], **of_dart: Any) -> Path:
+    """Write a run of base and one of dart, right or wrong as told; return dart's folder."""
+    a_run(root, "base-0", base)
+    return a_run(root, "dart-0.5-layer2", dart, **of_dart)
+
+
 def rows_of(*paths: Path, against: str | None = None, **options: Any) -> dict[tuple[str, str], Comparison]:
     return {(row.scope, row.side): row for row in compared(*paths, against=against, **options).rows}
 
@@ -64,8 +70,7 @@ def rows_of(*paths: Path, against: str | None = None, **options: Any) -> dict[tu
 class TestRows:
     def test_by_hand(self, tmp_path: Path) -> None:
         """Of 8 samples base has all right, dart 4, half as long in the LLM."""
-        a_run(tmp_path, "base-0", [True] * 8)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4 + [False] * 4, prefill=0.5)
+        base_and_dart(tmp_path, [True] * 8, [True] * 4 + [False] * 4, prefill=0.5)
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert (row.samples, row.reference_score) == (8, 1.0)
         assert row.score == pytest.approx(0.5)  # each class: one of two found, one false alarm: F1 = 1/2
@@ -76,8 +81,7 @@ class TestRows:
         assert row.speed_ups["decode_per_token"] is None
 
     def test_only_samples_that_both_answered_count(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 8)
-        folder = a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
+        folder = base_and_dart(tmp_path, [True] * 8, [True] * 4)
         added(folder, a_failed_record("clip0"))
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert (row.samples, row.verdict.difference) == (3, 0.0)
@@ -104,19 +108,14 @@ class TestRows:
             assert row.p_adjusted == pytest.approx(min(1, 3 * row.verdict.p), abs=0.01)
 
     @pytest.mark.parametrize(("adjusted", "clear"), [(0.049, True), (0.05, False), (0.09, False), (None, False)])
-    def test_a_difference_is_clear_below_5_percent_after_the_correction(
-        self, tmp_path: Path, adjusted: float | None, clear: bool
-    ) -> None:
-        for label in ("base-0", "dart-0.5-layer2"):
-            a_run(tmp_path, label, [True] * 4)
+    def test_clear_is_below_5_percent_corrected(self, tmp_path: Path, adjusted: float | None, clear: bool) -> None:
+        base_and_dart(tmp_path, [True] * 4, [True] * 4)
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         lost = replace(row, verdict=replace(row.verdict, p=0.001, difference=-0.1), p_adjusted=adjusted)
         assert is_clear(lost) is clear
         assert comparison_row(lost)["difference_mark"] == ("worse" if clear else "")
 
-    def test_a_long_table_costs_the_same_swaps_a_row_and_stays_significant(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_long_table_costs_the_same_swaps_a_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """With as few fair swaps as rows, Holm's p could not fall below 0.5; with 50 more a row, cost was quadratic."""
         seen: list[int] = []
         inner = Pair._swapped
@@ -188,12 +187,6 @@ class TestTimes:
         assert (row.timed, row.untimed) == (0, why)
         assert f"no speed-ups for dart-0.5-layer2 in tau: {why}" in notes(compared(tmp_path), {})
 
-    def test_withheld_of_workers_that_shared_a_machine_on_one_side_only(self, base: Path, tmp_path: Path) -> None:
-        changed(base, sessions=[{"samples": 4}])
-        shared = a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
-        changed(shared, sessions=[{"samples": 4, "workers_sharing": 2}])
-        assert "shared a GPU" in rows_of(tmp_path)["tau", "dart-0.5-layer2"].untimed
-
     def test_of_other_sessions_where_machine_precision_and_load_agree(self, base: Path, tmp_path: Path) -> None:
         """As the scripts leave them, a process a setting; it is said wherever the times stand."""
         own = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t"), sessions=[a_session("t")])
@@ -214,6 +207,7 @@ class TestTimes:
             ({**a_session("t"), "load_after": None}, {}, "with unknown load"),
             (a_session("t"), {"dtype": "float16"}, "in another precision"),
             (a_session("t"), {"attention": "eager"}, "in another precision"),
+            ({**a_session("t"), "workers_sharing": 2}, {}, "shared a GPU"),
         ],
     )
     def test_of_other_sessions_are_withheld(
@@ -267,7 +261,6 @@ class TestTimes:
             for task in ("tau", "gtzan")
         ]
         found = speed_up(both, "llm_prefill", 42)
-        assert found is not None
         assert found.clusters == 8
         one, other = (pairs._stream(42).random() for pairs in both)
         assert one != other
@@ -310,8 +303,7 @@ class TestConclusion:
     """The line that says what the table shows."""
 
     def test_names_what_is_clear(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 24)
-        a_run(tmp_path, "dart-0.5-layer2", [False] * 24)
+        base_and_dart(tmp_path, [True] * 24, [False] * 24)
         a_run(tmp_path, "frame-0.5-layer2", [True] * 23 + [False])
         assert (
             notes(compared(tmp_path), {})[-1] == "significant after Holm's correction: dart-0.5-layer2 in tau (-1.000)"
@@ -358,9 +350,7 @@ class TestAlike:
             ("snapkv-0.5", 2, 1, ""),
         ],
     )
-    def test_is_said_beside_the_difference(
-        self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str
-    ) -> None:
+    def test_is_beside_the_difference(self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         changed_records(a_run(tmp_path, label, [True] * (4 - wrong) + [False] * wrong), new_tokens=tokens)
         found = comparison(compared(tmp_path)).frame.iloc[0]
@@ -375,29 +365,19 @@ class TestAlike:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("field", ["data", "prompts", "max_new_tokens"])
-    def test_another_question(self, tmp_path: Path, field: str) -> None:
-        a_run(tmp_path, "base-0", [True] * 4)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, **{field: "other"})
-        with pytest.raises(RecordError, match=f"not asked the same questions .{field}"):
-            rows_of(tmp_path)
-
-    def test_hashes_are_shortened(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 4, data="a" * 64)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, data="b" * 64)
-        with pytest.raises(RecordError, match=r"data b{12} and a{12}\)"):
-            rows_of(tmp_path)
-
-    def test_no_task_in_common(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 4)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task="desed")
-        with pytest.raises(RecordError, match="layer2 in desed: base-0 was not run"):
-            rows_of(tmp_path)
-
-    def test_no_sample_in_common(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 4)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, first=4)
-        with pytest.raises(RecordError, match="no sample that both answered"):
+    @pytest.mark.parametrize(
+        ("of_dart", "reason"),
+        [
+            pytest.param({"data": "a" * 64}, r"asked the same questions \(data a{12} and d\)", id="other data"),
+            pytest.param({"prompts": "q"}, r"asked the same questions \(prompts q and p", id="other prompts"),
+            pytest.param({"max_new_tokens": 9}, r"the same questions \(max_new_tokens 9", id="another token limit"),
+            pytest.param({"task": "desed"}, "layer2 in desed: base-0 was not run", id="another task"),
+            pytest.param({"first": 4}, "no sample that both answered", id="other samples"),
+        ],
+    )
+    def test_runs_with_nothing_in_common(self, tmp_path: Path, of_dart: dict[str, Any], reason: str) -> None:
+        base_and_dart(tmp_path, [True] * 4, [True] * 4, **of_dart)
+        with pytest.raises(RecordError, match=reason):
             rows_of(tmp_path)
 
     def test_what_cannot_be_compared_is_left_out_of_what_can(self, tmp_path: Path) -> None:
@@ -455,8 +435,7 @@ class TestRefusals:
         "time", [{"prefill": 1.0}, "soon", {"llm_prefill": "1 s", "prefill": 1}, {"llm_prefill": math.nan}]
     )
     def test_times_that_cannot_be_read_are_left_out(self, tmp_path: Path, time: object) -> None:
-        a_run(tmp_path, "base-0", [True])
-        folder = a_run(tmp_path, "dart-0.5-layer2", [True])
+        folder = base_and_dart(tmp_path, [True], [True])
         changed_records(folder, time=time)
         with (
             pytest.warns(UserWarning, match=r"\b1 .*line left out"),
@@ -471,11 +450,6 @@ class TestRefusals:
         (tmp_path / "results" / "tau").symlink_to(tmp_path / "disk" / "tau")
         assert len(rows_of(tmp_path / "results")) == 1
         assert len(rows_of(tmp_path / "results", tmp_path / "disk", tmp_path / "disk" / ".." / "disk")) == 1
-
-    def test_the_same_side_twice(self, tmp_path: Path) -> None:
-        one, two = (a_run(tmp_path / name, "base-0", [True] * 4) for name in ("one", "two"))
-        with pytest.raises(RecordError, match="same task, checkpoint and setting"):
-            read_systems([one, two])
 
     def test_a_reference_that_is_not_there(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
@@ -515,12 +489,8 @@ class TestNames:
 
     def test_of_two_checkpoints_of_one_name_show_their_content(self, tmp_path: Path) -> None:
         for folder, content in (("one", "aaaaaaaa"), ("two", "bbbbbbbb")):
-            a_run(tmp_path / folder, "base-0", [True] * 4, checkpoint=content)
-            changed(
-                tmp_path / folder / "tau" / content / "base-0",
-                checkpoint_name="M",
-                identity=IDENTITY | {"checkpoint": content},
-            )
+            run = a_run(tmp_path / folder, "base-0", [True] * 4, checkpoint=content)
+            changed(run, checkpoint_name="M", identity=IDENTITY | {"checkpoint": content})
         assert self.names(tmp_path) == ["M aaaaaa base-0", "M bbbbbb base-0"]
         assert set(rows_of(tmp_path)) == {("tau", "M bbbbbb base-0")}
 
@@ -560,10 +530,10 @@ class TestNames:
         one, other = read_systems([tmp_path])
         assert (base_of(other, [one, other]), one.marks) == (one, ())
 
-    def test_twice_the_same_says_in_what_they_differ_all_the_same(self, tmp_path: Path) -> None:
-        a_run(tmp_path / "one", "base-0", [True] * 4)
-        a_run(tmp_path / "two", "base-0", [True] * 4, device="other")
-        with pytest.raises(RecordError, match="the two differ in device"):
+    def test_two_runs_of_one_name_are_refused_with_their_difference(self, tmp_path: Path) -> None:
+        for device in ("gpu", "other"):
+            a_run(tmp_path / device, "base-0", [True] * 4, device=device)
+        with pytest.raises(RecordError, match=r"same task, checkpoint and setting.*the two differ in device"):
             read_systems([tmp_path])
 
 
@@ -573,11 +543,8 @@ class TestControl:
         [
             ("dart-0.5-layer2", "random-0.5-layer2"),
             ("merge_frame-0.5-input", "random-0.5-input"),
-            ("base-0", ""),
-            ("dart-0-layer2", ""),
-            ("snapkv-0.5", ""),
+            *((label, "") for label in ("base-0", "dart-0-layer2", "snapkv-0.5", "frame-0.5-input+snapkv-0.3")),
             ("fast_v-0.5-layer2+snapkv-0.3", ""),
-            ("frame-0.5-input+snapkv-0.3", ""),
         ],
     )
     def test_is_random_at_the_same_ratio_and_place(self, label: str, control: str) -> None:
@@ -590,8 +557,7 @@ class TestControl:
         assert ("tau", "random-0.5-layer2") in rows_of(base, dart)
 
     def test_is_missed_when_it_was_not_run(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 4)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
+        base_and_dart(tmp_path, [True] * 4, [True] * 4)
         assert missing_controls(read_systems([tmp_path])) == {"random-0.5-layer2": "random-0.5-layer2"}
 
     def test_is_run_by_the_options_that_are_named(self) -> None:
@@ -632,9 +598,7 @@ class TestAnswers:
         found = field.best(**asked)
         assert (found.name if found else None) == best
 
-    def test_compare_with_the_row_of_the_table_if_no_sample_is_left_out(
-        self, field: Ranking, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_is_the_tables_row_if_no_sample_is_left_out(self, field: Ranking, monkeypatch: pytest.MonkeyPatch) -> None:
         chosen = field.candidates[3]
         (row,) = (one for one in field._compared.rows if one.side == chosen.name)
         part = replace(field, ids={"tau": field.ids["tau"] - {"clip0"}})
@@ -653,16 +617,14 @@ class TestAnswers:
         assert re.search(r"0\.95 .*Big base-0's score: Big base-0 itself .*1\.000", found["text"])
 
     def test_random_may_win_and_is_called_the_control(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 8)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 8, prefill=0.6)
+        base_and_dart(tmp_path, [True] * 8, [True] * 8, prefill=0.6)
         a_run(tmp_path, "random-0.5-layer2", [True] * 8, prefill=0.5)
         text = answer(ranking_of(compared(tmp_path)), latency=0.8)["text"]
         assert "time to first token: random-0.5-layer2 (score 1.000, +0.000" in text
         assert re.search(r"control.*dart-0\.5-layer2$", text)
 
     def test_doubts_about_the_score_are_named_where_a_score_is_asked_for(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 20)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 19 + [False], prefill=0.5)
+        base_and_dart(tmp_path, [True] * 20, [True] * 19 + [False], prefill=0.5)
         field = ranking_of(compared(tmp_path))
         assert re.search(
             "but the score's interval allows a larger loss: more samples, .* quiet machine",
@@ -697,8 +659,7 @@ class TestAnswers:
         assert field.best(score=0.95).name == "fast_v-0.5-layer2"
 
     def test_sides_without_comparable_times_and_controls_are_not_ranked(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 4)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="another")
+        base_and_dart(tmp_path, [True] * 4, [True] * 4, session="another")
         changed(a_run(tmp_path / "silence", "base-0", [True] * 4), control={"kind": "silence"})
         field = ranking_of(compared(tmp_path))
         assert not field.candidates
@@ -708,8 +669,7 @@ class TestAnswers:
         assert re.search("no setting.* base-0", answer(field, latency=0.5)["text"])
 
     def test_one_that_shares_no_sample_with_the_others_is_left_out(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 11)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 6)
+        base_and_dart(tmp_path, [True] * 11, [True] * 6)
         a_run(tmp_path, "fast_v-0.5-layer2", [True] * 5, first=6)
         a_run(tmp_path, "frame-0.5-layer2", [True] * 4)
         field = ranking_of(compared(tmp_path))
@@ -717,8 +677,7 @@ class TestAnswers:
         assert "fast_v-0.5-layer2: few or no timed samples shared with the others" in ranked(field)
 
     def test_one_that_has_hardly_begun_does_not_shrink_the_field(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 20)
-        a_run(tmp_path, "dart-0.5-layer2", [True], prefill=0.1)
+        base_and_dart(tmp_path, [True] * 20, [True], prefill=0.1)
         for method in ("fast_v", "random"):
             a_run(tmp_path, f"{method}-0.5-layer2", [True] * 20, prefill=0.5)
         field = ranking_of(compared(tmp_path))
@@ -730,12 +689,15 @@ class TestMargin:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         """Two settings on 200 samples (one loses a quarter), the first also on 40 samples of another task."""
-        a_run(tmp_path, "base-0", [True] * 200)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 200)
+        base_and_dart(tmp_path, [True] * 200, [True] * 200)
         a_run(tmp_path, "random-0.5-layer2", [True] * 150 + [False] * 50)
         for label in ("base-0", "dart-0.5-layer2"):
             a_run(tmp_path, label, [True] * 40, task="gtzan")
         return tmp_path
+
+    def test_a_task_without_a_margin_has_no_verdict(self, folder: Path) -> None:
+        rows = rows_of(folder, margins={"gtzan": 0.02})
+        assert {place for place, row in rows.items() if row.decision} == {("gtzan", "dart-0.5-layer2")}
 
     def test_each_setting_and_task_has_a_verdict(self, folder: Path) -> None:
         found = {place: row.decision for place, row in rows_of(folder, margins={"": 0.05, "gtzan": 0.02}).items()}
@@ -745,14 +707,9 @@ class TestMargin:
         assert found["overall", "dart-0.5-layer2"] is None
         assert {one.tests for one in found.values() if one} == {3}
 
-    def test_a_task_without_a_margin_has_none(self, folder: Path) -> None:
-        found = {place for place, row in rows_of(folder, margins={"gtzan": 0.02}).items() if row.decision}
-        assert found == {("gtzan", "dart-0.5-layer2")}
-
     def test_is_of_accuracy_not_of_macro_f1(self, tmp_path: Path) -> None:
         """One class of four is lost as a whole: macro-F1 falls by another number."""
-        a_run(tmp_path, "base-0", [True] * 8)
-        a_run(tmp_path, "dart-0.5-layer2", [True, True, True, False] * 2)
+        base_and_dart(tmp_path, [True] * 8, [True, True, True, False] * 2)
         row = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"]
         assert (row.decision.figure, row.decision.difference) == ("accuracy", -0.25)
         assert row.verdict.difference != pytest.approx(-0.25)
@@ -785,8 +742,7 @@ class TestMargin:
         assert found.beside == "insertions per word 2.500, reference's 0.000"
 
     def test_a_control_claims_nothing(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 200)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 200)
+        base_and_dart(tmp_path, [True] * 200, [True] * 200)
         as_control(a_run(tmp_path / "silent", "base-0", [False] * 200))
         found = {place[1]: row.decision for place, row in rows_of(tmp_path, margins={"": 0.02}).items()}
         assert (found["base-0 [silence]"], found["dart-0.5-layer2"].tests) == (None, 1)
@@ -800,8 +756,7 @@ class TestMargin:
         assert (found.verdict, found.by_construction) == (verdict, most == 1)
 
     def test_a_sample_that_failed_counts_as_lost(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 300)
-        run = a_run(tmp_path, "dart-0.5-layer2", [True] * 300)
+        run = base_and_dart(tmp_path, [True] * 300, [True] * 300)
         found = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
         assert (found.verdict, found.beside) == ("no worse", "")
         records = lines_of(run / "samples.jsonl")
@@ -810,9 +765,6 @@ class TestMargin:
         found = rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision
         assert found.verdict != "no worse"
         assert found.beside == "60 without a score count as lost"
-        shown = CliRunner().invoke(app, ["compare", str(tmp_path), "--margin", "0.02", "-o", f"{tmp_path}/c.md"])
-        assert shown.exit_code == 0, shown.output
-        assert "60 without a score count as lost" in (tmp_path / "c.md").read_text()
 
     def test_a_sample_that_the_setting_was_not_to_run_does_not_count(self, tmp_path: Path) -> None:
         base, run = (a_run(tmp_path, label, [True] * 9) for label in ("base-0", "dart-0.5-layer2"))
@@ -827,24 +779,20 @@ class TestMargin:
         assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision.verdict == "not decided"
 
     def test_a_task_without_scores_is_no_test(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for label in ("base-0", "dart-0.5-layer2"):
-            a_run(tmp_path, label, [True] * 8)
+        base_and_dart(tmp_path, [True] * 8, [True] * 8)
         monkeypatch.setattr("audiomarathon.scoring.choice.Choice.own_score", lambda *_given: None)
         assert rows_of(tmp_path, margins={"": 0.02})["tau", "dart-0.5-layer2"].decision is None
 
     def test_scores_beyond_one_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for label in ("base-0", "dart-0.5-layer2"):
-            a_run(tmp_path, label, [True] * 8)
+        base_and_dart(tmp_path, [True] * 8, [True] * 8)
         monkeypatch.setattr("audiomarathon.scoring.choice.Choice.own_score", lambda *_given: 5.0)
         with pytest.raises(RecordError, match=r"clip0 is 5; a margin needs scores in \[0, 1\]"):
             rows_of(tmp_path, margins={"": 0.02})
 
     def test_the_command_writes_it_everywhere(self, folder: Path) -> None:
         for end in ("json", "csv", "md", "tex"):
-            arguments = ["compare", str(folder), "--margin", "0.05,gtzan=0.02", "-o", f"{folder}/c.{end}"]
-            result = CliRunner().invoke(app, arguments)
-            assert result.exit_code == 0, result.output
-        assert "margin 0.05 of accuracy: tau" in result.output
+            said = succeed("compare", folder, "--margin", "0.05,gtzan=0.02", "-o", f"{folder}/c.{end}")
+        assert "margin 0.05 of accuracy: tau" in said
         rows = json.loads((folder / "c.json").read_text())["rows"]
         assert {row["decision"]["verdict"] for row in rows if "decision" in row} == {"no worse", "worse", "not decided"}
         rows = list(csv.DictReader((folder / "c.csv").read_text().splitlines()))
@@ -853,75 +801,58 @@ class TestMargin:
             assert "no worse by more than 0.05" in (folder / f"c.{end}").read_text()
             assert "needs at least 186 clusters, any test 149" in (folder / f"c.{end}").read_text()
 
-    def test_what_a_stopped_sweep_wrote_may_be_damaged(self, folder: Path) -> None:
-        changed(folder / "tau" / "M" / "dart-0.5-layer2", stopping={"largest": "x", "order": 3})
-        result = CliRunner().invoke(app, ["compare", str(folder), "--margin", "0.05"])
-        assert (result.exit_code, "not as this version writes them" in result.output) == (2, True)
-
     @pytest.mark.parametrize("margin", ["0", "1", "nan", "x", "tau=0.1,tau=0.2", ",", "race=0.02"])
     def test_one_line_for_a_wrong_margin(self, folder: Path, margin: str) -> None:
-        result = CliRunner().invoke(app, ["compare", str(folder), "--margin", margin])
-        assert result.exit_code == 2
-        assert "--margin" in result.output
-        assert "allowed: " in result.output
+        code, said = call("compare", folder, "--margin", margin)
+        assert (code, "--margin" in said, "allowed: " in said) == (2, True, True)
+
+    def test_damaged_facts_of_a_stopped_sweep_are_one_line(self, folder: Path) -> None:
+        changed(folder / "tau" / "M" / "dart-0.5-layer2", stopping={"largest": "x", "order": 3})
+        code, said = call("compare", folder, "--margin", "0.05")
+        assert (code, "not as this version writes them" in said) == (2, True)
 
 
 class TestPower:
     def test_says_how_many_samples_like_these_decide(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 100)
-        a_run(tmp_path, "dart-0.5-layer2", [False] * 2 + [True] * 98)
-        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--margin", "0.1", "--power"])
-        said = re.search(r"2 of 100 clusters differ from base; ([\d,]+) such clusters", result.output)
-        assert said
-        assert 80 < int(said[1].replace(",", "")) < 200
-
-    def test_needs_a_margin(self, tmp_path: Path) -> None:
-        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--power"])
-        assert (result.exit_code, "--power needs a margin" in result.output) == (2, True)
+        base_and_dart(tmp_path, [True] * 100, [False] * 2 + [True] * 98)
+        said = succeed("compare", tmp_path, "--margin", "0.1", "--power")
+        clusters = re.search(r"2 of 100 clusters differ from base; ([\d,]+) such clusters", said)
+        assert clusters
+        assert 80 < int(clusters[1].replace(",", "")) < 200
 
 
 class TestKept:
     def test_by_hand(self, tmp_path: Path) -> None:
         """Of 10 samples base has 8 right and silence 2 of these: 6 are left, of which dart keeps 3."""
-        a_run(tmp_path, "base-0", [True] * 8 + [False] * 2)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 5 + [False] * 3 + [True] * 2)
+        base_and_dart(tmp_path, [True] * 8 + [False] * 2, [True] * 5 + [False] * 3 + [True] * 2)
         as_control(a_run(tmp_path / "silent", "base-0", [True] * 2 + [False] * 6 + [True] * 2))
-        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--kept", "-o", f"{tmp_path}/c.json"])
-        assert result.exit_code == 0, result.output
+        said = succeed("compare", tmp_path, "--kept", "-o", f"{tmp_path}/c.json")
         (row,) = json.loads((tmp_path / "c.json").read_text())["kept"]
         assert (row["side"], row["samples"], row["share"]) == ("dart-0.5-layer2", 6, 0.5)
         assert row["interval"][0] < 0.5 < row["interval"][1]
-        assert "between methods only" in result.output
+        assert "between methods only" in said
 
     @pytest.mark.parametrize("silent", [None, [True] * 4])
     def test_without_a_control_or_a_sample_it_is_refused(self, tmp_path: Path, silent: list[bool] | None) -> None:
-        for label in ("base-0", "dart-0.5-layer2"):
-            a_run(tmp_path, label, [True] * 4)
+        base_and_dart(tmp_path, [True] * 4, [True] * 4)
         if silent:
             as_control(a_run(tmp_path / "silent", "base-0", silent))
-        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--kept"])
-        assert (result.exit_code, "--kept" in result.output) == (2, True)
+        code, said = call("compare", tmp_path, "--kept")
+        assert (code, "--kept" in said) == (2, True)
 
 
 class TestCommand:
     def test_prints_and_writes(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 8)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 6 + [False] * 2, prefill=0.5)
+        base_and_dart(tmp_path, [True] * 8, [True] * 6 + [False] * 2, prefill=0.5)
         a_run(tmp_path, "dart-0.7-layer2", [True] * 8, prefill=0.5, prompts="other")
         for end in ("json", "csv", "md"):
-            result = CliRunner().invoke(
-                app, ["compare", str(tmp_path), "--at-latency", "0.6", "-o", f"{tmp_path}/c.{end}"]
-            )
-            assert result.exit_code == 0, result.output
+            said = succeed("compare", tmp_path, "--at-latency", "0.6", "-o", f"{tmp_path}/c.{end}")
         told = "within 0.6 of base-0's time to first token: dart-0.5-layer2"
-        assert told in result.output
-        assert "not run" in result.output
+        assert told in said
+        assert "not run" in said
         content = json.loads((tmp_path / "c.json").read_text())
-        assert (content["reference"], content["rows"][0]["samples"], content["left_out"][0]["side"]) == (
-            "base-0",
-            8,
-            "dart-0.7-layer2",
-        )
+        assert (content["reference"], content["rows"][0]["samples"]) == ("base-0", 8)
+        assert content["left_out"][0]["side"] == "dart-0.7-layer2"
         assert content["answers"][0]["best"]["name"] == "dart-0.5-layer2"
         (row,) = csv.DictReader((tmp_path / "c.csv").read_text().splitlines())
         assert (row["setting"], row["samples"], float(row["llm_prefill_speedup"])) == ("dart-0.5-layer2", "8", 2.0)
@@ -934,8 +865,8 @@ class TestCommand:
             changed_records(folder, reply="", reference={"answer": "uh, um"})
         row = rows_of(tmp_path)["librispeech", "dart-0.5-layer2"]
         assert (row.score, row.verdict, row.p_adjusted) == (None, PairedResult(None, None, None), None)
-        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--at-score", "0.9", "-o", f"{tmp_path}/c.json"])
-        assert "dart-0.5-layer2 in librispeech: the score has no value" in result.output
+        said = succeed("compare", tmp_path, "--at-score", "0.9", "-o", f"{tmp_path}/c.json")
+        assert "dart-0.5-layer2 in librispeech: the score has no value" in said
         assert json.loads((tmp_path / "c.json").read_text())["rows"][0]["verdict"]["p"] is None
 
     def test_is_read_at_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -943,7 +874,7 @@ class TestCommand:
         a_run(tmp_path, "base-0", [True] * 8)
         for method in ("dart", "random"):
             a_run(tmp_path, f"{method}-0.5-layer2", [True] * 5 + [False] * 3, prefill=0.5)
-        lines = CliRunner().invoke(app, ["compare", str(tmp_path)]).output.splitlines()
+        lines = succeed("compare", tmp_path).splitlines()
         assert max(map(len, lines)) <= 80
         assert sum(line.lstrip().startswith("random-0.5-layer2 ") for line in lines) == 2  # scores, then speed-ups
         assert not any("…" in line for line in lines)
@@ -955,19 +886,17 @@ class TestCommand:
             (["--at-latency", "nan"], "--at-latency nan: expected a finite number"),
             (["-o", "x.doc"], "ends in .json"),
             (["--seed", "-1"], "Invalid value for '--seed'"),
+            (["--power"], "--power needs a margin"),
             ([], "at least two"),
         ],
     )
     def test_one_line_for_what_is_wrong(self, tmp_path: Path, arguments: list[str], message: str) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
-        result = CliRunner().invoke(app, ["compare", str(tmp_path), *arguments])
-        assert result.exit_code == 2
-        assert message in result.output
+        code, said = call("compare", tmp_path, *arguments)
+        assert (code, message in said) == (2, True)
 
 
-def test_the_table_is_as_rich_would_make_it_without_measuring_its_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_is_richs_without_measuring_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ten thousand rows, measuring each cell three times took longer than any other part."""
     for label in ("base-0", "dart-0.5-layer2", "日本-0.5"):
         a_run(tmp_path, label, [True] * 4)

@@ -258,9 +258,7 @@ def test_a_vorbis_stream_may_end_in_an_empty_page_but_not_without_an_end(tmp_pat
 # --- the longest clip -------------------------------------------------------------------------------------------------
 
 
-def test_a_clip_that_its_header_says_is_too_long_is_refused_before_it_is_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clip_too_long_by_its_header_is_refused_undecoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.flac"
     soundfile.write(path, np.zeros(3_601 * 1_000, np.int16), 1_000)
     monkeypatch.setattr(audio, "_read", lambda *_: pytest.fail("decoded"))
@@ -268,9 +266,7 @@ def test_a_clip_that_its_header_says_is_too_long_is_refused_before_it_is_decoded
         audio.decode(path, RATE)
 
 
-def test_a_clip_that_decodes_to_more_than_its_header_says_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clip_longer_than_its_header_says_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audio, "promised_length", lambda *_: (1, False))
     monkeypatch.setattr(audio, "MOST_SECONDS", 1.0)
     monkeypatch.setattr(audio, "BLOCK_FRAMES", 4_096)

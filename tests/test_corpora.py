@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -19,18 +20,6 @@ from audiomarathon.benchmarks.task import LETTERS
 from audiomarathon.segment.registry import CORPORA
 
 ROOT = Path(__file__).parent.parent
-DOORS = {
-    "TAU_task": "tau",
-    "GTZAN_task": "gtzan",
-    "HAD_segment": "had",
-    "Vox2_task": "vox",
-    "Vox_age_task": "vox_age",
-    "LibriSpeech_task": "librispeech",
-    "VESUS_task": "vesus",
-    "DESED_task": "desed",
-    "SLUE_task": "slue",
-    "RACE_task": "race",
-}
 
 
 @pytest.fixture
@@ -100,46 +89,12 @@ def test_tau_joins_clips_by_name_in_any_order_of_the_table(raw: list[str], tmp_p
     assert [file.read_bytes() for file in sorted(again.rglob("*.wav"))] == first != []
 
 
-def test_tau_in_another_encoding_is_an_error_in_one_line(raw: list[str], tmp_path: Path, capsys: Any) -> None:
-    meta = Path(raw[0]) / "meta.csv"
-    meta.write_bytes(meta.read_bytes().replace(b"lyon", b"ly\xf6n"))
-    built("tau", raw, tmp_path / "tau", code=2)
-    assert "not UTF-8" in capsys.readouterr().err
-
-
 def test_tau_with_a_pipe_for_a_table_does_not_wait(raw: list[str], tmp_path: Path, capsys: Any) -> None:
     meta = Path(raw[0]) / "meta.csv"
     meta.unlink()
     os.mkfifo(meta)
     built("tau", raw, tmp_path / "tau", code=2)
     assert "meta.csv: is not a plain file" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("edit", [("metro_station\t", "subway\t"), ("\tidentifier", "\tplace")])
-def test_tau_with_a_strange_table_is_refused(
-    edit: tuple[str, str], raw: list[str], tmp_path: Path, capsys: Any
-) -> None:
-    meta = Path(raw[0]) / "meta.csv"
-    meta.write_text(meta.read_text().replace(*edit))
-    built("tau", raw, tmp_path / "tau", code=2)
-    assert str(meta) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "told"),
-    [
-        ("audio/metro-lisbon", "/elsewhere/metro-lisbon", "lies outside the corpus"),
-        ("audio/metro-lisbon", "../metro-lisbon", "lies outside the corpus"),
-        ("lisbon-1000\t", "../../../lisbon\t", "expected no '/'"),
-    ],
-)
-def test_tau_names_that_leave_a_folder_are_refused(
-    column: str, value: str, told: str, raw: list[str], tmp_path: Path, capsys: Any
-) -> None:
-    meta = Path(raw[0]) / "meta.csv"
-    meta.write_text(meta.read_text().replace(column, value))
-    built("tau", raw, tmp_path / "tau", code=2)
-    assert told in capsys.readouterr().err
 
 
 def test_tau_a_clip_of_two_scenes_is_used_once(raw: list[str], tmp_path: Path) -> None:
@@ -252,13 +207,6 @@ def test_vox_age_groups_have_their_edges_and_children_belong_to_none(raw: list[s
     assert "id00016" in left_out(folder)
 
 
-@pytest.mark.parametrize("lines", ["id00012,old", "id00012,30\nid00012,31", ""])
-def test_vox_age_with_a_strange_table_is_refused(lines: str, raw: list[str], tmp_path: Path, capsys: Any) -> None:
-    Path(raw[-1]).write_text(f"id,age\n{lines}\n" if lines else "")
-    built("vox_age", raw, tmp_path / "age", code=2)
-    assert "ages.csv" in capsys.readouterr().err
-
-
 # --- LibriSpeech, DESED, SLUE -----------------------------------------------------------------------------------------
 
 
@@ -297,16 +245,6 @@ def test_desed_soundscapes_that_hold_nearly_every_event_are_left_out(raw: list[s
     assert "too many kinds of event" in reason
 
 
-@pytest.mark.parametrize(
-    "line", ["Y001.wav\t0.5\t0.1\tDog", "Y001.wav\t0.1\tnan\tDog", "Y001.wav\t0.1\t0.2\tThunder"], ids=str
-)
-def test_desed_with_a_strange_event_is_refused(line: str, raw: list[str], tmp_path: Path, capsys: Any) -> None:
-    table = Path(raw[0]) / "metadata" / "validation" / "validation.tsv"
-    table.write_text(table.read_text() + line + "\n")
-    built("desed", raw, tmp_path / "desed", code=2)
-    assert f"line {len(table.read_text().splitlines())}" in capsys.readouterr().err
-
-
 def test_desed_onsets_are_shifted_to_where_the_soundscape_lies(raw: list[str], tmp_path: Path) -> None:
     folder = built("desed", raw, tmp_path / "desed")
     rows = {row["path"]: row for row in manifest(folder)}
@@ -330,13 +268,6 @@ def test_slue_asks_for_an_entity_that_is_named_among_three_that_are_not(raw: lis
         )
         named = {place for place in PLACES if f" {place} " in f" {text} "}
         assert set(sample.options) & named == {answer(sample)}
-
-
-def test_slue_without_entities_is_refused(raw: list[str], tmp_path: Path, capsys: Any) -> None:
-    table = Path(raw[0]) / "slue-voxpopuli_dev.tsv"
-    table.write_text("\n".join("\t".join(line.split("\t")[:5]) for line in table.read_text().splitlines()))
-    built("slue", raw, tmp_path / "slue", code=2)
-    assert "normalized_ner" in capsys.readouterr().err
 
 
 # --- RACE -------------------------------------------------------------------------------------------------------------
@@ -376,12 +307,6 @@ def test_race_passages_already_spoken_are_not_spoken_again(raw: list[str], tmp_p
     assert not (folder / "high" / "0.wav").exists()
 
 
-@pytest.mark.parametrize("tts", ["espeak-ng", "no-such-program -w {out} -f {text}"])
-def test_race_with_a_command_that_cannot_work_is_refused(tts: str, raw: list[str], tmp_path: Path, capsys: Any) -> None:
-    built("race", [raw[0], "--tts", tts], tmp_path / "race", code=2)
-    assert "--tts" in capsys.readouterr().err
-
-
 def test_race_spoken_by_espeak_ng_says_the_passage(raw: list[str], tmp_path: Path) -> None:
     if not shutil.which("espeak-ng"):
         pytest.skip("no speech synthesiser: apt-get install espeak-ng")
@@ -404,10 +329,9 @@ def door(script: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatc
 
 
 def test_there_is_a_door_to_each_corpus_and_to_the_cutter() -> None:
-    assert set(DOORS.values()) == set(CORPORA)
-    assert {file.stem for file in (ROOT / "Segment").glob("*.py")} == {*DOORS, "cut"}
-    for script, task in DOORS.items():
-        assert f'door("{task}")' in (ROOT / "Segment" / f"{script}.py").read_text()
+    files = [file for file in (ROOT / "Segment").glob("*.py") if file.stem != "cut"]
+    opened = [re.findall(r'door\("(\w+)"\)', file.read_text()) for file in files]
+    assert sorted(opened) == [[task] for task in sorted(CORPORA)]
 
 
 @pytest.mark.parametrize("name", ["cut", "TAU_task", "RACE_task"])
@@ -421,28 +345,12 @@ def test_a_door_without_arguments_says_what_it_needs_and_shows_an_example(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_command_is_one_line(door: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    code, _, err = door("TAU_task", tmp_path, "-o", "out", "--limit", "many")
-    assert code == 2
-    assert err.count("\n") == 1
-
-
-def test_a_folder_without_the_corpus_is_an_error_that_shows_the_layout(
-    door: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_a_folder_without_corpus_shows_the_layout(door: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     code, _, err = door("TAU_task", "raw", "-o", "out")
     assert code == 2
     assert "Traceback" not in err
     assert "meta.csv" in err
-
-
-@pytest.mark.parametrize("task", sorted(MAKERS))
-def test_every_corpus_explains_itself(task: str, capsys: Any) -> None:
-    built(task, [], Path("unused"), "--help")
-    said = capsys.readouterr().out
-    assert f"the task `{task}`" in said
-    assert "-o data/" in said
 
 
 # --- sources that contradict themselves, or are something else ------------------------------------------------------
@@ -458,6 +366,50 @@ def test_had_a_clip_of_both_classes_is_left_out(raw: list[str], tmp_path: Path) 
     assert name not in used
 
 
+#: The file that is edited, what is put for what in it ("" for the whole text), and what the message holds.
+STRANGE_TABLES = [
+    ("tau", "meta.csv", b"lyon", b"ly\xf6n", "not UTF-8"),
+    ("tau", "meta.csv", b"metro_station\t", b"subway\t", "meta.csv"),
+    ("tau", "meta.csv", b"\tidentifier", b"\tplace", "meta.csv"),
+    ("tau", "meta.csv", b"audio/metro-lisbon", b"/elsewhere/metro-lisbon", "lies outside the corpus"),
+    ("tau", "meta.csv", b"audio/metro-lisbon", b"../metro-lisbon", "lies outside the corpus"),
+    ("tau", "meta.csv", b"lisbon-1000\t", b"../../../lisbon\t", "expected no '/'"),
+    ("vox_age", "ages.csv", b"", b"id,age\nid00012,old\n", "ages.csv"),
+    ("vox_age", "ages.csv", b"", b"id,age\nid00012,30\nid00012,31\n", "ages.csv"),
+    ("vox_age", "ages.csv", b"", b"", "ages.csv"),
+    ("desed", "validation.tsv", b"event_label\n", b"event_label\nY001.wav\t0.5\t0.1\tDog\n", "line 2"),
+    ("desed", "validation.tsv", b"event_label\n", b"event_label\nY001.wav\t0.1\tnan\tDog\n", "line 2"),
+    ("desed", "validation.tsv", b"event_label\n", b"event_label\nY001.wav\t0.1\t0.2\tThunder\n", "line 2"),
+    ("slue", "slue-voxpopuli_dev.tsv", b"normalized_ner", b"other", "normalized_ner"),
+]
+
+
+@pytest.mark.parametrize(("task", "name", "old", "new", "told"), STRANGE_TABLES)
+def test_a_strange_table_is_refused(
+    task: str, name: str, old: bytes, new: bytes, told: str, tmp_path: Path, capsys: Any
+) -> None:
+    raw = MAKERS[task](tmp_path / "raw", Noise())
+    (table,) = (tmp_path / "raw").rglob(name)
+    table.write_bytes(table.read_bytes().replace(old, new) if old else new)
+    built(task, raw, tmp_path / "built", code=2)
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("espeak-ng", "--tts"),
+        ("no-such-program -w {out} -f {text}", "--tts"),
+        ("say {0} {text} {out}", "each quote needs a closing quote"),
+        ("say {voice} {text} {out}", "each quote needs a closing quote"),
+        ("say '{text} {out}", "each quote needs a closing quote"),
+    ],
+)
+def test_race_with_a_wrong_command_fails(command: str, told: str, raw: list[str], tmp_path: Path, capsys: Any) -> None:
+    built("race", [raw[0], "--tts", command], tmp_path / "race", code=2)
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("change", [{"article": 5}, {"questions": [5, 6]}, {"answers": ["AB", ""]}, {"options": 5}])
 def test_race_what_is_no_passage_is_left_out(change: dict[str, Any], raw: list[str], tmp_path: Path) -> None:
     passage = sorted(Path(raw[0]).rglob("*.txt"))[0]
@@ -465,11 +417,3 @@ def test_race_what_is_no_passage_is_left_out(change: dict[str, Any], raw: list[s
     passage.with_name("dangling.txt").symlink_to("nowhere")
     told = left_out(built("race", raw, tmp_path / "race"))
     assert {f"high/{passage.name}", "high/dangling.txt"} <= told.keys()
-
-
-@pytest.mark.parametrize("command", ["say {0} {text} {out}", "say {voice} {text} {out}", "say '{text} {out}"])
-def test_race_a_command_that_cannot_be_filled_in_is_refused(
-    command: str, raw: list[str], tmp_path: Path, capsys: Any
-) -> None:
-    built("race", [raw[0], "--tts", command], tmp_path / "race", code=2)
-    assert "each quote needs a closing quote" in capsys.readouterr().err

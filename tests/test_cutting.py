@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_corpora import manifest
 from task_folders import tree
 
 from audiomarathon.cli.segment import cut_door as door
@@ -36,23 +35,11 @@ def run(*arguments: object, code: int = 0) -> None:
     assert ended.value.code == code
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
-
-
 def test_clips_end_in_the_longest_silence_and_cut_back_to_the_recording(tmp_path: Path) -> None:
-    spans = [
-        ("noise", 3.2),
-        ("quiet", 0.2),
-        ("noise", 1.0),
-        ("quiet", 0.6),
-        ("noise", 4.5),
-        ("quiet", 0.4),
-        ("noise", 3.0),
-    ]
+    spans = zip(["noise", "quiet"] * 4, (3.2, 0.2, 1.0, 0.6, 4.5, 0.4, 3.0), strict=False)
     samples = recording(tmp_path / "raw" / "talk.wav", *spans)
     run(tmp_path / "raw", "-o", tmp_path / "cut", "--min", 3, "--max", 6)
-    first, second, third = rows(tmp_path / "cut")
+    first, second, third = manifest(tmp_path / "cut")
     assert [row["ends_at"] for row in (first, second, third)] == ["silence", "silence", "end"]
     assert first["seconds"] == pytest.approx(4.7, abs=0.02)
     assert second["start"] / RATE + second["seconds"] == pytest.approx(9.7, abs=0.02)
@@ -70,18 +57,15 @@ def test_a_place_that_does_not_exist_cuts_nothing(tmp_path: Path, capsys: pytest
 def test_where_there_is_no_silence_the_longest_length_cuts(tmp_path: Path) -> None:
     recording(tmp_path / "talk.wav", ("noise", 13))
     run(tmp_path / "talk.wav", "-o", tmp_path / "cut", "--min", 2, "--max", 5)
-    assert [(row["seconds"], row["ends_at"]) for row in rows(tmp_path / "cut")] == [
-        (5.0, "length"),
-        (5.0, "length"),
-        (3.0, "end"),
-    ]
+    clips = [(row["seconds"], row["ends_at"]) for row in manifest(tmp_path / "cut")]
+    assert clips == [(5.0, "length"), (5.0, "length"), (3.0, "end")]
 
 
 def test_a_tail_too_short_is_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording(tmp_path / "a.wav", ("noise", 7.9))
     recording(tmp_path / "b.wav", ("noise", 2))
     run(tmp_path / "a.wav", tmp_path / "b.wav", "-o", tmp_path / "cut", "--min", 4, "--max", 5)
-    assert [row["source"] for row in rows(tmp_path / "cut")] == ["a.wav"]
+    assert [row["source"] for row in manifest(tmp_path / "cut")] == ["a.wav"]
     assert "left out: 2 x a tail too short for a clip" in capsys.readouterr().out
 
 
@@ -92,8 +76,8 @@ def test_a_folder_with_a_broken_recording_is_cut_and_continued(tmp_path: Path) -
     command = (tmp_path / "raw", "-o", tmp_path / "cut", "--min", 2, "--max", 3)
     run(*command)
     whole = tree(tmp_path / "cut")
-    assert {row["source"] for row in rows(tmp_path / "cut")} == {"talks/0.wav", "talks/2.wav"}
-    (tmp_path / "cut" / rows(tmp_path / "cut")[1]["path"]).unlink()
+    assert {row["source"] for row in manifest(tmp_path / "cut")} == {"talks/0.wav", "talks/2.wav"}
+    (tmp_path / "cut" / manifest(tmp_path / "cut")[1]["path"]).unlink()
     run(*command)
     assert tree(tmp_path / "cut") == whole
     run(*command[:-1], 4, code=2)
@@ -132,9 +116,7 @@ def test_silence_is_measured_against_the_loud_passages_of_a_quiet_recording() ->
 
 
 @pytest.mark.parametrize("change", [("--min", "0"), ("--max", "1"), ("--rate", "10"), ("--silence", "-3")])
-def test_an_impossible_setting_is_refused(
-    change: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_settings_are_refused(change: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording(tmp_path / "talk.wav", ("noise", 5))
     run(tmp_path / "talk.wav", "-o", tmp_path / "cut", *change, code=2)
     assert change[0] in capsys.readouterr().err

@@ -11,14 +11,13 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from archive_makers import member, packed, tar_with, zip_with
 from conftest import call, succeed
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile, RepoFolder
 from task_folders import BUILDERS, COUNTS, build_all, tree, write_json
 
@@ -125,21 +124,6 @@ def test_a_temporary_folder_and_a_linked_task_may_lie_on_other_file_systems(
     assert call("data", "verify", "vesus", "--data", root)[0] == 0
 
 
-MEMORY = Path("/dev/shm")
-
-
-@pytest.mark.skipif(not os.access(MEMORY, os.W_OK), reason="there is no second file system")
-def test_a_temporary_folder_on_a_second_file_system(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if MEMORY.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("it is the same file system")
-    with tempfile.TemporaryDirectory(dir=MEMORY) as scratch:
-        monkeypatch.setattr(tempfile, "tempdir", scratch)
-        assert call("data", "download", "vesus", "--from", source, "--data", tmp_path)[0] == 0
-        assert not list(Path(scratch).iterdir())
-
-
 def test_what_stands_in_a_files_place_is_one_line(source: Path, tmp_path: Path) -> None:
     (tmp_path / "set" / "VESUS" / "wav" / "1_sad.wav" / "folder").mkdir(parents=True)
     code, output = call("data", "download", "vesus", "--from", source, "--data", tmp_path)
@@ -215,19 +199,10 @@ def test_a_zip_that_lies_about_a_size_is_refused(source: Path, tmp_path: Path) -
         download.download([get_task("vesus")], stub, tmp_path / "root")
 
 
-def test_a_torn_tar_says_so_and_keeps_what_was_whole(source: Path, tmp_path: Path) -> None:
-    taken = packed(source, tmp_path / "a.tar.gz")
-    taken.write_bytes(taken.read_bytes()[:-2000])
-    with pytest.raises(DataError, match="damaged"):
-        fetch(taken, tmp_path / "root", "vesus")
-
-
 # What stands in the way -----------------------------------------------------------------------------------------
 
 
-def test_too_little_space_is_said_before_anything_is_fetched(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_space_stops_a_download(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "SPARE_BYTES", 10**18)
     with pytest.raises(DataError, match=r"GB .*needed.* GB .*free"):
         fetch(source, tmp_path / "root", "tau")
@@ -256,8 +231,7 @@ def test_a_task_that_the_source_lacks(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_the_command_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
     code, output = call("data", "download", *arguments, "--data", tmp_path)
-    assert code == 2
-    assert message in output
+    assert (code, message in output) == (2, True)
 
 
 # The hub --------------------------------------------------------------------------------------------------------
@@ -316,24 +290,13 @@ def answered(kind: type[HfHubHTTPError], status: int) -> HfHubHTTPError:
     return error
 
 
-FAILURES: dict[str, tuple[Callable[[], Exception], str]] = {
-    "no network": (lambda: HfHubHTTPError.__mro__[1]("no route"), "cannot be reached"),
-    "offline": (lambda: LocalEntryNotFoundError("x"), "cannot be reached"),
-    "busy": (lambda: answered(HfHubHTTPError, 429), "429: .*HF_TOKEN"),
-    "gone": (lambda: answered(RepositoryNotFoundError, 404), "no such data set"),
-}
-
-
-@pytest.mark.parametrize("name", FAILURES)
-def test_a_hub_that_fails_is_one_line(name: str, source: Path, tmp_path: Path) -> None:
-    make, message = FAILURES[name]
-    hub = Hub(source)
-
+def test_a_hub_that_fails_is_one_line(source: Path, tmp_path: Path) -> None:
     def fails(*_: object, **__: object) -> str:
-        raise make()
+        raise answered(HfHubHTTPError, 429)
 
+    hub = Hub(source)
     hub.hf_hub_download = fails  # type: ignore[method-assign]
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=r"429: .*HF_TOKEN") as caught:
         download.download([get_task("vesus")], HubSource(api=hub), tmp_path)
     assert "\n" not in str(caught.value)
 

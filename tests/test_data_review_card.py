@@ -86,8 +86,7 @@ def test_without_a_player_the_path_has_to_do(tau: Path, monkeypatch: pytest.Monk
 def test_a_file_that_holds_no_verdicts_is_refused(tau: Path) -> None:
     (tau / "verdicts.jsonl").write_text("[1]\n")
     code, output = judge(tau, "y\n")
-    assert code == 2
-    assert "not a file of verdicts" in output
+    assert (code, "not a file of verdicts" in output) == (2, True)
 
 
 # The card ------------------------------------------------------------------------------------------------------------

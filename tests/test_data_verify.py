@@ -19,7 +19,7 @@ from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_clip, wri
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.rows import Row
-from audiomarathon.data.durations import Durations, durations
+from audiomarathon.data.durations import Durations
 from audiomarathon.data.verify import verify
 from audiomarathon.embedded import mini_benchmark as mini
 
@@ -56,23 +56,16 @@ def test_known_gaps_are_noted_and_are_no_problem(root: Path) -> None:
     assert "mixed_concatenated_audio_0061" in output
 
 
+CLIP = "TAU/concatenated_resampled/bus-lisbon-1000-0-a.wav"
+
+
 def cut_short(root: Path) -> None:
-    clip = root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav"
-    clip.write_bytes(clip.read_bytes()[:1000])
+    (root / CLIP).write_bytes((root / CLIP).read_bytes()[:1000])
 
 
 def unscaled(root: Path) -> None:
-    clip = root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav"
-    samples, rate = soundfile.read(clip, dtype="int16")
-    soundfile.write(clip, samples.astype(np.float32), rate, subtype="FLOAT")
-
-
-def too_long(root: Path) -> None:
-    write_clip(root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav", seconds=2.6)
-
-
-def too_short(root: Path) -> None:
-    expect(root, **{**dict.fromkeys(COUNTS, (1.0, 1.0)), "tau": (2.5, 3.0)})
+    samples, rate = soundfile.read(root / CLIP, dtype="int16")
+    soundfile.write(root / CLIP, samples.astype(np.float32), rate, subtype="FLOAT")
 
 
 def edited(edit: Callable[[list], object]) -> Callable[[Path], None]:
@@ -82,8 +75,8 @@ def edited(edit: Callable[[list], object]) -> Callable[[Path], None]:
 DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "cut": (cut_short, "clip", "bus-lisbon-1000-0-a.wav: truncated"),
     "unscaled": (unscaled, "clip", "bus-lisbon-1000-0-a.wav: holds samples far outside"),
-    "long": (too_long, "duration", "2.60 s, expected 1 to 1 s"),
-    "short": (too_short, "duration", "1.00 s, expected 2.5 to 3 s"),
+    "long": (lambda root: write_clip(root / CLIP, seconds=2.6), "duration", "2.60 s, expected 1 to 1 s"),
+    "short": (lambda root: expect(root, tau=(2.5, 3.0), vesus=(1.0, 1.0)), "duration", "1.00 s, expected 2.5 to 3 s"),
     "gone": (lambda root: next((root / "TAU").rglob("tram*.wav")).unlink(), "row", "tram-lisbon.* is missing"),
     "answer": (edited(lambda rows: rows[3].update(answer_gt="Q")), "row", "row 4: answer 'Q' is none of"),
     "twice": (edited(lambda rows: rows.append(rows[0])), "row", "row 11: duplicate id"),
@@ -112,8 +105,7 @@ def test_damage_inside_a_clip_shows_only_when_it_is_decoded(root: Path) -> None:
     clip.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
     assert call("data", "verify", "librispeech", "--data", root)[0] == 0
     code, output = call("data", "verify", "librispeech", "--data", root, "--deep")
-    assert code == 1
-    assert f"{clip}: damaged or truncated" in output
+    assert (code, f"{clip}: damaged or truncated" in output) == (1, True)
 
 
 def test_missing_tasks_fail_only_when_they_were_named(tmp_path: Path) -> None:
@@ -121,8 +113,7 @@ def test_missing_tasks_fail_only_when_they_were_named(tmp_path: Path) -> None:
     expect(tmp_path, vesus=(0.5, 1.5))
     assert call("data", "verify", "--data", tmp_path)[0] == 0
     code, output = call("data", "verify", "vesus", "tau", "--data", tmp_path)
-    assert code == 1
-    assert "missing: tau." in output
+    assert (code, "missing: tau." in output) == (1, True)
     assert "audiomarathon data download tau" in output
     assert call("data", "verify", "all", "--data", tmp_path)[0] == 1
     (tmp_path / "nothing").mkdir()
@@ -162,18 +153,11 @@ def test_statistics_are_those_of_numpy() -> None:
     assert [none.tokens()["25"][name] for name in ("median", "max", "total")] == [0, 0, 0]
 
 
-def test_a_clip_of_several_questions_counts_once(root: Path) -> None:
-    task = get_task("race")
-    found = durations(task, task.load(root / "RACE"))
-    assert (found.statistics()["clips"], found.samples, found.seconds) == (2, 3, (1.0, 1.0))
-
-
 def test_broken_clips_are_listed_and_the_rest_is_measured(root: Path, tmp_path: Path) -> None:
     cut_short(root)
     out = tmp_path / "measured"
     code, output = call("data", "durations", "tau", "gtzan", "--data", root, "-o", out)
-    assert code == 1
-    assert "tau: broken: " in output
+    assert (code, "tau: broken: " in output) == (1, True)
     with (out / "durations.csv").open() as stream:
         rows = {row["task"]: row for row in csv.DictReader(stream)}
     assert (rows["tau"]["clips"], rows["tau"]["broken"], rows["gtzan"]["p50"]) == ("9", "1", "1.0")
@@ -197,8 +181,7 @@ def test_the_scripts_measure_their_task(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, _err = script(ROOT / "analyse_audio_duration" / file, "--data", root)
-    assert code == 0
-    assert key in out
+    assert (code, key in out) == (0, True)
     name = "durations" if file == "analyse_all.py" else key
     assert (tmp_path / "durations" / f"{name}.csv").is_file()
     tasks = [entry["task"] for entry in json.loads((tmp_path / "durations" / f"{name}.json").read_text())]
@@ -230,11 +213,8 @@ def test_the_page_on_data_names_every_field_that_a_task_reads(root: Path, monkey
 
 def test_there_is_a_script_a_task() -> None:
     scripts = {path.stem for path in (ROOT / "analyse_audio_duration").glob("*.py")} - {"analyse_all"}
-    assert {get_task(name).key for name in scripts} == {task.key for task in AUDIOMARATHON.tasks} | {
-        "jasco",
-        "lalm/clotho",
-        "lalm/mmau_pro",
-    }
+    tasks = {task.key for task in AUDIOMARATHON.tasks} | {"jasco", "lalm/clotho", "lalm/mmau_pro"}
+    assert {get_task(name).key for name in scripts} == tasks
 
 
 def test_a_clip_counts_once_and_a_sample_may_have_several(tmp_path: Path) -> None:

@@ -6,16 +6,13 @@ import csv
 import datetime
 import io
 import json
-import os
 import re
 import shutil
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 import pytest
 from builders import lines_of, records_in
@@ -26,8 +23,8 @@ from jasco_folders import said
 from pyarrow import parquet
 from task_folders import write_clip, write_json
 
-from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task
-from audiomarathon.benchmarks.declared import _KEYS, Declared
+from audiomarathon.benchmarks import Filters, Loaded, Task, get_task
+from audiomarathon.benchmarks.declared import _KEYS
 from audiomarathon.benchmarks.questions.exact import number_in, spans_in
 from audiomarathon.benchmarks.questions.open_ended import OpenEnded
 from audiomarathon.benchmarks.questions.questions import Questions, right_by_words
@@ -114,9 +111,7 @@ SHAPES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
         with_rows(options=lambda row: str(row["options"]), audio=lambda row: f"('{row['audio']}',)"),
         {"rows": "sounds.csv"},
     ),
-    "what pandas writes of arrays": (
-        with_rows(options=lambda row: str(np.array(row["options"]))), {"rows": "sounds.csv"}
-    ),
+
     "a parquet table": (ROWS, {"rows": "sounds.parquet"}),
     "parquet tables": (ROWS, {"rows": "sounds-*.parquet"}),
     "letters": (with_rows(answer=lambda row: f"({'abcd'[place(row)]})"), {"answer_is": "letter"}),
@@ -155,10 +150,7 @@ def test_a_row_may_have_26_options_several_clips_and_no_id(tmp_path: Path) -> No
     assert [clip.name for clip in first.clips] == ["1.wav", "0.wav"]
     assert (first.id, first.answer, first.cluster) == ("clips/1.wav", "Z", "sound 25")
     assert (task.groups(first), task.groups(last)) == ({"by": ""}, {"by": "x, y"})
-    assert (
-        task.prompt(last)
-        == "A. yes\nB. no\n\nListen to the audio and answer with the letter of the correct option only."
-    )
+    assert task.prompt(last).startswith("A. yes\nB. no\n\nListen to the audio")
 
     pairs = [
         {"one": "clips/0.wav", "two": "clips/1.wav", "says": "go"},
@@ -193,26 +185,19 @@ def test_audio_in_a_table_is_written_once_into_the_cache(tmp_path: Path, monkeyp
 
 
 def test_clips_are_found_by_names_with_any_white_space_and_form_of_accents(tmp_path: Path) -> None:
-    names = [" in front.wav", "a  b.wav", "no\u00a0break.wav", "cafe\u0301.wav", "caf\u00e8.wav"]
-    rows = [{**ROWS[0], "id": None, "audio": f"odd/{name}"} for name in names]
-    rows[3]["audio"], rows[4]["audio"] = "odd/caf\u00e9.wav", "odd/cafe\u0300.wav"  # in the other form
-    task = declared(tmp_path, rows, id=None)
-    for name in names:
-        write_clip(tmp_path / "data" / "odd" / name, seconds=0.3)
+    """The last two names are written in the other form of accents than the files'."""
+    files = [" in front.wav", "odd/ in front.wav", "odd/a  b.wav", "odd/no\u00a0break.wav", "odd/cafe\u0301.wav",
+             "odd/caf\u00e8.wav"]  # fmt: skip
+    names = [*files[:-2], "odd/caf\u00e9.wav", "odd/cafe\u0300.wav"]
+    task = declared(tmp_path, [{**ROWS[0], "id": None, "audio": name} for name in names], id=None)
+    clips = [write_clip(tmp_path / "data" / name, seconds=0.3) for name in files]
     data = loaded(task)[1]
     assert not data.bad_rows
-    assert {sample.id for sample in data.samples} == {unicodedata.normalize("NFC", f"odd/{name}") for name in names}
+    assert {sample.clips[0] for sample in data.samples} == {*clips}
+    assert {sample.id for sample in data.samples} == {unicodedata.normalize("NFC", name) for name in files}
 
 
-def test_a_clip_may_be_the_whole_cell(tmp_path: Path) -> None:
-    task = declared(tmp_path, [{**ROWS[0], "audio": " in front.wav"}])
-    clip = write_clip(tmp_path / "data" / " in front.wav", seconds=0.3)
-    assert loaded(task)[1].samples[0].clips == (clip,)
-
-
-def test_a_table_may_hold_paths_but_not_audio_in_some_rows_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_may_hold_paths_but_not_audio_in_some_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     rows = [{**row, "audio": {"bytes": None, "path": row["audio"]}} for row in ROWS]
     _task, data = loaded(declared(tmp_path, rows, rows="sounds.parquet"))
@@ -230,12 +215,10 @@ def test_a_table_may_hold_paths_but_not_audio_in_some_rows_only(
 def test_dates_in_a_table_are_written_as_text(tmp_path: Path) -> None:
     rows = with_rows(day=lambda row: datetime.date(2024, 5, int(row["id"][1]) + 1))
     file = declared(tmp_path, rows, rows="sounds.parquet", groups="day")
-    where = ("--data", tmp_path / "data", "-o", tmp_path / "out")
-    succeed("data", "controls", file, "--control", "silence", *where)
+    succeed("data", "controls", file, "--control", "silence", "--data", tmp_path / "data", "-o", tmp_path / "out")
     task, data = loaded(file)
-    other = task.load(task.find(tmp_path / "out" / "silence"))
-    assert [task.groups(one) for one in other.samples] == [task.groups(one) for one in data.samples]
-    assert task.groups(data.samples[0]) == {"day": "2024-05-01"}
+    for samples in (data.samples, task.load(task.find(tmp_path / "out" / "silence")).samples):
+        assert task.groups(samples[0]) == {"day": "2024-05-01"}
 
 
 def test_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None:
@@ -248,21 +231,16 @@ def test_equal_options_count_as_one_and_are_reported(tmp_path: Path) -> None:
         values = task.scorer.judge(Record("a", reply=reply, reference=told))
         assert values["correct"], reply
     assert not task.scorer.judge(Record("a", reply="A", reference=told))["correct"]
-    verdict = next(iter(task.scorer.verdicts([Record("a", reply="D", reference=told)])))
-    assert figures_of(task.scorer, [verdict], seed=0) | {
-        "guessing": 0.5,
-        "always_last": 1.0,
-        "always_first": 0.0,
-    } == figures_of(task.scorer, [verdict], seed=0)
+    figures = figures_of(task.scorer, list(task.scorer.verdicts([Record("a", reply="D", reference=told)])), seed=0)
+    assert [figures[name] for name in ("guessing", "always_last", "always_first")] == [0.5, 1.0, 0.0]
 
 
-def test_options_that_look_like_letters_are_read_from_the_whole_reply() -> None:
+@pytest.mark.parametrize(
+    ("reply", "letter"), [("E", "B"), ("B", "B"), ("B. E", "B"), ("(B) E", "B"), ("c", "C"), ("D", "D")]
+)
+def test_options_that_look_like_letters_are_read_from_the_whole_reply(reply: str, letter: str) -> None:
     told = {"answer": "B", "options": ["A", "E", "c", "D"], "labels": list("ABCD"), "published": "mmau-tokens"}
-    read = {
-        reply: Questions().judge(Record("a", reply=reply, reference=told))["parsed"]
-        for reply in ("E", "B", "B. E", "(B) E", "c", "D")
-    }
-    assert read == {"E": "B", "B": "B", "B. E": "B", "(B) E": "B", "c": "C", "D": "D"}
+    assert Questions().judge(Record("a", reply=reply, reference=told))["parsed"] == letter
 
 
 def test_classes_have_macro_f1(tmp_path: Path) -> None:
@@ -323,26 +301,12 @@ def test_open_questions_are_put_to_the_judges_of_mmau_pro(tmp_path: Path) -> Non
     ],
 )
 def test_captions_and_transcripts_run(more: dict[str, Any], key: str, figure: str, tmp_path: Path) -> None:
-    rows = with_rows(
-        captions=lambda row: [f"{row['answer']} sounds", "a sound"],
-        first=lambda row: f"{row['answer']} sounds",
-        second="a sound",
-    )
+    said = lambda row: f"{row['answer']} sounds"  # noqa: E731
+    rows = with_rows(captions=lambda row: [said(row), "a sound"], first=said, second="a sound")
     file = declared(tmp_path, rows, options=None, answer=None, question=None, groups="topic", **more)
     out = tmp_path / "results"
-    succeed(
-        "run",
-        file,
-        "--model",
-        "embedded",
-        "--data",
-        file.parent,
-        "--results",
-        out,
-        "--no-timing",
-        "--max-new-tokens",
-        4,
-    )
+    where = ("--data", file.parent, "--results", out)
+    succeed("run", file, "--model", "embedded", *where, "--no-timing", "--max-new-tokens", 4)
     summary = json.loads((out / key / "embedded" / "base-0" / "summary.json").read_text())
     assert (summary["n"], summary["headline"]) == (4, figure)
     assert summary["score"] is not None
@@ -414,7 +378,6 @@ def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
         ({"optoins": "x"}, r"unknown key 'optoins' \(did you mean 'options'\?\); allowed: key, rows, "),
         ({"key": "a/b"}, "key = 'a/b' is not allowed; allowed: letters, digits"),
         ({"rows": "sub/rows.json"}, "rows = 'sub/rows.json' is not allowed; allowed: a .json, .jsonl, .csv or "),
-        ({"rows": "rows.txt"}, "rows = 'rows.txt' is not allowed"),
         ({"clips": []}, r"clips = \[\] is not allowed; allowed: a field's name"),
         ({"clips": ["a", 1]}, "clips = "),
         ({"groups": {"a": "b"}}, "not TOML|groups = "),
@@ -423,7 +386,6 @@ def test_a_fixed_text_asks_for_captions(tmp_path: Path) -> None:
         ({"published": "mmau"}, "published = 'mmau' is not allowed; allowed: mmau-tokens"),
         ({"judge": "gpt"}, "judge = 'gpt' is not allowed; allowed: mmau-pro-open"),
         ({"max_new_tokens": 0}, "max_new_tokens = 0 is not allowed; allowed: a whole number from 1"),
-        ({"max_new_tokens": "16"}, "max_new_tokens = '16' is not allowed"),
         ({"language": "jp"}, "language = 'jp' is not allowed; allowed: a code of ISO 639-1"),
         ({"language": "Thai"}, "language = 'Thai' is not allowed"),
         ({"language": "de"}, r"language is not allowed with the other keys \(own-choice\)"),
@@ -496,7 +458,6 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"options": ["(A) a dog", "(B) a dog"], "answer": "(A) a dog"}, "two of the options .* are the same"),
         ({"options": "[broken"}, "has 1 option,"),
         ({"options": "['a dog', 'a bell', ...]"}, "looks like a Python list"),
-        ({"options": "{'a dog', 'a bell'}"}, "looks like a Python list"),
         ({"audio": "../../x.wav"}, "leaves the task's folder"),
         ({"audio": "clips/9.wav"}, "is missing under"),
         ({"audio": None}, "field 'audio' is missing"),
@@ -505,7 +466,6 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"options": ["a dog"]}, "has 1 option, expected 2 to 26"),
         ({"answer": "B"}, r"answer 'B' is not one of .*; if it is the letter of an option, set answer_is = \"letter\""),
         ({"options": []}, "field 'options' is an empty list"),
-        ({"options": "[]"}, "field 'options' is an empty list"),
         ({"options": "['a dog', nan, 'rain']"}, "field 'options, item 2' is missing"),
         ({"question": None}, "field 'question' is missing"),
         ({"id": "q0"}, "duplicate id 'q0'"),
@@ -520,6 +480,14 @@ def test_a_bad_row_is_reported_with_its_reason(row: dict[str, Any], reason: str,
     assert re.search(reason, bad.reason)
 
 
+@pytest.mark.parametrize(
+    ("how", "answer"), [("letter", "(e)"), ("index", 3), ("index", -1), ("index1", 0), ("index1", 4)]
+)
+def test_an_answer_beyond_the_options_is_a_bad_row(how: str, answer: object, tmp_path: Path) -> None:
+    _task, data = loaded(declared(tmp_path, [{**ROWS[1], "answer": answer}], answer_is=how))
+    assert f"answer {str(answer)!r} is not one of" in data.bad_rows[0].reason
+
+
 def test_a_bad_row_of_several_files_is_named_by_its_file(tmp_path: Path) -> None:
     file = declared(tmp_path, ROWS[:2], rows="sounds-*.jsonl")
     data = file.parent / "data"
@@ -528,14 +496,6 @@ def test_a_bad_row_of_several_files_is_named_by_its_file(tmp_path: Path) -> None
     (bad,) = loaded(file)[1].bad_rows
     assert (bad.file.name, bad.row) == ("sounds-b.jsonl", 2)
     assert bad.reason == "duplicate id 'q1', first used in row 2 of sounds-a.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("how", "answer"), [("letter", "(e)"), ("index", 3), ("index", -1), ("index1", 0), ("index1", 4)]
-)
-def test_an_answer_beyond_the_options_is_a_bad_row(how: str, answer: object, tmp_path: Path) -> None:
-    _task, data = loaded(declared(tmp_path, [{**ROWS[1], "answer": answer}], answer_is=how))
-    assert f"answer {str(answer)!r} is not one of" in data.bad_rows[0].reason
 
 
 @pytest.mark.parametrize(
@@ -549,40 +509,37 @@ def test_an_answer_beyond_the_options_is_a_bad_row(how: str, answer: object, tmp
         ("['a', nan, None]", ["a", None, None]),
         ("[1. 2.5]", [1.0, 2.5]),
         ("[]", []),
-        ("[music] a dog", None),
-        ("(A dog barks)", None),
-        ("(1, 2)", None),
+        *((text, None) for text in ("[music] a dog", "(A dog barks)", "(1, 2)")),
     ],
 )
 def test_lists_are_read_as_python_prints_them(text: str, found: list[Any] | None) -> None:
     assert list_in(text) == found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "['a''b']",
-        "['a' 'b', 'c']",
-        "[['a'], ['b']]",
-        "['a', b'b']",
-        "[‘a’, ‘b’]",
-        "\"['a']\"",
-        r'"[\"a\"]"',
-        "['a",
-        "['" + "\\" * 99_999,
-    ],
-)
+#: Lists as other programs write them, and one that would be slow to read.
+OTHER_LISTS = ["['a''b']", "['a' 'b', 'c']", "[['a'], ['b']]", "['a', b'b']", "[‘a’, ‘b’]", "\"['a']\""]
+OTHER_LISTS += [r'"[\"a\"]"', "['a", "['" + "\\" * 99_999]
+
+
+@pytest.mark.parametrize("text", OTHER_LISTS)
 def test_other_notations_of_lists_are_refused(text: str) -> None:
     with pytest.raises(RowError, match="looks like a Python list"):
         list_in(text)
 
 
-@pytest.mark.parametrize(("name", "text"), [("transcript", "['go', 'on']"), ("references", ["['a dog', 'a bell']"])])
-def test_one_text_that_spells_a_list_makes_a_bad_row(name: str, text: object, tmp_path: Path) -> None:
-    task = declared(
-        tmp_path, with_rows(says=lambda _row: text), options=None, answer=None, question=None, **{name: "says"}
-    )
-    assert "looks like a list" in loaded(task)[1].bad_rows[0].reason
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("transcript", "['go', 'on']", "looks like a list"),
+        ("references", ["['a dog', 'a bell']"], "looks like a list"),
+        ("references", ["a sound", None], "field 'says, item 2' is missing"),
+    ],
+)
+def test_a_bad_transcript_or_caption_makes_a_bad_row(name: str, text: object, reason: str, tmp_path: Path) -> None:
+    rows = with_rows(says=lambda row: text if row["id"] == "q1" else "a sound")
+    task = declared(tmp_path, rows, options=None, answer=None, question=None, **{name: "says"})
+    (bad,) = loaded(task)[1].bad_rows
+    assert (bad.row, reason in bad.reason) == (2, True)
 
 
 def test_captions_of_one_item_are_refused_before_any_sample(tmp_path: Path) -> None:
@@ -593,13 +550,6 @@ def test_captions_of_one_item_are_refused_before_any_sample(tmp_path: Path) -> N
         assert code
         assert "has 1 item; CIDEr-D needs the references of at least 2 items" in output
     assert not (tmp_path / "out").exists()
-
-
-def test_a_caption_that_is_null_makes_a_bad_row(tmp_path: Path) -> None:
-    rows = with_rows(says=lambda row: ["a sound", None][: 1 + place(row)])
-    more = {"options": None, "answer": None, "question": None, "references": "says"}
-    _task, data = loaded(declared(tmp_path, rows, **more))
-    assert [(bad.row, bad.reason) for bad in data.bad_rows] == [(n, "field 'says, item 2' is missing") for n in (2, 4)]
 
 
 @pytest.mark.parametrize(
@@ -694,14 +644,6 @@ def test_a_run_is_read_without_its_file(ran: Path, tmp_path: Path) -> None:
         get_task("own-choice/sounds").load(ran / "data")
 
 
-def test_a_control_has_the_same_questions_on_other_audio(ran: Path) -> None:
-    (run,) = ran.glob("results-silence/own-choice/sounds/embedded/base-0")
-    assert {line["control"] for line in records_in(run)} == {"silence"}
-    (there,) = ran.glob("results/own-choice/sounds/embedded/base-0")
-    told = [{line["id"]: (line["reference"], line["groups"]) for line in records_in(one)} for one in (run, there)]
-    assert told[0] == told[1]
-
-
 @pytest.mark.parametrize("more", [{"version": "v2"}, {"published": None}, {"prompt": "ask.txt"}])
 def test_another_version_rule_or_prompt_is_another_run(more: dict[str, Any], ran: Path, tmp_path: Path) -> None:
     (tmp_path / "ask.txt").write_text("{question} {options}")
@@ -741,23 +683,14 @@ def test_a_part_of_any_rows_loads_as_the_task(format_: str, tmp_path: Path, monk
 # --- The published rule, and the tasks that ship.
 
 
-@pytest.mark.parametrize(
-    ("reply", "right"),
-    [
-        ("a dog", True),
-        ("The DOG: a dog!", True),
-        ("dog", False),  # lacks a word of the answer
-        ("", False),
-        ("?!", False),
-        ("B", False),
-        ("(B) a dog", True),
-        ("a dog, not a cat", False),  # names another's word
-        ("a dog, hot", True),
-        ("a dog_", False),  # an underscore is of the word
-    ],
-)
-def test_the_published_rule(reply: str, right: bool) -> None:
-    assert right_by_words(reply, "a dog", ["a cat", "a dog", "Dog, a", "hotdog"]) is right
+RIGHT = ["a dog", "The DOG: a dog!", "(B) a dog", "a dog, hot"]
+#: Without a word of the answer, with a word of another option ("cat"), or with another word ("dog_").
+WRONG = ["dog", "", "?!", "B", "a dog, not a cat", "a dog_"]
+
+
+@pytest.mark.parametrize("reply", [*RIGHT, *WRONG])
+def test_the_published_rule(reply: str) -> None:
+    assert right_by_words(reply, "a dog", ["a cat", "a dog", "Dog, a", "hotdog"]) is (reply in RIGHT)
 
 
 _TEXT = st.text("ab c_-.é1", max_size=8)
@@ -775,45 +708,27 @@ def test_the_answer_is_right_alone_and_with_words_around_it(answer: str, others:
 
 
 def test_two_tasks_ship_and_are_found_by_their_rows(tmp_path: Path) -> None:
-    output = succeed("list", "tasks")
-    assert "lalm/mmau_mini" in output
-    assert "lalm/mmar" in output
     write_clip(tmp_path / "data" / "test-mini-audios" / "a.wav")
-    row = {
-        "id": "a",
-        "audio_id": "./test-mini-audios/a.wav",
-        "question": "Who?",
-        "choices": ["Man", "Dog"],
-        "answer": "Dog",
-    }
-    row |= {
-        "dataset": "AudioSet",
-        "task": "sound",
-        "split": "test-mini",
-        "category": ["Reasoning"],
-        "sub-category": "Source",
-    }
-    write_json(tmp_path / "data" / "mmau-test-mini.json", [row | {"difficulty": "easy"}])
+    groups = {"task": "sound", "difficulty": "easy", "category": "Reasoning", "sub-category": "Source"}
+    row = {"id": "a", "audio_id": "./test-mini-audios/a.wav", "question": "Who?", "choices": ["Man", "Dog"],
+           "answer": "Dog", "split": "test-mini"}  # fmt: skip
+    write_json(tmp_path / "data" / "mmau-test-mini.json", [row | groups | {"category": ["Reasoning"]}])
     task = get_task("MMAU-mini")
-    assert isinstance(task, Declared)
     (sample,) = task.load(task.find(tmp_path)).samples
     assert task.reference(sample)["published"] == "mmau-tokens"
-    assert task.groups(sample) == {
-        "task": "sound",
-        "difficulty": "easy",
-        "category": "Reasoning",
-        "sub-category": "Source",
-    }
+    assert task.groups(sample) == groups
     assert task.version == "v05.15.25 mmau-tokens"
     with pytest.raises(DataError, match=r"no MMAR-meta\.jsonl under .*github\.com/ddlBoJack/MMAR, .*BoJack/MMAR"):
         get_task("mmar").find(tmp_path)
-    assert "not tried on the real one" in task.source
-    shipped = files("audiomarathon.wings.lalm") / "texts"
-    assert {"mmar.toml", "mmau_mini.toml"} <= {one.name for one in shipped.iterdir()}
 
 
 PAGE = (Path(__file__).parent.parent / "docs" / "own-tasks.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"```toml\n# (\w+\.toml)\n(.*?)```", PAGE, re.DOTALL))
+
+
+EXACT = [(120, "120"), (120, "2:00"), (3600, "1:00:00"), (1200, "1,200"), (1, "1,2,3"), (-3, "−3"), (2, "2min")]
+EXACT += [(12.5, "It lasts 12.5s"), (0.5, ".5"), ("120", "120.0"), ([2, 4], "There are 3 speakers")]
+NOT_NEAR = [(1, "9" * 400), (1, "1" * 5000 + ":05"), (120, "123"), (120, "no idea")]
 
 
 class TestExact:
@@ -822,30 +737,14 @@ class TestExact:
     @pytest.mark.parametrize(
         ("answer", "reply", "correct", "near"),
         [
-            (120, "120", True, True),
-            (120, "About 122 seconds.", False, True),
-            (120, "2:00", True, True),
-            (3600, "1:00:00", True, True),
-            (1200, "1,200", True, True),
-            (1, "1,2,3", True, True),
-            (-3, "−3", True, True),
-            (12.5, "It lasts 12.5s", True, True),
-            (2, "2min", True, True),
-            (0.5, ".5", True, True),
-            (1, "9" * 400, False, False),
-            (1, "1" * 5000 + ":05", False, False),
-            (120, "123", False, False),
-            ("120", "120.0", True, True),
-            ([2, 4], "There are 3 speakers", True, True),
-            ([2, 4], "5", False, True),
-            (120, "no idea", False, False),
+            *((answer, reply, True, True) for answer, reply in EXACT),
+            *((answer, reply, False, True) for answer, reply in ((120, "About 122 seconds."), ([2, 4], "5"))),
+            *((answer, reply, False, False) for answer, reply in NOT_NEAR),
             ("B", "(B) anger", True, None),
             ("(B)", "The answer is C.", False, None),
         ],
     )
-    def test_a_number_a_range_or_a_letter(
-        self, tmp_path: Path, answer: Any, reply: str, correct: bool, near: bool | None
-    ) -> None:
+    def test_exact_answers(self, tmp_path: Path, answer: Any, reply: str, correct: bool, near: bool | None) -> None:
         row = {name: value for name, value in ROWS[0].items() if name != "choices"}
         task, data = loaded(declared(tmp_path, [{**row, "answer": answer}], options=None, answer_is="exact", within=2))
         (sample,) = data.samples
@@ -873,12 +772,8 @@ class TestExact:
          {"word": "hello", "start": "1:00", "end": "1:01.0"}, {"word": "x", "start": "?", "end": 3}]```"""
         (verdict,) = task.scorer.verdicts([Record("a", "c", reply=reply, reference=task.reference(data.samples[0]))])
         assert verdict.values == {"found": 2, "said": 3, "there": 3}
-        figures = task.scorer.sums([verdict]).figures
-        assert figures == {
-            "f1": pytest.approx(2 / 3),
-            "precision": pytest.approx(2 / 3),
-            "recall": pytest.approx(2 / 3),
-        }
+        rates = dict.fromkeys(("f1", "precision", "recall"), 2 / 3)
+        assert task.scorer.sums([verdict]).figures == pytest.approx(rates)
         (none,) = task.scorer.verdicts([Record("a", "c", reply="None", reference=task.reference(data.samples[0]))])
         assert task.scorer.unparsed(none)
         assert task.scorer.sums([none]).figures == {"f1": 0, "precision": None, "recall": 0}
@@ -983,50 +878,3 @@ def test_the_pages_keys_are_those_there_are() -> None:
         name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")
     }
     assert named == set(_KEYS)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    ("name", "clips", "facts", "counts"),
-    [
-        ("mmau_mini", "audio_id", {"two options are the same": 27}, (1000, 998, 967, 398, 395)),
-        ("mmar", "audio_path", {}, (1000, 1000, 985, 280, 273)),
-    ],
-)
-def test_the_published_rule_on_real_rows(
-    name: str, clips: str, facts: dict[str, int], counts: tuple[int, ...], tmp_path: Path
-) -> None:
-    """Replies made of the answers; the counts by the published rule are the official scripts'."""
-    task = get_task(name)
-    assert isinstance(task, Declared)
-    source = Path(os.environ.get("LALM_ROWS") or ".") / task.toml["rows"]
-    if not source.is_file():
-        pytest.skip(f"set LALM_ROWS to a folder with {source.name} of the benchmark's repository")
-    shutil.copy(source, tmp_path)
-    text = source.read_text(encoding="utf-8")
-    rows = json.loads(text) if source.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
-    clip = write_clip(tmp_path / "clip.wav")
-    for row in rows:
-        (tmp_path / row[clips]).parent.mkdir(exist_ok=True)
-        (tmp_path / row[clips]).hardlink_to(clip)
-    data = task.load(task.find(tmp_path))
-    assert (len(data.samples), data.bad_rows, data.defects) == (1000, (), facts)
-
-    def right(reply: Callable[[Sample], str]) -> tuple[int, int]:
-        """How many replies are right, as published and as we read them."""
-        told = [Record(one.id, one.cluster, reply=reply(one), reference=task.reference(one)) for one in data.samples]
-        verdicts = [one.values for one in task.scorer.verdicts(told)]
-        return sum(one["as_published"] for one in verdicts), sum(one["correct"] for one in verdicts)
-
-    def answer(sample: Sample) -> str:
-        return sample.options[LETTERS.index(sample.answer)]
-
-    published, ours, lettered, first, stands_first = counts
-    assert right(answer) == (published, ours)  # two of MMAU's answers are notes called like other options' letters
-    assert right(lambda sample: sample.answer)[1] == 1000
-    assert right(lambda sample: f"({sample.answer}) {answer(sample)}") == (lettered, 1000)
-    assert right(lambda sample: sample.options[0])[0] == first
-    assert right(lambda sample: "A")[1] == stands_first
-    if name == "mmar":
-        told = {row["id"]: f"{row['thinking']} The answer is {row['answer']}" for row in rows}
-        assert right(lambda sample: told[sample.id]) == (688, 959)

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import pytest
 import task_folders
 import torch
+from conftest import call
 
-from audiomarathon.cli.app import main
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.config_facts import published_config
 from audiomarathon.costs.limits import limits_of
@@ -31,38 +30,12 @@ from audiomarathon.settings import RunSettings
 README = Path(__file__).parent.parent / "Qwen_2.5_Omni" / "README.md"
 GB = 10**9
 
-# Sizes as the hub's config.json of each checkpoint gives them.
-PUBLISHED = {
-    "7B": {
-        "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
-        "num_key_value_heads": 4, "vocab_size": 152064,
-    },
-    "3B": {
-        "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
-        "num_key_value_heads": 2, "vocab_size": 151936,
-    },
-}  # fmt: skip
+SIZES = ("7B", "3B")
 
 
-def config_only(folder: Path, size: str) -> Path:
-    """A folder with nothing but the published config."""
-    text = PUBLISHED[size]
-    rope = {"mrope_section": [16, 24, 24], "rope_type": "default", "rope_theta": 1000000.0}
-    thinker = {
-        "model_type": "qwen2_5_omni_thinker",
-        "text_config": {**text, "max_position_embeddings": 32768, "rope_parameters": rope},
-        "audio_config": {
-            "d_model": 1280, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120, "encoder_layers": 32,
-            "num_mel_bins": 128, "output_dim": text["hidden_size"],
-        },
-        "vision_config": {
-            "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "patch_size": 14,
-            "out_hidden_size": text["hidden_size"],
-        },
-    }  # fmt: skip
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2_5_omni", "thinker_config": thinker}))
-    return folder
+def config_only(folder: Path, size: str = "7B") -> Path:
+    """A copy of the published config of Qwen2.5-Omni, which needs no download."""
+    return Path(shutil.copytree(published_config(f"Qwen/Qwen2.5-Omni-{size}"), folder))
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +44,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MemoryPlan]:
     root = tmp_path_factory.mktemp("configs")
     spec = get_model("qwen2.5-omni-7b")
     return {
-        size: plan_memory(spec, RunSettings.read({}, model_path=str(config_only(root / size, size))))
-        for size in PUBLISHED
+        size: plan_memory(spec, RunSettings.read({}, model_path=str(config_only(root / size, size)))) for size in SIZES
     }
 
 
@@ -89,14 +61,21 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return pretend
 
 
-def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["audiomarathon", "doctor", *map(str, arguments)])
-    code = 0
-    try:
-        main()
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    return code, *capsys.readouterr()
+def plan_of(folder: Path, **flags: str) -> MemoryPlan:
+    """The plan of the published 7B, whose config is written into the folder."""
+    return plan_memory(
+        get_model("qwen2.5-omni"), RunSettings.read({}, model_path=str(config_only(folder / "7B", "7B")), **flags)
+    )
+
+
+@pytest.fixture
+def not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find no checkpoint, as if nothing had been downloaded."""
+
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise ModelError("not in the cache")
+
+    monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", refuse)
 
 
 def test_by_hand(plans: dict[str, MemoryPlan]) -> None:
@@ -114,7 +93,7 @@ def test_by_hand(plans: dict[str, MemoryPlan]) -> None:
 def test_the_folders_readme_says_the_same(plans: dict[str, MemoryPlan], row: str, part: str) -> None:
     line = next(line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {row}"))
     said = [cell.removeprefix("about ") for cell in re.findall(r"\| ((?:about )?[\d.]+) GB", line)]
-    needs = [plans[size].need(seconds)[1] for size in PUBLISHED for seconds in (90, 300)]
+    needs = [plans[size].need(seconds)[1] for size in SIZES for seconds in (90, 300)]
     sizes = [need[part] if part else sum(need.values()) for need in needs]
     assert said == [f"{size / GB:.{len(text.partition('.')[2])}f}" for size, text in zip(sizes, said, strict=True)]
 
@@ -123,29 +102,17 @@ class TestFits:
     @pytest.mark.parametrize(
         ("free", "code", "fits"), [(24, 0, ["yes"] * 3), (19.5, 1, ["yes", "yes", "no"]), (8, 1, ["no"] * 3)]
     )
-    def test_the_gpu_at_hand(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: Any,
-        no_env: Any,
-        gpu: Any,
-        tmp_path: Path,
-        free: float,
-        code: int,
-        fits: list[str],
-    ) -> None:
+    def test_gpu_at_hand(self, no_env: Any, gpu: Any, tmp_path: Path, free: float, code: int, fits: list[str]) -> None:
         folder = config_only(tmp_path / "7B", "7B")
         gpu(free * GB)
-        found, out, _err = doctor(monkeypatch, capsys, "--model", "qwen2.5-omni", "--model-path", folder)
+        found, out = call("doctor", "--model", "qwen2.5-omni", "--model-path", folder)
         assert found == code
         assert re.findall(r"\b(yes|no) *$", out, re.MULTILINE) == fits
         assert f"{free:.1f} GB free" in out
 
     def test_the_longest_is_the_longest(self, gpu: Any, tmp_path: Path) -> None:
         gpu(19.3 * GB)
-        plan = plan_memory(
-            get_model("qwen2.5-omni"), RunSettings.read({}, model_path=str(config_only(tmp_path / "7B", "7B")))
-        )
+        plan = plan_of(tmp_path)
         longest = plan.longest(plan.room)
         assert 90 < longest < 300
         assert plan.fits(longest)
@@ -165,12 +132,10 @@ class TestFits:
         assert (one.fits(90), both.fits(90)) == (False, True)
 
 
-def test_without_a_gpu_it_says_which_would_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any, tmp_path: Path
-) -> None:
+def test_without_a_gpu_it_says_which_would_do(monkeypatch: pytest.MonkeyPatch, no_env: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     folder = config_only(tmp_path / "7B", "7B")
-    code, out, _err = doctor(monkeypatch, capsys, "--model", "qwen2.5-omni", "--model-path", folder)
+    code, out = call("doctor", "--model", "qwen2.5-omni", "--model-path", folder)
     assert code == 0
     assert out.count("24 GB") >= 3
     assert "No GPU here" in out
@@ -187,16 +152,10 @@ def test_weights_on_disk_are_counted(tiny_checkpoint: Path) -> None:
     assert plan.facts.weight_bytes == 4 * sum(t.numel() for name, t in tensors if name.startswith("thinker."))
 
 
-def test_a_checkpoint_that_is_not_there_is_said_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any, tmp_path: Path
-) -> None:
-    def not_there(*_args: object, **_kwargs: object) -> None:
-        raise ModelError("not in the cache")
-
-    monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", not_there)
-    code, _out, err = doctor(monkeypatch, capsys, "--model", "gemma3n")
-    assert code == 2
-    assert "audiomarathon models download gemma3n" in err
+@pytest.mark.usefixtures("not_there")
+def test_a_checkpoint_that_is_not_there_is_said_with_what_to_do(no_env: Any) -> None:
+    code, err = call("doctor", "--model", "gemma3n")
+    assert (code, "audiomarathon models download gemma3n" in err) == (2, True)
     assert "--model-path" in err
 
 
@@ -204,50 +163,22 @@ def test_a_checkpoint_that_is_not_there_is_said_with_what_to_do(
     ("key", "gigabytes"),
     [("qwen2.5-omni-7b", 17.9), ("qwen2.5-omni-3b", 9.4), ("phi4mm", 10.4), ("aero-1", 4.4), ("voxtral", 9.4)],
 )
-def test_sizes_are_known_before_the_download(
-    monkeypatch: pytest.MonkeyPatch, no_env: Any, key: str, gigabytes: float
-) -> None:
-    def not_there(*_args: object, **_kwargs: object) -> None:
-        raise ModelError("not in the cache")
-
-    monkeypatch.setattr("audiomarathon.costs.memory_plan.find_checkpoint", not_there)
+@pytest.mark.usefixtures("not_there")
+def test_sizes_are_known_before_the_download(no_env: Any, key: str, gigabytes: float) -> None:
     plan = plan_memory(get_model(key), RunSettings.read({}))
     assert plan.need(90)[1]["weights"] == pytest.approx(gigabytes * GB, rel=0.05)
     assert "counted from the config" in plan.source
 
 
-def test_a_path_without_a_model_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any) -> None:
-    code, _out, err = doctor(monkeypatch, capsys, "--model-path", "/nowhere")
-    assert code == 2
-    assert "--model" in err
+def test_a_path_without_a_model_is_refused(no_env: Any) -> None:
+    code, err = call("doctor", "--model-path", "/nowhere")
+    assert (code, "--model" in err) == (2, True)
 
 
-def phi4mm_config() -> Any:
-    from transformers import Phi4MultimodalConfig
-
-    sizes = {"num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8, "hidden_size": 3072}
-    return Phi4MultimodalConfig(**sizes, intermediate_size=8192, vocab_size=200064, tie_word_embeddings=True)
-
-
-def aero_config() -> Any:
-    from transformers import Qwen2AudioConfig
-
-    sizes = {"num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2, "hidden_size": 1536}
-    text = {**sizes, "intermediate_size": 8960, "vocab_size": 151936, "tie_word_embeddings": True}
-    return Qwen2AudioConfig(text_config={"model_type": "qwen2", **text})
-
-
-@pytest.mark.parametrize(
-    ("key", "config", "readme", "at_300_s"),
-    [("phi4mm", phi4mm_config, "Phi4MM", 14), ("aero-1", aero_config, "Aero-1", 6)],
-)
-def test_a_config_alone_gives_the_readmes_figures(
-    tmp_path: Path, key: str, config: Any, readme: str, at_300_s: int
-) -> None:
-    config().save_pretrained(tmp_path)
-    file = tmp_path / "config.json"
-    file.write_text(file.read_text().replace('"qwen2_audio"', '"aero"'))
-    need = plan_memory(get_model(key), RunSettings.read({}, model_path=str(tmp_path))).need(300)[1]
+@pytest.mark.parametrize(("key", "readme", "at_300_s"), [("phi4mm", "Phi4MM", 14), ("aero-1", "Aero-1", 6)])
+def test_a_config_gives_the_readmes_figures(key: str, readme: str, at_300_s: int) -> None:
+    config = published_config(get_model(key).checkpoint)
+    need = plan_memory(get_model(key), RunSettings.read({}, model_path=str(config))).need(300)[1]
     text = (README.parent.parent / readme / "README.md").read_text()
     assert f"| {need['weights'] / 1e9:.1f} GB |" in text
     assert round(sum(need.values()) / 1e9) == at_300_s
@@ -261,9 +192,7 @@ def test_a_config_alone_gives_the_readmes_figures(
 def test_the_precision_is_the_runs(
     tmp_path: Path, plans: dict[str, MemoryPlan], flags: dict[str, str], told: str, share: int
 ) -> None:
-    plan = plan_memory(
-        get_model("qwen2.5-omni"), RunSettings.read({}, model_path=str(config_only(tmp_path / "7B", "7B")), **flags)
-    )
+    plan = plan_of(tmp_path, **flags)
     assert plan.dtype == told
     assert plan.facts.weight_bytes == share * plans["7B"].facts.weight_bytes
 
@@ -272,26 +201,20 @@ class TestLimits:
     """What a model takes, and where that is from: `doctor --seconds`, and runs that are refused."""
 
     @pytest.mark.parametrize(
-        ("text", "positions"),
+        ("stated", "rope", "positions"),
         [
-            ({"max_position_embeddings": 40960}, 40960),
-            ({"max_position_embeddings": 1000, "rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, 4000),
-            (
-                {
-                    "max_position_embeddings": 4000,
-                    "rope_parameters": {
-                        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000,
-                    },
-                },
-                4000,
-            ),
+            (40960, {}, 40960),
+            (1000, {"rope_type": "yarn", "factor": 4.0}, 4000),
+            (4000, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000}, 4000),
         ],
-    )  # fmt: skip
-    def test_positions_are_the_nested_configs(self, tmp_path: Path, text: dict[str, Any], positions: int) -> None:
+    )
+    def test_positions_are_the_nested_configs(
+        self, tmp_path: Path, stated: int, rope: dict[str, Any], positions: int
+    ) -> None:
         folder = config_only(tmp_path / "config", "3B")
         content = json.loads((folder / "config.json").read_text())
-        rope = content["thinker_config"]["text_config"]["rope_parameters"] | text.pop("rope_parameters", {})
-        content["thinker_config"]["text_config"] |= {**text, "rope_parameters": rope}
+        text = content["thinker_config"]["text_config"]
+        text |= {"max_position_embeddings": stated, "rope_parameters": text["rope_parameters"] | rope}
         (folder / "config.json").write_text(json.dumps(content))
         found = limits_of(get_model("qwen2.5-omni-3b"), folder)
         assert found.positions == positions
@@ -340,36 +263,28 @@ class TestLimits:
         assert not found.beyond(2540, 768, get_method("frame:0.5+snapkv:0.5", at="input"))
         assert found.beyond(2541, 768, get_method("frame:0.5", at="input"))
 
-    def test_doctor_says_where_each_is_from(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any, tmp_path: Path
-    ) -> None:
+    def test_doctor_says_where_each_is_from(self, no_env: Any, tmp_path: Path) -> None:
         folder = config_only(tmp_path / "config", "7B")
         flags = ("--model", "qwen2.5-omni", "--model-path", folder)
-        code, out, _err = doctor(monkeypatch, capsys, *flags, "--seconds", 3000)
+        code, out = call("doctor", *flags, "--seconds", 3000)
         assert code == 1
         assert "positions: 32,768, from config.json: thinker_config.text_config.max_position_embeddings" in out
         assert "windows of 2 s" in out
         assert "3,000 s of audio take about 75,250 tokens" in out
-        assert doctor(monkeypatch, capsys, *flags, "--seconds", 1200)[0] == 0
+        assert call("doctor", *flags, "--seconds", 1200)[0] == 0
 
-    def test_an_endpoint_has_none_that_is_known(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any
-    ) -> None:
-        _code, out, _err = doctor(monkeypatch, capsys, "--model", "openai", "--seconds", 3000)
+    def test_an_endpoint_has_none_that_is_known(self, no_env: Any) -> None:
+        _code, out = call("doctor", "--model", "openai", "--seconds", 3000)
         assert "no limit" in out
 
-    def test_chunks_that_no_run_takes_are_refused(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any
-    ) -> None:
-        code, _out, err = doctor(monkeypatch, capsys, "--model", "whisper-base", "--prefill-chunk", 20)
+    def test_chunks_that_no_run_takes_are_refused(self, no_env: Any) -> None:
+        code, err = call("doctor", "--model", "whisper-base", "--prefill-chunk", 20)
         assert code == 2
         assert err.count("\n") == 1
         assert "PREFILL_CHUNK=20: whisper-base: " in err
 
     def test_chunks_shrink_the_activations_only(self, tmp_path: Path) -> None:
-        facts = plan_memory(
-            get_model("qwen2.5-omni-7b"), RunSettings.read({}, model_path=str(config_only(tmp_path / "c", "7B")))
-        ).facts
+        facts = plan_of(tmp_path).facts
         whole, parts, few = facts.memory(32768), facts.memory(32768, chunk=2048), facts.memory(100, chunk=2048)
         assert parts["activations"] < whole["activations"] / 3
         assert {name: size for name, size in parts.items() if name != "activations"}.items() <= whole.items()

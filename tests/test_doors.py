@@ -25,10 +25,6 @@ from audiomarathon.wings.ruler.task import Ruler
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted({model.folder for model in all_models() if model.folder})
 DOORS = sorted(door for folder in FOLDERS for door in (ROOT / folder).glob("*_test.py"))
-NAMES = (
-    "DESED", "GTZAN", "HAD", "LibriSpeech", "RACE", "SLUE", "TAU", "VESUS", "Vox", "Vox_age", "JASCO", "Clotho",
-    "MMAU_Pro",
-)  # fmt: skip
 
 
 def opened(door: Path) -> tuple[str, str]:
@@ -36,11 +32,6 @@ def opened(door: Path) -> tuple[str, str]:
     (call,) = [node for node in ast.walk(ast.parse(door.read_text("utf-8"))) if isinstance(node, ast.Call)]
     assert ast.unparse(call.func) == "run_task"
     return ast.literal_eval(call.args[0]), ast.literal_eval(call.keywords[0].value)
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_a_model_folder_has_a_door_for_each_task(folder: str) -> None:
-    assert {door.stem for door in DOORS if door.parent.name == folder} == {f"{name}_test" for name in NAMES}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -68,25 +59,15 @@ def call(door: Path, *arguments: str, cwd: Path, **env: str) -> subprocess.Compl
     return subprocess.run(command, check=False, cwd=cwd, env=clean | env, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("folder", [FOLDERS[0], *(pytest.param(one, marks=pytest.mark.long) for one in FOLDERS[1:])])
-def test_a_door_explains_itself_from_anywhere(folder: str, tmp_path: Path) -> None:
-    door = ROOT / folder / "GTZAN_test.py"
-    done = call(door, "--help", cwd=tmp_path)
-    assert done.returncode == 0
-    assert f"{opened(door)[1]} on gtzan" in done.stderr
-    assert all(name in done.stderr for name in env_names())
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")
-def test_every_door_names_its_task_and_model(
-    door: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doors_name_their_task(door: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In this process: 40 Pythons of their own would take minutes."""
     monkeypatch.setattr(sys, "argv", [str(door), "--help"])
     runpy.run_path(str(door), run_name="__main__")
     task, model = opened(door)
-    assert f"{model} on {task}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{model} on {task}" in said
+    assert all(name in said for name in env_names())
 
 
 def test_a_door_says_so_in_its_own_folder_and_refuses_arguments() -> None:
@@ -94,21 +75,6 @@ def test_a_door_says_so_in_its_own_folder_and_refuses_arguments() -> None:
     done = call(Path(door.name), "--limit", "3", cwd=door.parent)
     assert done.returncode == 2
     assert "takes no arguments" in done.stderr
-
-
-def test_a_door_without_data_says_how_to_get_it(
-    script: Callable[..., tuple[int, str, str]],
-    no_env: Callable[[str, str], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("VESUS_DATA_PATH", raising=False)
-    monkeypatch.chdir(tmp_path)
-    code, _out, err = script(ROOT / "Qwen_2.5_Omni" / "VESUS_test.py")
-    assert code == 2
-    assert err.startswith("error: vesus: no data root is set")
-    assert "AUDIOMARATHON_DATA" in err
-    assert "Traceback" not in err
 
 
 def test_a_door_refuses_a_bad_setting_before_anything_else(tmp_path: Path) -> None:

@@ -440,14 +440,9 @@ def test_encode_refuses_what_is_not_declared(forward: Any, said: str) -> None:
 
 @pytest.mark.parametrize("exit_code", [None, 0, 3, "bye"])
 def test_an_encoder_that_ends_the_program_is_named(tmp_path: Path, exit_code: Any) -> None:
-    facts = "sampling_rate, output_dim, hop_size_in_ms = 16000, 8, 40"
-    lines = (
-        "import sys, torch",
-        "class GoneEncoder(torch.nn.Module):",
-        f"    {facts}",
-        "    def forward(self, audio):",
-    )
-    (tmp_path / "gone.py").write_text("\n".join((*lines, f"        sys.exit({exit_code!r})\n")))
+    facts = "    sampling_rate, output_dim, hop_size_in_ms = 16000, 8, 40"
+    method = f"    def forward(self, audio):\n        sys.exit({exit_code!r})"
+    (tmp_path / "gone.py").write_text(f"import sys, torch\nclass GoneEncoder(torch.nn.Module):\n{facts}\n{method}\n")
     code, said = call("encoder", "run", tmp_path / "gone.py", "--tasks", "esc50", "--data", tmp_path)
     assert (code, said.count("\n"), "gone.py: the encoder cannot encode" in said) == (2, 1, True)
     with pytest.raises(EncoderError, match=r"GoneEncoder: forward on .* raised SystemExit"):

@@ -66,7 +66,6 @@ def test_a_measured_machine_does_the_counted_work_in_about_the_planned_time(
     facts = model_facts(tiny_checkpoint, 4, type(lm))
     with counter:
         machine = measured.__wrapped__("cpu", "float32", facts.cost, lambda: counter.get_total_flops() / speed)
-        assert machine is not None
         assert machine.product == pytest.approx(speed)
         begin = counter.get_total_flops()
         inputs = lm.prepare([Prompt("word " * 50, (noise(seconds),))])

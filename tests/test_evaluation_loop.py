@@ -48,14 +48,17 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return task_folders.write_clip(tmp_path_factory.mktemp("clip") / "a.wav", seconds=0.5)
 
 
+def a_sample(id_: str, *clips: Path, **facts: Any) -> Sample:
+    """A question with two options about clips."""
+    return Sample(id_, clips, "Which?", "A", id_, ("bus", "tram"), ("bus", "tram"), **facts)
+
+
 @pytest.fixture
 def plan(clip: Path) -> Callable[..., Plan]:
     """Make a plan over samples of these ids."""
 
     def make(ids: Sequence[str], **settings: Any) -> Plan:
-        labels = ("bus", "tram")
-        samples = tuple(Sample(id_, (clip,), "Which?", "A", id_, labels, labels) for id_ in ids)
-        return Plan(IdTask(), samples, 8, **{"warm_up": False, **settings})
+        return Plan(IdTask(), tuple(a_sample(id_, clip) for id_ in ids), 8, **{"warm_up": False, **settings})
 
     return make
 
@@ -128,12 +131,8 @@ def test_ctrl_c_while_a_record_is_stored_keeps_the_replies_that_have_arrived(pla
 def test_settings_take_turns_at_going_first(plan, jobs) -> None:
     lm = FakeLM()
     evaluate(lm, plan(["a", "b", "c", "d"]), jobs(*METHODS))
-    assert [lm.labels(id_) for id_ in "abcd"] == [
-        [BASE, FRAME, RANDOM],
-        [FRAME, RANDOM, BASE],
-        [RANDOM, BASE, FRAME],
-        [BASE, FRAME, RANDOM],
-    ]
+    first = [BASE, FRAME, RANDOM]
+    assert [lm.labels(id_) for id_ in "abcd"] == [first, [FRAME, RANDOM, BASE], [RANDOM, BASE, FRAME], first]
 
 
 class TestWarmPass:
@@ -260,9 +259,7 @@ class TestRecords:
             assert (line.get("session") is None, "batch" in line) == (untimed and not batched, batched)
 
     @pytest.mark.parametrize("transcribes", [True, False])
-    def test_a_transcript_is_kept_of_a_task_that_asks_for_one(
-        self, plan, jobs, monkeypatch: pytest.MonkeyPatch, transcribes: bool
-    ) -> None:
+    def test_transcripts_only_if_asked(self, plan, jobs, monkeypatch: pytest.MonkeyPatch, transcribes: bool) -> None:
         monkeypatch.setattr(IdTask, "transcribes", transcribes)
         (job,) = jobs(METHODS[0])
         evaluate(self.Telling(), plan(["a"]), [job])
@@ -399,10 +396,9 @@ class TestReplacedClips:
     @pytest.fixture(params=[0, files._TICK_NS], ids=["hashes kept", "clips too new to keep their hashes"])
     def samples(self, tmp_path: Path, request, monkeypatch: pytest.MonkeyPatch) -> tuple[Sample, ...]:
         monkeypatch.setattr(files, "_TICK_NS", request.param)
-        labels = ("bus", "tram")
         clips = {id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=0.1) for id_ in "abc"}
         time.sleep(0.02 if request.param == 0 else 0)  # two changes in one tick of the clock have the same time
-        return tuple(Sample(id_, (clip,), "Which?", "A", id_, labels, labels) for id_, clip in clips.items())
+        return tuple(a_sample(id_, clip) for id_, clip in clips.items())
 
     @pytest.mark.parametrize("size", [None, 1], ids=["timed", "prefetched"])
     def test_while_a_run_is_on(self, samples: tuple[Sample, ...], jobs, size: int | None) -> None:
@@ -420,37 +416,21 @@ class TestReplacedClips:
         assert "c.wav: changed since the run began" in str(replaced.error)
         assert job.folder.done(clip_hashes(samples)) == {"a"}
 
-    def test_between_decode_and_hash(
-        self, samples: tuple[Sample, ...], jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Other audio was decoded, and the clip is back by the time that it is looked at."""
-        decode, clip, aside = audio.decode, samples[0].clips[0], tmp_path / "aside.wav"
+    @pytest.mark.parametrize("then", ["the clip is back", "the clip is gone"])
+    def test_after_decode(self, samples: tuple[Sample, ...], jobs, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+        decode, clip, content = audio.decode, samples[0].clips[0], samples[0].clips[0].read_bytes()
 
         def decode_another(path: Path, rate: int) -> object:
-            clip.rename(aside)
+            clip.unlink()
             task_folders.write_clip(clip, seconds=0.1, hertz=880.0)
-            found = decode(path, rate)
-            clip.write_bytes(aside.read_bytes())
-            return found
+            decoded = decode(path, rate)
+            clip.unlink()
+            if then == "the clip is back":
+                clip.write_bytes(content)
+            return decoded
 
         monkeypatch.setattr(audio, "decode", decode_another)
         plan = Plan(IdTask(), samples[:1], 8, clips=clip_hashes(samples))
-        (job,) = jobs(METHODS[0])
-        evaluate(FakeLM(), plan, [job])  # type: ignore[arg-type]
-        assert "changed since the run began" in str(job.folder.records["a"].error)
-
-    def test_that_are_gone_after_decode(
-        self, samples: tuple[Sample, ...], jobs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        decode = audio.decode
-
-        def decode_and_remove(path: Path, rate: int) -> object:
-            found = decode(path, rate)
-            path.unlink()
-            return found
-
-        plan = Plan(IdTask(), samples[:1], 8, clips=clip_hashes(samples))
-        monkeypatch.setattr(audio, "decode", decode_and_remove)
         (job,) = jobs(METHODS[0])
         evaluate(FakeLM(), plan, [job])  # type: ignore[arg-type]
         assert "changed since the run began" in str(job.folder.records["a"].error)
@@ -562,10 +542,7 @@ class TestLengths:
     def samples(self, tmp_path: Path) -> tuple[Sample, ...]:
         seconds = {"a": 0.1, "b": 0.4, "c": 0.2, "d": 0.3, "e": 0.4}
         clips = {id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=own) for id_, own in seconds.items()}
-        return tuple(
-            Sample(id_, (clip,), "Which?", "A", id_, ("b",), ("b",), bundle="x" if id_ in "ce" else "")
-            for id_, clip in clips.items()
-        )
+        return tuple(a_sample(id_, clip, bundle="x" if id_ in "ce" else "") for id_, clip in clips.items())
 
     def test_the_longest_come_first(self, samples: tuple[Sample, ...]) -> None:
         found = by_length(Plan(IdTask(), samples, 8, batch_size=2), samples)
@@ -615,19 +592,12 @@ class TestAuto:
 
 
 def test_a_batch_says_how_much_of_it_is_padding(lm: AudioLM, tmp_path: Path, jobs) -> None:
-    samples = tuple(
-        Sample(
-            id_, (task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=own),), "Which?", "A", id_, ("b",), ("b",)
-        )
-        for id_, own in (("a", 1.0), ("b", 2.0))
-    )
+    clips = [task_folders.write_clip(tmp_path / f"{seconds}.wav", seconds=seconds) for seconds in (1, 2)]
     (job,) = jobs(METHODS[0])
-    evaluate(lm, Plan(IdTask(), samples, 2, batch_size=2), [job])
+    evaluate(lm, Plan(IdTask(), tuple(map(a_sample, "ab", clips)), 2, batch_size=2), [job])
     longer, shorter = lines(job)
-    assert longer["id"] == "b"
-    lost = longer["prompt_tokens"] - shorter["prompt_tokens"]
-    assert lost == 25
-    assert longer["batch"]["padding"] == pytest.approx(lost / (2 * longer["prompt_tokens"]))
+    assert (longer["id"], longer["prompt_tokens"] - shorter["prompt_tokens"]) == ("b", 25)
+    assert longer["batch"]["padding"] == pytest.approx(25 / (2 * longer["prompt_tokens"]))
 
 
 def test_memory_limits_a_planned_batch() -> None:

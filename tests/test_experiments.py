@@ -6,8 +6,6 @@ import csv
 import itertools
 import json
 import re
-import runpy
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,7 @@ import pytest
 from builders import lines_of
 from caption_folders import CAPTIONS, clotho_folder, table, tiny_bert
 from conftest import call, succeed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lalm_folders import ROWS, replies_table
 from pyarrow import parquet
@@ -88,10 +86,7 @@ def test_similarity_by_hand() -> None:
     assert (y["n_chosen"], y["agree"]) == (0, None)  # one of the two has failed
     assert as_published(frame, rows) == {
         "overall": {"mean": 0.45, "std": 0.526, "count": 4},
-        "by_category": {
-            "x": {"mean": 0.6, "std": 0.5292, "count": 3},
-            "y": {"mean": 0.0, "std": None, "count": 1},
-        },
+        "by_category": {"x": {"mean": 0.6, "std": 0.5292, "count": 3}, "y": {"mean": 0.0, "std": None, "count": 1}},
         "detailed": frame.to_dict("records"),
     }
 
@@ -277,28 +272,16 @@ def test_a_folder_of_several_runs_is_no_run(planted: None, tmp_path: Path) -> No
     assert "overall" in said, said
 
 
-def script(monkeypatch: pytest.MonkeyPatch, path: str, *arguments: object) -> int:
-    """Run one of the original's scripts; return its exit code."""
-    monkeypatch.setattr(sys, "argv", [path.rpartition("/")[2], *map(str, arguments)])
-    try:
-        runpy.run_path(str(FOLDER / path), run_name="__main__")
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else 1
-    return 0
+SIMILARITY = FOLDER / "similarity/audio_similarity/calculate_similarity.py"
 
 
-SIMILARITY = "similarity/audio_similarity/calculate_similarity.py"
-
-
-def test_calculate_similarity_with_a_real_encoder(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_calculate_similarity_with_a_real_encoder(script: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     said = {"noise": {row["id"]: "rain falls" for row in ROWS}, "audio": {ROWS[0]["id"]: "a dog barks"}}
     for name, replies in said.items():
         parquet.write_table(replies_table(replies), tmp_path / f"{name}.parquet")
     files = ("--noise-file", tmp_path / "noise.parquet", "--audio-file", tmp_path / "audio.parquet")
     out, encoder = tmp_path / "similarity_results.json", tiny_bert(tmp_path / "bert")
-    assert script(monkeypatch, SIMILARITY, *files, "--model", encoder, "--output", out, "--batch-size", 4) == 0
+    assert script(SIMILARITY, *files, "--model", encoder, "--output", out, "--batch-size", 4)[0] == 0
     content = json.loads(out.read_text())
     assert [*content] == ["overall", "by_category", "detailed", "audiomarathon"]
     assert content["overall"]["count"] == len(content["detailed"]) == len(ROWS)
@@ -309,26 +292,10 @@ def test_calculate_similarity_with_a_real_encoder(
     assert content["audiomarathon"]["encoder"] == "bert"
 
     vllm = ("--model", "M", "--use_vllm", *(f"--{name}=x" for name in ("rubric_path", "model_outputs_path")))
-    assert script(monkeypatch, "rubrics/make_rubrics/judge.py", *vllm, "--output_json_path", "x") == 2
-    assert "start vllm serve" in capsys.readouterr().err
-    assert script(monkeypatch, SIMILARITY, "--noise-file", tmp_path / "none.parquet", "--output", tmp_path / "x") == 2
-    assert "none.parquet: no such file" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("path", "told"), [
-    (SIMILARITY, "--noise-file --audio-file --output --model --batch-size"),
-    ("rubrics/make_rubrics/run.py", "--with --limit --plan"),
-    ("rubrics/make_rubrics/judge.py", "--model --rubric_path --model_outputs_path --output_json_path"),
-    ("similarity/clotho_ref_similarity/similarity.py", "--encoder --split --run"),
-])  # fmt: skip
-def test_scripts_explain_themselves(
-    path: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert script(monkeypatch, path, "--help") == 0
-    shown = capsys.readouterr().out
-    assert all(option in shown for option in told.split())
-    assert script(monkeypatch, path, "--no-such-option") == 2
-    assert "--no-such-option" in capsys.readouterr().err
+    code, _out, err = script(FOLDER / "rubrics/make_rubrics/judge.py", *vllm, "--output_json_path", "x")
+    assert (code, "start vllm serve" in err) == (2, True)
+    code, _out, err = script(SIMILARITY, "--noise-file", tmp_path / "none.parquet", "--output", tmp_path / "x")
+    assert (code, "none.parquet: no such file" in err) == (2, True)
 
 
 @pytest.mark.parametrize(("answer", "read"), [
@@ -366,6 +333,7 @@ def untidy(value: Any, comma: str) -> str:
     return json.dumps(value)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.sampled_from(["", ",", " ,\n "]), st.booleans())
 def test_what_an_answer_says_is_never_changed(value: dict[str, Any], comma: str, fenced: bool) -> None:
     text = untidy(value, comma)
@@ -412,14 +380,6 @@ WEIGHED = [{"criterion": "rain", "weight": 3}, {"criterion": "wind", "weight": 1
 def test_a_score_is_the_share_of_the_weight(answer: dict[str, Any], score: float | None) -> None:
     read = ApplyRubric().read(json.dumps(answer), Record("a", reply="rain", reference={"criteria": WEIGHED}))
     assert (read and read["score"]) == score
-
-
-@pytest.mark.parametrize(("criteria", "example"), [
-    (WEIGHED, '{"1": "PRESENT", "2": "NOT_PRESENT"}'), (WEIGHED[:1], '{"1": "PRESENT"}'),
-])  # fmt: skip
-def test_the_example_of_an_answer_has_no_more_criteria_than_there_are(criteria: Any, example: str) -> None:
-    (asked,) = ApplyRubric().messages(Record("a", reply="rain", reference={"criteria": criteria}))
-    assert asked["content"].endswith(f": {example}")
 
 
 def knowing(messages: Messages) -> str:
@@ -486,13 +446,10 @@ def test_rubrics_are_written_once(judges: Callable[..., Scripted], tmp_path: Pat
     assert (len(judge.calls), (tmp_path / "rubrics.jsonl").read_bytes()) == (4, before)
 
 
-def test_a_model_that_fails_is_asked_again_and_its_answer_never_guessed(
-    judges: Callable[..., Scripted], tmp_path: Path
-) -> None:
+def test_a_failed_model_is_asked_again_and_never_guessed(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judges(lambda messages: "error: busy" if "dogs" in messages[0]["content"] else knowing(messages))
     code, said = wrote(tmp_path)
-    assert code == 1
-    assert "1 requests failed (error: busy)" in said
+    assert (code, "1 requests failed (error: busy)" in said) == (1, True)
     assert "no rubric for 1 clip" in said
     assert [*read_rubrics(tmp_path / "rubrics.jsonl")] == ["a.wav"]
     judges(lambda _: "error: asleep")
@@ -574,14 +531,11 @@ def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Script
     judges(lambda _: "Sure!", "chatty")
     assert wrote(tmp_path)[0] == 0
     code, said = judged(tmp_path, replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"}), with_="j,chatty")
-    assert code == 1
-    assert "error: no judgement by chatty; " in said
+    assert (code, "error: no judgement by chatty; " in said) == (1, True)
     assert "--with another model" in said
 
 
-def test_earlier_answers_are_taken_from_the_cache_unless_asked_otherwise(
-    judges: Callable[..., Scripted], tmp_path: Path
-) -> None:
+def test_earlier_answers_come_from_the_cache_unless_refused(judges: Callable[..., Scripted], tmp_path: Path) -> None:
     judge, run = judges(), replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
     for more, calls in (([], 4), ([], 0), (["--no-cache"], 4)):
         asked = len(judge.calls)
@@ -640,12 +594,6 @@ def test_a_run_keeps_its_own_figures(judges: Callable[..., Scripted], tmp_path: 
 def test_a_broken_rubric_is_named_by_its_line(line: str, tmp_path: Path) -> None:
     (file := tmp_path / "r.jsonl").write_text('{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}\n' + line)
     with pytest.raises(DataError, match="line 2: expected a unique id"):
-        read_rubrics(file)
-
-
-def test_an_empty_file_holds_no_rubric(tmp_path: Path) -> None:
-    (file := tmp_path / "r.jsonl").write_text("\n")
-    with pytest.raises(DataError, match=r"r\.jsonl: holds no rubric$"):
         read_rubrics(file)
 
 

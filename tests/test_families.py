@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import noise
@@ -42,11 +41,7 @@ class TestPrompt:
         "seconds", [(1.3, 30.2), *(pytest.param(one, marks=LONG) for one in ((29.9,), (2.2, 33.0), (300.0,)))], ids=str
     )
     def test_tokens_are_the_processors_own(
-        self,
-        family: Family,
-        family_lm: AudioLM,
-        family_checkpoint: Callable[[str], Path],
-        seconds: tuple[float, ...],
+        self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], seconds: tuple[float, ...]
     ) -> None:
         prompt = Prompt(QUESTION, tuple(noise(length, seed) for seed, length in enumerate(seconds)))
         inputs, _model = family.documented(family_checkpoint(family.key), prompt)
@@ -61,9 +56,7 @@ class TestPrompt:
     @pytest.mark.parametrize(
         "seconds", [1, 31, *(pytest.param(one, marks=LONG) for one in (29.99, 30, 30.01, 90, 300, 600))]
     )
-    def test_audio_tokens_are_as_the_familys_formula_says(
-        self, family: Family, family_lm: AudioLM, seconds: float
-    ) -> None:
+    def test_audio_tokens_follow_the_familys_formula(self, family: Family, family_lm: AudioLM, seconds: float) -> None:
         clip = noise(seconds)
         inputs = family_lm.prepare([Prompt(QUESTION, (clip,))])
         assert inputs.audio_tokens == [family.audio_tokens(len(clip))]
@@ -107,34 +100,17 @@ class TestReplies:
         ours = Base().generate(family_lm, family_lm.prepare([prompt]), max_new_tokens=6, ignore_end=True)
         assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
 
-    def test_are_the_same_each_time(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
-        replies = {
-            Base().generate(family_lm, family_lm.prepare(prompts[2:]), max_new_tokens=4).replies[0].token_ids
-            for _ in range(2)
-        }
-        assert len(replies) == 1
-
-    def test_hear_the_audio(self, family_lm: AudioLM) -> None:
-        loud, quiet = (
-            Base()
-            .generate(family_lm, family_lm.prepare([Prompt("?", (clip,))]), max_new_tokens=1, keep_logits=True)
-            .logits
-            for clip in (noise(4.0), np.zeros(64000, np.float32))
-        )
-        assert (loud - quiet).abs().max() > 1e-2
-
-    def test_hear_the_last_window(self, family_lm: AudioLM) -> None:
-        """Nothing of a long clip is cut off: another ending gives other logits."""
-        clip = noise(31.0)
-        other = clip.copy()
-        other[-8000:] = 0
-        first, second = (
-            Base()
-            .generate(family_lm, family_lm.prepare([Prompt("?", (one,))]), max_new_tokens=1, keep_logits=True)
-            .logits
-            for one in (clip, other)
-        )
-        assert (first - second).abs().max() > 1e-4
+    @pytest.mark.parametrize(("seconds", "silenced", "change"), [(4.0, 4.0, 1e-2), (31.0, 0.5, 1e-4)])
+    def test_hear_audio_to_its_end(self, family_lm: AudioLM, seconds: float, silenced: float, change: float) -> None:
+        """Silence in place of the clip, or of the end of a clip of two windows, gives other logits."""
+        quiet = noise(seconds)
+        quiet[-round(16000 * silenced) :] = 0
+        told = {"max_new_tokens": 1, "keep_logits": True}
+        logits = [
+            Base().generate(family_lm, family_lm.prepare([Prompt("?", (clip,))]), **told).logits
+            for clip in (noise(seconds), quiet)
+        ]
+        assert (logits[0] - logits[1]).abs().max() > change
 
     def test_only_the_last_position_meets_the_head(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
         positions: list[int] = []
@@ -176,20 +152,18 @@ class TestLoading:
         )
         assert torch.equal(own, other)
 
-    def test_a_missing_tensor_is_refused(self, family: Family, copy_of: Path) -> None:
+    @pytest.mark.parametrize(
+        ("renamed", "said"), [("", r"missing keys.*layers\.1\.self_attn\.o_proj"), ("extra", "unexpected keys.*extra")]
+    )
+    def test_missing_or_extra_tensors_are_refused(self, family: Family, copy_of: Path, renamed: str, said: str) -> None:
         weights = load_file(copy_of / "model.safetensors")
         name = next(name for name in weights if name.endswith("layers.1.self_attn.o_proj.weight"))
-        del weights[name]
+        if renamed:
+            weights[name.replace("o_proj", renamed)] = torch.ones(2)
+        else:
+            del weights[name]
         save_file(weights, copy_of / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ModelError, match=r"missing keys.*layers\.1\.self_attn\.o_proj"):
-            family.load(copy_of)
-
-    def test_an_unexpected_tensor_is_refused(self, family: Family, copy_of: Path) -> None:
-        weights = load_file(copy_of / "model.safetensors")
-        name = next(name for name in weights if name.endswith("layers.1.self_attn.o_proj.weight"))
-        weights[name.replace("o_proj", "extra")] = torch.ones(2)
-        save_file(weights, copy_of / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ModelError, match=r"unexpected keys.*extra"):
+        with pytest.raises(ModelError, match=said):
             family.load(copy_of)
 
 

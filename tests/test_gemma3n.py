@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import tiny_gemma3n
 import torch
 from conftest import noise
 from tokenizers.processors import TemplateProcessing
@@ -215,10 +214,7 @@ class TestMethods:
     @pytest.mark.parametrize(
         ("method", "message"),
         [
-            (
-                FastV(0.5, layer=2),
-                "fast_v: .*layer 1 .*512 tokens.*5, 10, 15.* 2$",
-            ),
+            (FastV(0.5, layer=2), "fast_v: .*layer 1 .*512 tokens.*5, 10, 15.* 2$"),
             (Frame(0.5, layer=19), "frame: .*layer 18, .*0–18.* 19$"),
             (Dart(0.5, layer=19), "dart: .*1–18.* 19$"),
             (get_method("frame:0.5+knorm:0.5"), "knorm: .*sliding-window"),
@@ -284,12 +280,3 @@ def carries(method: TokenPruner) -> bool:
     except MethodError:
         return False
     return True
-
-
-def test_the_tiny_model_has_all_of_it(gemma: Gemma3n) -> None:
-    """Windows that prompts outgrow, in prefill and in decode, shared keys and values of both kinds, live inputs."""
-    assert all(layer.altup.correct_output_scale.abs().min() > 0 for layer in gemma.decoder_layers)
-    config = tiny_gemma3n.tiny_config(tiny_gemma3n.tokenizer()).text_config
-    assert {source_of(config, layer) for layer in (4, 5)} == {2, 3}
-    assert config.altup_num_inputs > 1
-    assert config.hidden_size_per_layer_input > 0

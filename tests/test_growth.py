@@ -17,13 +17,8 @@ from audiomarathon.tracking.following import _Curve
 from audiomarathon.tracking.mlflow import MLflow
 from audiomarathon.tracking.tracker import TrackedRun
 
-COMMANDS = {
-    "status": ["status"],
-    "score": ["score"],
-    "compare": ["compare"],
-    "best": ["compare", "--at-latency", "1.0"],
-    "report": ["report", "--no-spectrograms"],
-}
+COMMANDS = {name: [name] for name in ("status", "score", "compare")}
+COMMANDS |= {"best": ["compare", "--at-latency", "1.0"], "report": ["report", "--no-spectrograms"]}
 WARM_UP = 2, 2
 SETTINGS, SAMPLES = [(5, 3), (10, 3), (20, 3)], [(1, 12), (1, 24), (1, 48)]
 

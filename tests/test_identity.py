@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import task_folders
@@ -28,10 +28,14 @@ from audiomarathon.settings import RunSettings
 PRESS = "knorm-0.5"
 
 
+def settings_of(place: Path, checkpoint: Path, **flags) -> RunSettings:
+    flags = {"data": str(place / "data"), "results": place / "out", "model_path": str(checkpoint), **flags}
+    return RunSettings.read({}, **{"max_new_tokens": 2, "limit": 1, "decode_tokens": 0, **flags})
+
+
 def go(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), say=lambda _line: None, **flags) -> Result:
     """Run one setting on the data at a place, with its results there."""
-    flags = {"data": str(place / "data"), "results": place / "out", "model_path": str(checkpoint), **flags}
-    settings = RunSettings.read({}, **{"max_new_tokens": 2, "limit": 1, "decode_tokens": 0, **flags})
+    settings = settings_of(place, checkpoint, **flags)
     return next(run(["tau"], "qwen2.5-omni", settings, [get_method(*method)], say=say, progress=False))
 
 
@@ -100,9 +104,7 @@ def differing(message: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_refused_by_its_name(
-    name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_change_is_refused(name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change, flags = CHANGES[name]
     if change is not None:
         change(place, monkeypatch)
@@ -160,8 +162,7 @@ DOUBTS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], object] | None, dic
 
 def finished(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), **flags) -> bool:
     """Whether a run is known to be finished without PyTorch."""
-    flags = {"data": str(place / "data"), "results": place / "out", "model_path": str(checkpoint), **flags}
-    settings = RunSettings.read({}, **{"max_new_tokens": 2, "limit": 1, "decode_tokens": 0, **flags})
+    settings = settings_of(place, checkpoint, **flags)
     data = load_task(tau := get_task("tau"), settings, lambda _line: None)
     return known_as_finished([(tau, data)], "qwen2.5-omni", settings, [get_method(*method)]) is not None
 
@@ -172,18 +173,14 @@ def test_a_finished_run_is_known_by_its_record(place: Path, tiny_checkpoint: Pat
 
 
 @pytest.mark.parametrize("name", DOUBTS)
-def test_at_a_doubt_no_run_is_called_finished(
-    name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doubts_mean_unfinished(name: str, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change, flags = DOUBTS[name]
     if change is not None:
         change(place, monkeypatch)
     assert not finished(place, tiny_checkpoint, **flags)
 
 
-def test_a_fact_that_is_not_on_record_is_a_doubt(
-    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fact_not_on_record_is_a_doubt(place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.engine.run.check_able", lambda spec, *_: spec.load_family().a_new_fact)
     assert not finished(place, tiny_checkpoint)
 
@@ -217,9 +214,7 @@ def test_sample_limit_and_places_are_no_part_of_it(place: Path, tiny_checkpoint:
     assert result.summary["complete"] is True
 
 
-def test_the_device_is_no_part_of_it_where_nothing_is_timed(
-    place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untimed_runs_may_change_device(place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = {"timing": False, "results": place / "untimed"}
     before = go(place, tiny_checkpoint, **flags)
     other_device(place, monkeypatch)
@@ -233,17 +228,12 @@ class TestThirdParties:
 
     MODULES: ClassVar = {
         "mine_method": """
-from dataclasses import dataclass
-from typing import ClassVar
 from audiomarathon.compression.pruners.frame import Frame
-
-@dataclass(frozen=True)
 class Mine(Frame):
-    key: ClassVar[str] = "mine"
+    key = "mine"
 """,
         "mine_task": """
 from audiomarathon.benchmarks.audiomarathon.tau import Tau
-
 class Mine(Tau):
     pass
 """,
@@ -267,44 +257,46 @@ SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
         monkeypatch.syspath_prepend(site)
         return site
 
-    def go(self, place: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, **flags) -> Result:
-        for name in self.MODULES:
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        mine = {name: importlib.import_module(name) for name in self.MODULES}
-        monkeypatch.setattr("audiomarathon.models.registry.plugins", lambda *_: [mine["mine_model"].SPEC])
-        flags = {"max_new_tokens": 2, "limit": 1, "decode_tokens": 0, "model_path": str(checkpoint), **flags}
-        settings = RunSettings.read({}, data=str(place / "data"), results=place / "mine", **flags)
-        method, task = mine["mine_method"].Mine(0.5), mine["mine_task"].Mine()
-        return next(run([task], "mine", settings, [method], progress=False))
+    @pytest.fixture
+    def again(self, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Result]:
+        """Import the modules anew and run their method, task and model on so many samples."""
+
+        def go(limit: int) -> Result:
+            for name in self.MODULES:
+                monkeypatch.delitem(sys.modules, name, raising=False)
+            mine = {name: importlib.import_module(name) for name in self.MODULES}
+            monkeypatch.setattr("audiomarathon.models.registry.plugins", lambda *_: [mine["mine_model"].SPEC])
+            flags = {"max_new_tokens": 2, "limit": limit, "decode_tokens": 0, "model_path": str(tiny_checkpoint)}
+            settings = RunSettings.read({}, data=str(place / "data"), results=place / "mine", **flags)
+            method, task = mine["mine_method"].Mine(0.5), mine["mine_task"].Mine()
+            return next(run([task], "mine", settings, [method], progress=False))
+
+        return go
 
     @pytest.mark.parametrize(
         ("module", "name"), [("mine_method", "method mine"), ("mine_task", "task tau"), ("mine_model", "model mine")]
     )
-    def test_an_edit_is_refused_by_its_name(
-        self, module: str, name: str, site: Path, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.go(place, tiny_checkpoint, monkeypatch)
-        assert self.go(place, tiny_checkpoint, monkeypatch, limit=2).summary["n"] == 2
+    def test_an_edit_is_refused_by_its_name(self, module: str, name: str, site: Path, again: Any) -> None:
+        again(1)
+        assert again(2).summary["n"] == 2
         (site / f"{module}.py").write_text(self.MODULES[module] + "\nEDITED = True\n")
         with pytest.raises(RecordError) as caught:
-            self.go(place, tiny_checkpoint, monkeypatch)
+            again(1)
         assert differing(str(caught.value)) == [f"code of {name}"]
 
-    def test_a_folder_that_does_not_name_it_is_resumed(
-        self, site: Path, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_folder_that_does_not_name_it_is_resumed(self, site: Path, again: Any) -> None:
         """As earlier versions wrote it."""
-        file = self.go(place, tiny_checkpoint, monkeypatch).folder / "run.json"
+        file = again(1).folder / "run.json"
         facts = json.loads(file.read_text())
         for name in [name for name in facts["identity"] if name.startswith("code of ")]:
             del facts["identity"][name]
         file.write_text(json.dumps(facts))
-        assert self.go(place, tiny_checkpoint, monkeypatch, limit=2).summary["n"] == 2
+        assert again(2).summary["n"] == 2
         facts = json.loads(file.read_text())
         assert facts["weak_fingerprint"] is True
         (site / "mine_task.py").write_text(self.MODULES["mine_task"] + "\nEDITED = True\n")
         with pytest.raises(RecordError, match="code of task tau"):
-            self.go(place, tiny_checkpoint, monkeypatch)
+            again(1)
 
 
 def test_a_version_of_ours_is_noted_and_not_refused(place: Path, tiny_checkpoint: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import call, succeed
-from jasco_folders import TEXTS, build_jasco, said, write_judgements
+from jasco_folders import TEXTS, TRAPS, build_jasco, said, write_judgements
 
 from audiomarathon.benchmarks.rows import as_csv
 from audiomarathon.errors import DataError
@@ -142,15 +142,6 @@ def stored(tmp_path: Path, file: Path, texts: list[tuple[str, str | None]]) -> P
     place = tmp_path / "judgements-j.jsonl"
     place.write_bytes(b"".join(lines))
     return place
-
-
-TRAPS: list[tuple[str, str | None]] = [
-    ("Rating: 2\nOrientation: Both", None),
-    ("**Rating:** 0\n**Orientation:** Both\nExplanation2: BOTH", "Good"),
-    ("Rating: 2 (not 0)\nOrientation: Both", None),
-    ("Rating: 1\nOrientation: Both. Not Orientation: Audio-Oriented", None),
-    ("rating: 2\norientation: both", "dunno"),
-]
 
 
 @pytest.fixture

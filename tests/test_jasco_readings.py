@@ -10,7 +10,7 @@ import pytest
 from conftest import ALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jasco_folders import a_reply, said
+from jasco_folders import TRAPS, a_reply, said
 
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import figures_of
@@ -100,9 +100,7 @@ WORDS = {"Audio": "audio", "Speech": "speech", "Both": "both", "Good": "both", "
     st.sampled_from(SHAPES), st.sampled_from("012"), st.sampled_from([*WORDS]), st.sampled_from(["", "-Oriented"]),
     st.booleans(), st.text(alphabet="abc \n.'", max_size=40),
 )  # fmt: skip
-def test_every_shape_of_a_verdict_reads_back(
-    shape: str, rating: str, word: str, ending: str, lower: bool, explanation: str
-) -> None:
+def test_each_shape_is_read(shape: str, rating: str, word: str, ending: str, lower: bool, explanation: str) -> None:
     text = (
         f"Explanation1: {explanation}\n{shape.format('Rating', rating)}\n{shape.format('Orientation', word + ending)}"
     )
@@ -211,17 +209,8 @@ def judged(record: Record, judge: str, text: str, second: str | None = None) -> 
     return replace(record, judgements={**record.judgements, judge: answers})
 
 
-GOLDEN = [
-    ("Rating: 2\nOrientation: Both", None),
-    ("**Rating:** 0\n**Orientation:** Both\nExplanation2: BOTH", "Good"),
-    ("Rating: 2 (not 0)\nOrientation: Both", None),
-    ("Rating: 1\nOrientation: Both. Not Orientation: Audio-Oriented", None),
-    ("rating: 2\norientation: both", "dunno"),
-]
-
-
 def test_five_traps_count_as_in_the_originals_code() -> None:
-    records = [judged(a_reply(clip, 1), "j", text, second) for clip, (text, second) in enumerate(GOLDEN, 1)]
+    records = [judged(a_reply(clip, 1), "j", text, second) for clip, (text, second) in enumerate(TRAPS, 1)]
     verdicts = verdicts_of(records)
     summary = SCORER.summary(verdicts)
     published = summary["as_published"]
@@ -263,12 +252,8 @@ def test_the_hand_table() -> None:
     )
     assert (figures["mean"], figures["best_of_8_gain"]) == pytest.approx((4 / 12, 8 / 12))
     assert figures["mean_of_rating"] == pytest.approx(15 / 12)
-    assert [figures[f"prompt_{number}"] for number in (1, 2, 3, 5)] == [
-        pytest.approx(2 / 3),
-        pytest.approx(2 / 3),
-        0,
-        None,
-    ]
+    assert [figures[f"prompt_{number}"] for number in (1, 2, 3)] == pytest.approx([2 / 3, 2 / 3, 0])
+    assert figures["prompt_5"] is None
     assert SCORER.published(verdicts_of(by_hand())).figures["best_mean"] == 1  # type: ignore[union-attr]
 
 
@@ -315,13 +300,6 @@ def test_the_order_of_records_changes_nothing(order: list[int]) -> None:
     expected = SCORER.sums(verdicts_of(records))
     assert (mixed.columns == expected.columns).all()
     assert mixed.clusters == expected.clusters
-
-
-def test_figures_keep_their_order() -> None:
-    figures = SCORER.sums(verdicts_of(by_hand())).figures
-    prompts = [value for name, value in figures.items() if name.startswith("prompt_") and value is not None]
-    assert figures["best_mean"] >= max(figures["mean"], sum(prompts[:4]) / 4)  # type: ignore[type-var]
-    assert figures["mean"] <= figures["mean_of_rating"]  # type: ignore[operator]
 
 
 def test_without_judges_there_is_no_score_and_a_note() -> None:

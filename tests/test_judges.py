@@ -71,7 +71,6 @@ def url() -> Iterator[str]:
     """A server whose model `tiny` judges."""
     script = Path(__file__).parent / "endpoint_server.py"
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
         process.kill()
 
@@ -144,20 +143,15 @@ def test_a_served_judge_is_asked_once_and_replayed_without_a_network(
     assert b"judgements" not in (toy / "samples.jsonl").read_bytes()
 
 
-def test_a_wrong_key_ends_the_command_in_one_line(
-    toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_is_one_line(toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-another-key")
     code, said = call("judge", toy, "--with", "endpoint:tiny")
-    assert code == 2
-    assert "refuses OPENAI_API_KEY (401)" in said
+    assert (code, "refuses OPENAI_API_KEY (401)" in said) == (2, True)
     assert server() <= 8
     assert not (toy / "summary.json").exists()
 
 
-def test_a_plan_asks_nothing_and_writes_nothing(
-    toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_asks_and_writes_nothing(toy: Path, server: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_PRICE_IN", "10")
     monkeypatch.setenv("OPENAI_PRICE_OUT", "1000000")
     before = sorted(toy.iterdir())
@@ -173,9 +167,8 @@ def test_a_plan_asks_nothing_and_writes_nothing(
 
 def test_what_is_missing_is_counted_and_never_0(toy: Path) -> None:
     def answer(messages: Messages) -> str:
-        return {"b": "error: no", "a0": "I cannot say"}.get(
-            messages[0]["content"].split("It is: ")[1], perfect(messages)
-        )
+        reply = messages[0]["content"].split("It is: ")[1]
+        return {"b": "error: no", "a0": "I cannot say"}.get(reply, perfect(messages))
 
     assert judge_run(case_of(toy), Bench("A", Scripted(answer))) == 1
     verdicts = verdicts_of(toy)
@@ -189,9 +182,10 @@ def test_what_is_missing_is_counted_and_never_0(toy: Path) -> None:
     assert "judge A: 3 of 6 judgements missing (not counted as 0)" in summary["notes"]
 
 
-def test_a_failed_request_is_asked_again_and_others_are_not(toy: Path) -> None:
+def test_a_failed_request_is_asked_again_and_others_are_not(toy: Path, tmp_path: Path) -> None:
     first = Scripted(lambda messages: "error: no" if messages[0]["content"].endswith("It is: b") else perfect(messages))
-    assert judge_run(case_of(toy), Bench("A", first)) == 1
+    assert judge_run(case_of(toy), Bench("A", first, Cache(tmp_path / "kept", first.identity()))) == 1
+    assert len([*(tmp_path / "kept").rglob("*.json")]) == len(first.calls) - 1, "the failure is kept"
     second = Scripted()
     assert judge_run(case_of(toy), Bench("A", second)) == 0
     assert [one[0]["content"].split("It is: ")[1] for one in second.calls] == ["b"]
@@ -249,7 +243,6 @@ HOSTILE = {
 def test_control_tokens_of_a_reply_are_broken(reply: str, tmp_path: Path) -> None:
     (record,) = read_records(replies_to(tmp_path, [reply])).values()
     request = request_of(Grade(), record)
-    assert request is not None
     text = request.messages[0]["content"]
     for token in ("<|im_", "<|eot", "<|start_h", "<|end_h", "<start_of", "<end_of", "[INST", "[/INST", "</s", "<<SYS"):
         assert token not in text
@@ -260,7 +253,6 @@ def test_control_tokens_of_a_reply_are_broken(reply: str, tmp_path: Path) -> Non
 def test_a_long_reply_is_cut_and_marked(tmp_path: Path) -> None:
     (record,) = read_records(replies_to(tmp_path, ["x" * 50_000 + " a0"])).values()
     request = request_of(Grade(), record)
-    assert request is not None
     assert len(request.messages[0]["content"]) < 8_100
     assert Grades().judge(record)["shielded"] == ["cut"]
     assert shielded(Record("a", reply="a\ud800b")).text == "a?b"
@@ -311,11 +303,8 @@ def test_the_certificate_tells_good_judges_from_weak_ones(tmp_path: Path) -> Non
     weak, notes = certified(replies_to(tmp_path / "obeying", REPLIES), obeying)
     assert weak == ["injection"]
     assert notes == ["judge A: weak, since it misreads known answers (injection 6 of 12 right)"]
-    assert certified(replies_to(tmp_path / "mute", REPLIES), lambda _messages: "?")[0] == [
-        "injection",
-        "right",
-        "wrong",
-    ]
+    mute = certified(replies_to(tmp_path / "mute", REPLIES), lambda _messages: "?")
+    assert mute[0] == ["injection", "right", "wrong"]
 
 
 def test_anchors_alone_leave_a_run_as_it_was(toy: Path) -> None:
@@ -364,9 +353,7 @@ def test_an_empty_answer_is_a_failed_request_that_says_why(toy: Path, server: Ca
     assert all(f"the answer is empty ({finish}, " in str(error) for error in errors)
 
 
-def test_runs_that_share_requests_are_planned_once_and_share_a_table_of_anchors(
-    toy: Path, server: Callable[[], int]
-) -> None:
+def test_runs_that_share_requests_are_planned_once_with_one_anchor_table(toy: Path, server: Callable[[], int]) -> None:
     other = copied(toy, "again")
     command = ("judge", toy, other, "--with", "A=endpoint:tiny")
     planned = call(*command, "--plan")[1].splitlines()
@@ -471,8 +458,6 @@ def test_a_damaged_or_strange_file_of_the_cache_is_asked_again(tmp_path: Path) -
     cache.put(request, toy_judged.Reply("yes", "stop"))
     (file,) = tmp_path.rglob("*.json")
     assert cache.get(request) == toy_judged.Reply("yes", "stop")
-    assert Cache(tmp_path, {"model": "n"}).get(request) is None
-    assert cache.get(Request(request.messages, 6)) is None
     content = file.read_bytes()
     for odd in (content[:-9], content.replace(b"yes", b"no!"), b""):
         file.write_bytes(odd)
@@ -531,26 +516,14 @@ def test_files_that_are_no_judge_s_are_passed_over(toy: Path) -> None:
     assert {name for record in read_records(toy).values() for name in record.judgements} == {"A"}
 
 
-def test_a_full_disk_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def add(self, _line: bytes) -> None:
-            raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("fails", ["audiomarathon.files.Appending.add", "os.fsync"], ids=["a line", "the last sync"])
+def test_a_full_disk_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    def full(*_given: object) -> None:
+        raise OSError(28, "No space left on device")
 
-        def close(self) -> None:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("audiomarathon.judges.judging.Appending", lambda _file: Full())
-    with pytest.raises(RecordError, match="No space left"):
-        judge_run(case_of(toy), Bench("A", Scripted()))
-
-
-def test_a_disk_that_fails_at_the_last_sync_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(number: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("os.fsync", fails)
+    monkeypatch.setattr(fails, full)
     monkeypatch.setattr("audiomarathon.files.SYNC_SECONDS", 1e9)  # no other answer begins a sync
-    with pytest.raises(RecordError, match="Input/output error"):
+    with pytest.raises(RecordError, match="No space left"):
         judge_run(case_of(toy), Bench("A", Scripted()))
 
 
@@ -574,12 +547,6 @@ def test_names_of_judges(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             open_judges(odd)
 
 
-def test_judges_are_listed(toy: Path) -> None:
-    said = succeed("list", "judges")
-    for part in ("llama-3.1-70b", "meta-llama/Llama-3.1-70B-Instruct", "endpoint:MODEL", "replay:FILE", "scripted"):
-        assert part in said
-
-
 @pytest.fixture
 def two_calls_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.cli.judge.MOST_CALLS", 2)
@@ -601,9 +568,7 @@ def test_many_calls_are_made_on_demand_alone(toy: Path) -> None:
 
 @pytest.mark.usefixtures("two_calls_at_most")
 @pytest.mark.parametrize(("answer", "code"), [("n", 2), ("y", 0)])
-def test_a_terminal_is_asked_before_many_calls(
-    toy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
-) -> None:
+def test_a_user_is_asked_before_many_calls(toy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
     mine, its = os.openpty()
     os.write(mine, f"{answer}\n".encode())
     with open(its) as terminal:  # noqa: PTH123
@@ -611,13 +576,6 @@ def test_a_terminal_is_asked_before_many_calls(
         assert judge_command(runs=[toy], with_="scripted") == code
     os.close(mine)
     assert (toy / "judgements-scripted.jsonl").exists() is (code == 0)
-
-
-def test_a_run_that_needs_no_judge_is_reported(tmp_path: Path) -> None:
-    folder = replies_to(tmp_path, ["A"], task="tau")
-    code, said = call("judge", folder, "--with", "org/model")
-    assert code == 2
-    assert "left out: 1 run of tau: " in said
 
 
 def test_runs_that_no_model_judges_are_counted_in_one_line(tmp_path: Path) -> None:
@@ -668,7 +626,6 @@ def test_a_local_judge_refuses_what_does_not_fit_and_breaks_its_own_tokens(tiny_
     judge = LocalJudge("t", str(tiny_judge))
     long, short = (Request([{"role": "user", "content": "x" * n}], 50) for n in (400, 10))
     found = {request.hash: reply for request, reply in judge.ask([long, short])}
-    assert found[long.hash].error is not None
     assert "too long" in found[long.hash].error
     assert found[short.hash].error is None
     tokenizer = judge._loaded[1]

@@ -29,12 +29,8 @@ from audiomarathon.wings.encoders.registry import load_encoder
 
 def allowed() -> dict[str, bool]:
     cuda = torch.backends.cuda
-    return {
-        "flash": cuda.flash_sdp_enabled(),
-        "efficient": cuda.mem_efficient_sdp_enabled(),
-        "math": cuda.math_sdp_enabled(),
-        "cudnn": cuda.cudnn_sdp_enabled(),
-    }
+    efficient, cudnn = cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
+    return {"flash": cuda.flash_sdp_enabled(), "efficient": efficient, "math": cuda.math_sdp_enabled(), "cudnn": cudnn}
 
 
 @pytest.fixture
@@ -44,11 +40,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "names"),
-    [
-        (None, {"flash", "efficient", "math"}),
-        ("math", {"math"}),
-        (" cuDNN, flash", {"cudnn", "flash"}),
-    ],
+    [(None, {"flash", "efficient", "math"}), ("math", {"math"}), (" cuDNN, flash", {"cudnn", "flash"})],
 )
 def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
     tiny_checkpoint: Path, setting: str | None, names: set[str], as_on_a_gpu: None
@@ -126,17 +118,12 @@ class TestIdentity:
             assert not {"sdpa_backends", "timing"} & {*identity(device, timing=timing)}
         assert "sdpa_backends" not in identity("cpu")["certificate"]
 
-    def test_decode_as_a_graph_is_part_of_it_and_eager_decode_is_not(
-        self, identity: Callable[..., dict[str, Any]]
-    ) -> None:
+    def test_graph_decode_is_part_of_it_and_eager_decode_is_not(self, identity: Callable[..., dict[str, Any]]) -> None:
         """So that folders of older versions, which decoded eagerly, can be resumed."""
         for flags in ({"device": "cuda:0"}, {"device": "cpu", "decode": "graph"}):
             found = identity(**flags)
             assert (found["decode"], found["certificate"]["decode"]) == ("graph", "graph")
-        for flags in (
-            {"device": "cuda", "decode": "eager"},
-            {"device": "cuda", "device_map": "auto"},
-            {"device": "cpu"},
-        ):
+        eager = ({"device": "cuda", "decode": "eager"}, {"device": "cuda", "device_map": "auto"}, {"device": "cpu"})
+        for flags in eager:
             found = identity(**flags)
             assert "decode" not in {*found, *found["certificate"]}

@@ -17,7 +17,7 @@ from audiomarathon.engine.answer import answer, answers
 from audiomarathon.errors import AudioError, AudioMarathonError, MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.settings import RunSettings, own_settings
+from audiomarathon.settings import RunSettings
 
 PIPELINE = Path(__file__).parent.parent / "kvpress" / "pipeline.py"
 Script = Callable[..., tuple[int, str, str]]
@@ -69,10 +69,6 @@ class TestAnswer:
         assert one_token.decode_per_token is None
         assert forced.decode_per_token > 0
 
-    def test_scoring_is_part_of_prefill(self, lm: AudioLM, talk: Path) -> None:
-        pressed = answer(talk, "?", model=lm, method="snapkv:0.5", settings=SHORT)
-        assert 0 < pressed.generation.scoring < pressed.generation.stages.llm_prefill
-
     @pytest.mark.parametrize(
         ("paths", "method", "error"),
         [
@@ -95,12 +91,6 @@ class TestAnswer:
         assert len(one.generation.kv_lengths) == 4  # the embedded model has five layers
         assert one.generation.replies[0].new_tokens <= 2
 
-    def test_a_flag_wins_over_an_env_var(self, no_env: Any) -> None:
-        for name, value in {"DEVICE": "cuda:1", "DTYPE": "float16", "ATTN_IMPLEMENTATION": "eager"}.items():
-            no_env(name, value)
-        settings = own_settings(device="cpu", dtype=None)
-        assert (settings.device, settings.dtype, settings.attn_implementation) == ("cpu", "float16", "eager")
-
     def test_a_layer_the_model_lacks_is_refused(self, lm: AudioLM, talk: Path) -> None:
         with pytest.raises(MethodError, match="layer 9"):
             answer(talk, "?", model=lm, method="fast_v:0.5", settings=RunSettings(layer=9))
@@ -121,17 +111,8 @@ class TestScript:
             "--device", "cpu", "--max-new-tokens", 3,
         )  # fmt: skip
         assert code == 0, err
-        for cell in (
-            "4.0 s of audio",
-            "base",
-            "100 of 100",
-            "snapkv-0.5",
-            "50 of 100",
-            "frame-0.9",
-            "10 of 100",
-            "KV MB",
-        ):
-            assert cell in out
+        cells = ("4.0 s of audio", "base", "100 of 100", "snapkv-0.5", "50 of 100", "frame-0.9", "10 of 100", "KV MB")
+        assert [cell for cell in cells if cell not in out] == []
 
     @pytest.mark.parametrize(
         ("flags", "message"),
@@ -148,9 +129,3 @@ class TestScript:
         (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
         assert message in line
         assert "Traceback" not in err
-
-    def test_help_teaches(self, script: Script) -> None:
-        code, out, _err = script(PIPELINE, "--help")
-        assert code == 0
-        assert "python kvpress/pipeline.py talk.wav" in out
-        assert "fraction of audio tokens removed" in out
