@@ -23,25 +23,10 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 KEY = "sk-secret+0123/456789="
-FAULTS = (
-    "429",
-    "429 and wait",
-    "500",
-    "503",
-    "529",
-    "hang up",
-    "break off",
-    "malformed",
-    "no finish",
-    "empty",
-    "abort",
+FAULTS = tuple(
+    "429|429 and wait|500|503|529|hang up|break off|malformed|no finish|empty|abort".split("|")
 )
-USAGE = {
-    "prompt_tokens": 100,
-    "completion_tokens": 8,
-    "prompt_tokens_details": {"audio_tokens": 25},
-    "total_tokens": 108,
-}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 8, "prompt_tokens_details": {"audio_tokens": 25}}
 DONE = b"data: [DONE]\n\n"
 
 
