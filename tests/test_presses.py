@@ -62,13 +62,15 @@ def full(lm: AudioLM, prompts: list[Prompt]) -> tuple[Generation, Any]:
         return generate(lm, prompts[0], Base(), 1), caught[0]
 
 
+@pytest.mark.parametrize("press", [*PRESSES, *BY_HEAD], ids=lambda press: press.key)
+def test_ratio_zero_is_bit_identical_to_base(any_lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+    skip_unless_carried(any_lm, press)
+    base, zero = generate(any_lm, prompts[0], Base(), 3), generate(any_lm, prompts[0], press, 3)
+    assert torch.equal(base.logits, zero.logits)
+
+
 @pytest.mark.parametrize("press", PRESSES, ids=lambda press: press.key)
 class TestEveryPress:
-    def test_ratio_zero_is_bit_identical_to_base(self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
-        skip_unless_carried(any_lm, press)
-        base, zero = generate(any_lm, prompts[0], Base(), 3), generate(any_lm, prompts[0], press, 3)
-        assert torch.equal(base.logits, zero.logits)
-
     @pytest.mark.parametrize("ratio", [0.3, 0.95])
     def test_keeps_exactly_k_in_order_and_all_text(
         self, lm: AudioLM, prompts: list[Prompt], full: tuple[Generation, Any], press: KVPress, ratio: float
@@ -203,11 +205,6 @@ def _first_head_first(_press: KVPress, cached: Cached) -> torch.Tensor:
 @pytest.mark.parametrize("press", BY_HEAD, ids=lambda press: press.key)
 class TestByHead:
     """Heads of a layer share a budget, and the cache that holds them frees what they do not keep."""
-
-    def test_ratio_zero_is_bit_identical_to_base(self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
-        skip_unless_carried(any_lm, press)
-        base, zero = generate(any_lm, prompts[0], Base(), 3), generate(any_lm, prompts[0], press, 3)
-        assert torch.equal(base.logits, zero.logits)
 
     @pytest.mark.parametrize("ratio", [0.3, 0.9])
     def test_keeps_k_on_average_all_text_and_as_many_bytes_as_entries(
