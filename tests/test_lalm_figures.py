@@ -40,12 +40,7 @@ COUNT = ("2", "1", "3")
         ("2", ("Five", "Four"), None, "unparsed"),
         ("2)", ("At most 3", "More"), None, "unparsed"),
         ("The answer is **3) Hip-hop/Rap**.\n\n* **1) Jazz:** has swing.", MUSIC, "C", "bold"),
-        (
-            "It is most like **2) Blues**.\n* **Jazz:** has swing\n* **Hip-hop/Rap**: has none",
-            MUSIC,
-            "B",
-            "named letter",
-        ),
+        ("It is most like **2) Blues**.\n* **Jazz:** swing\n* **Hip-hop/Rap**: none", MUSIC, "B", "named letter"),
         ("It belongs to the **3) Hip-hop/Rap** genre, and **Jazz** is near.", MUSIC, "C", "bold"),
         ("It may be **1) Jazz** or **2) Blues**.", MUSIC, None, "unparsed"),
         ("It may be **Jazz** or **Blues**.", MUSIC, None, "unparsed"),
@@ -274,9 +269,7 @@ def test_the_published_replies() -> None:
     for kind in ("audio", "noise"):
         asked, bad = read_questions(Path(place) / f"predictions_with_{kind}.parquet", "model_output")
         assert (len(asked), len(bad)) == (5305, 0)
-        records = [
-            Record(one.id, one.id, reply=row["model_output"], reference=task.reference(one)) for one, row in asked
-        ]
+        records = [Record(q.id, q.id, reply=row["model_output"], reference=task.reference(q)) for q, row in asked]
         found[kind] = figures_of(task.scorer, list(task.scorer.verdicts(records)), seed=0)
     names = ("following_as_published", "not_answerable", "not_judged")
     assert [[round(one[name], 3) for name in names] for one in found.values()] == [[0.908, 34, 625]] * 2
