@@ -173,18 +173,6 @@ def test_overall_as_published_wants_every_reply(monkeypatch: pytest.MonkeyPatch)
     assert scored(*replies, opened("i"))[1]["as_published"] is None
 
 
-def test_few_questions_have_wide_intervals_or_none() -> None:
-    """Of one category with two right replies among many."""
-    many = [closed(str(n), "Blues" if n % 2 else "Jazz") for n in range(20)]
-    _, own = scored(*many, *(closed(f"m{n}", "Blues", category="multi") for n in range(2)))
-    assert own["accuracy: multi"] == 1
-    assert own["intervals"]["accuracy: multi"] is None
-    assert own["chance_corrected: multi"] == 1
-    assert own["chance_corrected: music"] == pytest.approx((0.5 - 0.25) / 0.75)
-    table = QuestionTypes().frames({"base": scored(*many)[0]})["Accuracy by category"]
-    assert table.loc[0, ["base_said", "base, chance corrected"]].tolist() == ["n 20", pytest.approx(1 / 3)]
-
-
 def test_as_published_the_nearest_option_counts_for_any_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = Encoder()
     monkeypatch.setattr(figures, "text_encoder", lambda: encoder)

@@ -365,18 +365,6 @@ class TestSwitch:
         assert done[0].replies == done[1].replies
         torch.testing.assert_close(done[0].logits, done[1].logits, atol=1e-5, rtol=0)
 
-    def test_transformers_alone_loses_the_context(self, switching: Phi4MM) -> None:
-        """The fault that is worked around: when it is mended there, this says so."""
-        one, steps = prompt_of(SWITCH - 8, switching), 24
-        with torch.no_grad():
-            native = switching.model.generate(
-                **switching.prepare([one]).tensors, do_sample=False, max_new_tokens=steps, eos_token_id=None,
-                pad_token_id=1, output_logits=True, return_dict_in_generate=True,
-            )  # fmt: skip
-        for long in (False, True):
-            plain = recomputed(switching, one, steps, factors_of(long=long))
-            assert (torch.stack(native.logits)[10:] - plain[10:]).abs().max() > 1e-2
-
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
     @pytest.mark.parametrize("method", ["base", "fast_v:0.5", "random:0.5"])
     def test_a_batch_of_short_and_long_equals_one_by_one(self, switching: Phi4MM, method: str, attention: str) -> None:

@@ -26,7 +26,6 @@ from audiomarathon.compression.presses.knorm import Knorm
 from audiomarathon.compression.presses.pyramidkv import PyramidKV
 from audiomarathon.compression.ragged import across_heads, highest, places_of
 from audiomarathon.compression.registry import all_methods, get_method
-from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
@@ -334,14 +333,6 @@ class TestPyramid:
 
     def test_by_hand(self) -> None:
         assert PyramidKV(0.5).budgets(400, 3) == [390, 200, 10]  # k = 200: from 2·200 − 10 down to 200 / 20
-
-
-def test_every_method_is_listed_with_a_paper_or_as_control() -> None:
-    keys = {method.key: method for method in all_methods()}
-    assert len(keys) == 1 + 13 + 11
-    without = {key for key, method in keys.items() if not method.paper}
-    assert without == {"base", "random", "kv_random", "merge_frame", "keep_loud", "keep_speech"}
-    assert all(isinstance(m, TokenPruner | KVPress | Base) for m in keys.values())
 
 
 def test_a_press_that_takes_no_batches_is_refused_before_anything_is_loaded() -> None:

@@ -414,14 +414,6 @@ class TestPlan:
         assert code == 2
         assert re.search("error: fast_v: layer 4 .*layers 1–3", err)
 
-    def test_memory_grows_with_the_batch(self, command) -> None:
-        def gigabytes(*arguments: str) -> str:
-            out = command("tau", "--methods", "frame:0.5", "--plan", *arguments)[1]
-            return next(line for line in out.splitlines() if line.startswith("memory: "))
-
-        assert "in batches of" not in gigabytes()
-        assert "in batches of 8: weights" in gigabytes("--no-timing", "--batch-size", "8")
-
     def test_names_what_cannot_be_run(self, command) -> None:
         code, out, _err = command("had", "gtzan", "--methods", "frame:0.5", "--plan")
         assert code == 1

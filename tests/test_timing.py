@@ -109,23 +109,6 @@ class TestForcedDecode:
             lm.end_tokens = ends
 
 
-class TestSharedEncoder:
-    def test_runs_once_and_changes_nothing(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        methods = [Base(), Frame(0.5), Frame(0.9)]
-        inputs = lm.prepare(prompts[:1])
-        separate = [m.generate(lm, inputs, max_new_tokens=8, keep_logits=True).logits for m in methods]
-        calls: list[int] = []
-        handle = lm.audio_tower.conv1.register_forward_hook(lambda *_: calls.append(1))
-        try:
-            with encoder_shared(lm):
-                shared = [m.generate(lm, inputs, max_new_tokens=8, keep_logits=True).logits for m in methods]
-        finally:
-            handle.remove()
-        assert len(calls) == 1
-        assert all(torch.equal(a, b) for a, b in zip(separate, shared, strict=True))
-        assert "forward" not in lm.audio_tower.__dict__
-
-
 class FakeMemory(Clock):
     """A clock whose peak of memory is what the test says it rose to."""
 

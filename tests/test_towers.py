@@ -433,12 +433,6 @@ def test_replies_in_another_precision_stand_beside_no_probe() -> None:
     assert fourfolds([probe, reply]) == []
 
 
-def test_a_share_of_none_or_all_has_an_interval_with_a_width() -> None:
-    (found,) = fourfolds([probe_run("base-0", "aaaaa"), reply_run("base-0", "AAAAA")])
-    both, lost = found.shares["both"], found.shares["lost"]
-    assert (both.value, lost.value) == (1, 0)
-    assert both.low < 0.7
-    assert lost.high > 0.3
 
 
 def test_two_prompts_about_one_file_are_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from audiomarathon.settings import RunSettings
 from audiomarathon.wings.encoders.xares.benchmark import XARES
 from audiomarathon.wings.encoders.xares.published import ENCODERS, TABLES, published
 from audiomarathon.wings.encoders.xares.task import EncoderTask, Recipe
-from audiomarathon.wings.encoders.xares.task_config import TaskConfig, load_task_file, task_of
+from audiomarathon.wings.encoders.xares.task_config import load_task_file, task_of
 from audiomarathon.wings.encoders.xares.tasks import TASKS, config_of, named
 
 FILES = Path(__file__).parents[1] / "X-ARES" / "src" / "tasks"
@@ -211,20 +211,6 @@ def test_a_file_that_cannot_be_used_is_one_line(text: str, line: str, tmp_path: 
     with pytest.raises((SettingsError, PluginError), match=line) as caught:
         named([str(write(tmp_path, text))])
     assert "\n" not in str(caught.value)
-
-
-def test_task_config_has_the_released_defaults() -> None:
-    config = TaskConfig("a", k_fold_splits=[0, "x"], audio_tar_name_of_split={0: "lost"}, batch_size_train=7)
-    assert (config.formal_name, config.env_root, config.batch_size_valid) == ("a", "./env", 7)
-    assert config.audio_tar_name_of_split == {0: "wds-audio-fold-0-*.tar", "x": "wds-audio-fold-x-*.tar"}
-    config.metric_args["shared"] = True
-    config = TaskConfig(name="b", formal_name="B", valid_split="v")
-    assert config.metric_args == {}
-    assert config.audio_tar_name_of_split == {"train": "train*.tar", "v": "v*.tar", "test": "test*.tar"}
-    assert config.encoded_tar_name_of_split["v"] == "wds-encoded-v*.tar"
-    assert (config.epochs, config.learning_rate, config.save_encoded_per_batches, config.formal_name) == (
-        *(10, 1e-3, 2000, "B"),
-    )
 
 
 WEIGHTS = {task.name: task.recipe.weight for task in TASKS if task.in_release}
