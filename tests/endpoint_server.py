@@ -23,9 +23,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 KEY = "sk-secret+0123/456789="
-FAULTS = tuple(
-    "429|429 and wait|500|503|529|hang up|break off|malformed|no finish|empty|abort".split("|")
-)
+FAULTS = "429|429 and wait|500|503|529|hang up|break off|malformed|no finish|empty|abort".split("|")  # noqa: SIM905
 USAGE = {"prompt_tokens": 100, "completion_tokens": 8, "prompt_tokens_details": {"audio_tokens": 25}}
 DONE = b"data: [DONE]\n\n"
 

@@ -88,13 +88,9 @@ def test_the_summary_holds_what_the_functions_say() -> None:
     strict = [True] * 4 + [False] * 6
     summary = summarise_choices(TRUTH, CHOSEN, strict, [str(i) for i in range(10)], seed=1)
     assert {key: summary[key] for key in ("n", "unparsed", "accuracy", "strict_accuracy", "macro_f1", "score")} == {
-        "n": 10,
-        "unparsed": 2,
-        "accuracy": 0.5,
-        "strict_accuracy": 0.4,
-        "macro_f1": macro_f1(TRUTH, CHOSEN),
+        "n": 10, "unparsed": 2, "accuracy": 0.5, "strict_accuracy": 0.4, "macro_f1": macro_f1(TRUTH, CHOSEN),
         "score": macro_f1(TRUTH, CHOSEN),
-    }
+    }  # fmt: skip
     assert summary["per_class"] == per_class(TRUTH, CHOSEN)
     assert summary["as_published"] == as_published(TRUTH, CHOSEN)
     assert summary["intervals"]["score"] == summary["intervals"]["macro_f1"]

@@ -161,7 +161,8 @@ class TestTheScoreOfARun:
         rows = {tuple(row["task"].split(" · ")[::2]): row for row in control_runs([results]).frame.to_dict("records")}
         assert rows.keys() == golden.keys()
         for key, (value, interval) in golden.items():
-            assert (rows[key]["score"], interval_in(rows[key])) == (value, interval or (value, value))
+            expected = (value, value) if interval is None else interval
+            assert (rows[key]["score"], interval_in(rows[key])) == (value, expected)
 
     def test_in_papers_files(
         self, data: PageData, golden: Figures, texts: Figures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

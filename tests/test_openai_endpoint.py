@@ -526,17 +526,10 @@ class TestProxy:
     @pytest.mark.parametrize(
         "host",
         [
-            "0.0.0.0",
-            "127.1",
-            "0x7f.1",
-            "2130706433",
-            "[::ffff:127.0.0.1]",
-            "[::1]",
-            "[::]",
-            "LOCALHOST.",
+            "0.0.0.0", "127.1", "0x7f.1", "2130706433", "[::ffff:127.0.0.1]", "[::1]", "[::]", "LOCALHOST.",
             "a.localhost",
         ],
-    )
+    )  # fmt: skip
     def test_this_machine_is_known_however_it_is_spelled(self, no_env: SetEnv, host: str) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
         assert proxy_of(f"http://{host}:8000/v1") is None

@@ -137,17 +137,21 @@ HEAVY = {
         ("--help", HEAVY, "Usage:"),
         ("run --help", HEAVY, "Usage:"),
         ("models --help", HEAVY, "Usage:"),
-        ("list", {"torch", "pandas", "scipy", "httpx2"}, "gtzan"),
+        ("list", {"torch", "transformers", "pandas", "scipy", "httpx2"}, "gtzan"),
+        ("status", {"torch", "transformers"}, "no such folder"),
+        ("run tau --ratio 2", {"torch", "transformers"}, "--ratio=2: not allowed"),
     ],
 )
-def test_help_and_list_import_nothing_heavy(command: str, heavy: set[str], said: str) -> None:
+def test_a_command_without_a_model_imports_nothing_heavy(
+    command: str, heavy: set[str], said: str, tmp_path: Path
+) -> None:
     code = (
         "import atexit, sys; from audiomarathon.cli.app import main\n"
         f"atexit.register(lambda: print('loaded:', *{heavy} & set(sys.modules)))\n"
         f"sys.argv = ['audiomarathon', *{command.split()}]; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert said in done.stdout
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert said in done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].strip() == "loaded:"
 
 

@@ -51,20 +51,11 @@ class TestRatios:
         [
             "",
             *[
-                "a",
-                "1",
-                "-0.1",
-                "0.1:0.9",
-                "0.1:0.9:0",
-                "0.9:0.1:0.1",
-                "0.1:1:0.1",
-                "nan",
-                "inf",
-                "0:nan:0.1",
+                "a", "1", "-0.1", "0.1:0.9", "0.1:0.9:0", "0.9:0.1:0.1", "0.1:1:0.1", "nan", "inf", "0:nan:0.1",
                 "0.1,,0.2",
             ],
         ],
-    )
+    )  # fmt: skip
     def test_anything_else_is_refused_in_one_line(self, text: str) -> None:
         with pytest.raises(SettingsError, match=r"^--ratios=.*not allowed.*0\.1:0\.9:0\.1") as raised:
             parse_ratios(text)

@@ -237,15 +237,11 @@ def test_a_bad_second_row_is_reported_with_file_and_row(
 @pytest.mark.parametrize(
     "spoil",
     [
-        {"path": "x" * 5000},
-        {"path": "../" * 2000 + "outside.wav"},
-        {"answer_gt": "y" * 5000},
-        {"scene_label": "tram " * 1000},
-        {"choice_a": "bus " * 1000},
-        {"choice_a": "Bus" + "\n" * 5000 + "Tram"},
+        {"path": "x" * 5000}, {"path": "../" * 2000 + "outside.wav"}, {"answer_gt": "y" * 5000},
+        {"scene_label": "tram " * 1000}, {"choice_a": "bus " * 1000}, {"choice_a": "Bus" + "\n" * 5000 + "Tram"},
     ],
     ids=["missing", "outside", "answer", "label", "twice", "line break"],
-)
+)  # fmt: skip
 def test_a_long_value_is_cut_in_its_message(spoil: dict[str, str], tmp_path: Path) -> None:
     (bad,) = load_edited(tmp_path, "tau", lambda rows: rows[1].update(spoil)).bad_rows
     assert "…" in bad.reason

@@ -70,13 +70,6 @@ class TestStages:
         assert 0.5 * NAP < napping.llm_prefill - plain.llm_prefill < 1.5 * NAP  # one call for the whole prompt
         assert 1.5 * NAP < napping.decode - plain.decode < 2.5 * NAP  # one for each further token
 
-    def test_llm_prefill_grows_with_audio(self, lm: AudioLM) -> None:
-        def prefill(seconds: float) -> float:
-            with encoder_shared(lm):
-                return quickest(lm, lm.prepare([Prompt("?", (noise(seconds),))]), Base()).llm_prefill
-
-        short, middle, long = prefill(5), prefill(30), prefill(90)
-        assert short < middle < long
 
     def test_pruning_early_saves_prefill(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("?", (noise(90),))])

@@ -272,16 +272,10 @@ class TestSelection:
     @pytest.mark.parametrize(
         ("total", "ratio", "kept"),
         [
-            (1, 0.999, 1),
-            (5, 0.3, 3),
-            (5, 0.5, 2),
-            (3, 0.5, 1),
-            (10, 0.25, 7),
-            (10, 0.0, 10),
-            (0, 0.5, 0),
+            (1, 0.999, 1), (5, 0.3, 3), (5, 0.5, 2), (3, 0.5, 1), (10, 0.25, 7), (10, 0.0, 10), (0, 0.5, 0),
             (100, 0.29, 71),
         ],
-    )
+    )  # fmt: skip
     def test_budget_by_hand(self, total: int, ratio: float, kept: int) -> None:
         assert kept_count(total, ratio) == kept
 

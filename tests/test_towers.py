@@ -433,8 +433,6 @@ def test_replies_in_another_precision_stand_beside_no_probe() -> None:
     assert fourfolds([probe, reply]) == []
 
 
-
-
 def test_two_prompts_about_one_file_are_refused(tmp_path: Path) -> None:
     build_all(tmp_path, ["vox"])
     (task,) = encoder_tasks(["long/vox"])
