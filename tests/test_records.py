@@ -348,10 +348,7 @@ class TestFullDisk:
 
     def test_a_read_only_folder_is_one_clear_line(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with (
-            pytest.raises(RecordError, match=r"cannot be used .*folder"),
-            RunFolder(tmp_path / "file" / "x", {}),
-        ):
+        with pytest.raises(RecordError, match=r"cannot be used .*folder"), RunFolder(tmp_path / "file" / "x", {}):
             pass
 
 

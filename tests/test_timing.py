@@ -70,7 +70,6 @@ class TestStages:
         assert 0.5 * NAP < napping.llm_prefill - plain.llm_prefill < 1.5 * NAP  # one call for the whole prompt
         assert 1.5 * NAP < napping.decode - plain.decode < 2.5 * NAP  # one for each further token
 
-
     def test_pruning_early_saves_prefill(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("?", (noise(90),))])
         with encoder_shared(lm):
