@@ -187,6 +187,11 @@ class TestCurves:
         plotted(results, "tau", pruned, score=0.5, prefill=0.3, timed=False)
         assert set(panel_of(results, "tau").lines()) == {"frame"}
 
+    def test_the_same_run_twice_is_refused(self, results: Path, tmp_path: Path) -> None:
+        plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1, prefill=0.4)
+        with pytest.raises(RecordError, match="same task, checkpoint and setting"):
+            read_panels([results])
+
     def test_controls_have_separate_panels(self, results: Path, tmp_path: Path) -> None:
         plotted(tmp_path / "more", "tau", {"method": "base"}, score=0.1, prefill=0.4)
         as_control(tmp_path / "more" / "tau" / "base-0-")

@@ -118,6 +118,11 @@ class TestPage:
         assert data.unfinished == [("fast_v-0.5-layer2", "tau", 8, 8)]
         assert "fast_v-0.5-layer2: no figures for tau" in shown(page(data, PageOptions(spectrograms=False)))
 
+    def test_figures_of_a_part_of_the_samples_say_so(self, tmp_path: Path) -> None:
+        finished(changed(a_run(tmp_path, "base-0", [True] * 8), samples=[f"clip{number}" for number in range(10)]))
+        content = shown(page(data_of(tmp_path), PageOptions(spectrograms=False)))
+        assert "base-0: figures of tau use 8 of 10 samples: not finished" in content
+
     @pytest.mark.long
     def test_one_of_several_tasks_on_the_first_screen_says_so(self, tmp_path: Path) -> None:
         for task in ("tau", "own-choice/birds"):
