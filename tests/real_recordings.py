@@ -129,15 +129,9 @@ def build_tau(folder: Path) -> Path:
     name = "metro_station-nowhere-1-0-a.wav"
     soundfile.write(folder / "concatenated_resampled" / name, joined(recordings("ambience"), 16_000), 16_000)
     row = {
-        "path": name,
-        "scene_label": "metro_station",
-        "question": "Where was this recorded?",
-        "choice_a": "park",
-        "choice_b": "metro",
-        "choice_c": "metro_station",
-        "choice_d": "bus",
-        "answer_gt": "C",
-    }
+        "path": name, "scene_label": "metro_station", "question": "Where was this recorded?", "choice_a": "park",
+        "choice_b": "metro", "choice_c": "metro_station", "choice_d": "bus", "answer_gt": "C",
+    }  # fmt: skip
     (folder / "acoustic_scene_task_meta.json").write_text(json.dumps([row]), encoding="utf-8")
     return folder
 

@@ -40,14 +40,8 @@ class Layer:
     def of(self, places: Sequence[int]) -> Layer:
         """The same for some prompt positions alone."""
         rows = list(places)
-        return Layer(
-            self.entering[rows],
-            self.normed[rows],
-            self.raw_query[:, rows],
-            self.key[:, rows],
-            self.value[:, rows],
-            self.attention[:, rows][:, :, rows],
-        )
+        by_head = (self.raw_query[:, rows], self.key[:, rows], self.value[:, rows])
+        return Layer(self.entering[rows], self.normed[rows], *by_head, self.attention[:, rows][:, :, rows])
 
 
 def layers_of(lm: Any, inputs: Any, around: AbstractContextManager[Any] | None = None) -> list[Layer]:

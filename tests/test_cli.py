@@ -74,6 +74,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
+            ("run taau", r"unknown task 'taau' \(did you mean 'tau'\?\)\s*$"),
             ("run zzz", "unknown task 'zzz'; allowed: librispeech.*tau"),
             ("run tau --model qwen2.5-omny", "unknown model.*did you mean 'qwen2.5-omni'"),
             ("run tau --method frme --ratio 0.5", "unknown method 'frme'.*mean 'frame'"),

@@ -40,12 +40,7 @@ COUNT = ("2", "1", "3")
         ("2", ("Five", "Four"), None, "unparsed"),
         ("2)", ("At most 3", "More"), None, "unparsed"),
         ("The answer is **3) Hip-hop/Rap**.\n\n* **1) Jazz:** has swing.", MUSIC, "C", "bold"),
-        (
-            "It is most like **2) Blues**.\n* **Jazz:** has swing\n* **Hip-hop/Rap**: has none",
-            MUSIC,
-            "B",
-            "named letter",
-        ),
+        ("It is most like **2) Blues**.\n* **Jazz:** swing\n* **Hip-hop/Rap**: none", MUSIC, "B", "named letter"),
         ("It belongs to the **3) Hip-hop/Rap** genre, and **Jazz** is near.", MUSIC, "C", "bold"),
         ("It may be **1) Jazz** or **2) Blues**.", MUSIC, None, "unparsed"),
         ("It may be **Jazz** or **Blues**.", MUSIC, None, "unparsed"),
@@ -178,18 +173,6 @@ def test_overall_as_published_wants_every_reply(monkeypatch: pytest.MonkeyPatch)
     assert scored(*replies, opened("i"))[1]["as_published"] is None
 
 
-def test_few_questions_have_wide_intervals_or_none() -> None:
-    """Of one category with two right replies among many."""
-    many = [closed(str(n), "Blues" if n % 2 else "Jazz") for n in range(20)]
-    _, own = scored(*many, *(closed(f"m{n}", "Blues", category="multi") for n in range(2)))
-    assert own["accuracy: multi"] == 1
-    assert own["intervals"]["accuracy: multi"] is None
-    assert own["chance_corrected: multi"] == 1
-    assert own["chance_corrected: music"] == pytest.approx((0.5 - 0.25) / 0.75)
-    table = QuestionTypes().frames({"base": scored(*many)[0]})["Accuracy by category"]
-    assert table.loc[0, ["base_said", "base, chance corrected"]].tolist() == ["n 20", pytest.approx(1 / 3)]
-
-
 def test_as_published_the_nearest_option_counts_for_any_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = Encoder()
     monkeypatch.setattr(figures, "text_encoder", lambda: encoder)
@@ -274,9 +257,7 @@ def test_the_published_replies() -> None:
     for kind in ("audio", "noise"):
         asked, bad = read_questions(Path(place) / f"predictions_with_{kind}.parquet", "model_output")
         assert (len(asked), len(bad)) == (5305, 0)
-        records = [
-            Record(one.id, one.id, reply=row["model_output"], reference=task.reference(one)) for one, row in asked
-        ]
+        records = [Record(q.id, q.id, reply=row["model_output"], reference=task.reference(q)) for q, row in asked]
         found[kind] = figures_of(task.scorer, list(task.scorer.verdicts(records)), seed=0)
     names = ("following_as_published", "not_answerable", "not_judged")
     assert [[round(one[name], 3) for name in names] for one in found.values()] == [[0.908, 34, 625]] * 2

@@ -25,7 +25,7 @@ from audiomarathon.errors import DataError
 from audiomarathon.judges.judgements import request_of
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import read_records
-from audiomarathon.wings.lalm.exchange import answers, comprehensive, predictions, read_answers, read_captions, scores
+from audiomarathon.wings.lalm.exchange import answers, comprehensive, read_answers, read_captions
 
 ENTRIES = [
     {"audio_id": name, "prediction": reply, "references": list(texts)}
@@ -390,9 +390,3 @@ def test_what_was_not_matched_or_judged_is_null_in_the_comprehensive_file(tmp_pa
         "music", "sound", "speech", "multi", "spatial_audio", "voice_chat", "sound_speech", "sound_music",
         "music_speech", "sound_music_speech", "open", "instruction following",
     ]  # fmt: skip
-
-
-def test_scores_and_predictions_hold_what_there_is() -> None:
-    out = scores({"n": 1, "expected": 2, "cider_d": 0.5, "fense[other]": 0.3, "cider_d_as_published": None}, "now")
-    assert out["scores"] == dict.fromkeys(("cider_d", "sbert_sim", "fer", "fense"))
-    assert predictions([]) == []

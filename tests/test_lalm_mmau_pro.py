@@ -106,9 +106,8 @@ class TestTable:
             assert json.loads(json.dumps(reference)) == expected
 
     def test_texts_stay_as_they_are_written(self, folder: Path) -> None:
-        edit_table(
-            folder, lambda rows: rows[1].update(question=" Q? ", answer="a harp ", choices=["a harp", " a lute"])
-        )
+        odd = {"question": " Q? ", "answer": "a harp ", "choices": ["a harp", " a lute"]}
+        edit_table(folder, lambda rows: rows[1].update(odd))
         reference = TASK.reference(samples(folder)["c1"])
         assert [reference[name] for name in ("question", "answer", "answer_text", "options", "defects")] == [
             " Q? ", "A", "a harp ", ["a harp", " a lute"], ["answer spelt otherwise"]
@@ -166,14 +165,9 @@ class TestDefects:
         names = [name for one, _ in found for name in one.meta["defects"]]
         assert (len(found), bad) == (5305, [])
         assert {name: names.count(name) for name in DEFECTS} == {
-            "answer is none of the options": 33,
-            "answer spelt otherwise": 9,
-            "empty option": 1,
-            "empty skill": 463,
-            "one option": 1,
-            "open question with an empty list of choices": 128,
-            "open question with choices": 497,
-        }
+            "answer is none of the options": 33, "answer spelt otherwise": 9, "empty option": 1, "empty skill": 463,
+            "one option": 1, "open question with an empty list of choices": 128, "open question with choices": 497,
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -215,10 +209,7 @@ class TestFaults:
             (lambda row: row.update(choices=None), "has 0 options, allowed: 1 to 11"),
             (lambda row: row.update(choices=[*"abcdefghijkl"]), "has 12 options, allowed: 1 to 11"),
             (lambda row: row.update(choices=["first", "a\nb"]), r"option 'a\nb' has a line break"),
-            (
-                lambda row: row.update(choices=["first", "a", "a"]),
-                "two of the options ['first', 'a', 'a'] are the same",
-            ),
+            (lambda row: row.update(choices=["first", "a", "a"]), "two of the options ['first', 'a', 'a'] are the s"),
             (lambda row: row.update(choices=["first", None]), "field 'choices' must be a list of texts"),
             (lambda row: row.update(category="open", answer=" "), "field 'answer' is empty"),
             (lambda row: row.update(ROWS[13], transcription=None, id="m2"), "field 'transcription' is missing"),
@@ -305,9 +296,8 @@ class TestSeveralClips:
             lines = (folder.parent.parent / "controls" / control / "controls.jsonl").read_text().splitlines()
             partners = {row["source"]: row["audio_of"] for row in map(json.loads, lines)}
             assert len({partners[f"m3_{n}.wav"] for n in range(3)}) > 1
-            assert all(
-                source.split("_")[0] != other.split("_")[0] for source, other in partners.items() if "m" in source
-            )
+            several = [(source, other) for source, other in partners.items() if "m" in source]
+            assert not [source for source, other in several if source.split("_")[0] == other.split("_")[0]]
 
     def test_clips_are_extended_and_a_sample_of_which_one_would_be_cut_is_left_out(
         self, folder: Path, registered: None

@@ -117,14 +117,6 @@ class TestProgress:
     def test_what_an_earlier_version_made_of_a_reply_is_not_asked(self, spoil: dict[str, Any]) -> None:
         assert progress("tau", [a_choice("a", **spoil)], 1).score == 1.0
 
-    def test_transcripts(self) -> None:
-        words = ["the", "quick", "brown", "fox", "jumps", "over", "that", "lazy", "old", "dog"]
-        records = [
-            typed(a_record(str(n), reference={"answer": " ".join(words)}, reply=" ".join(["cat"] * n + words[n:])))
-            for n in (0, 1, 2)
-        ]
-        assert progress("librispeech", records, 3).score == pytest.approx(0.9)
-
 
 def test_the_last_line_of_a_log_comes_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
@@ -229,17 +221,6 @@ class TestWatch:
             with watching(a_plan("a"), [job], said.append, progress=progress) as watch:
                 watch.update(samples)
             assert len(said) == expected
-
-    def test_costs_less_than_a_millisecond_a_sample(self, job: Job) -> None:
-        """Of 1,000 samples; a bound on the sum, so that one pause of the machine does not count."""
-        plan = a_plan([str(n) for n in range(1000)])
-        watch, spent = Watch(plan, [job], lambda _look: None, 0), 0.0
-        for n in range(1000):
-            job.folder.records[str(n)] = a_choice(str(n), n % 3 > 0)
-            begin = time.thread_time()
-            watch.update(1)
-            spent += time.thread_time() - begin
-        assert spent / 1000 < 0.001
 
     @pytest.mark.parametrize(
         ("seconds", "told"), [(0, "0 s"), (59.6, "1 min 0 s"), (3661, "1 h 1 min"), (-5, "0 s"), (90_000, "25 h 0 min")]

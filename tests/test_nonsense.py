@@ -25,25 +25,9 @@ def generate(lm: AudioLM, prompts: list[Prompt], method: Method, **more: Any) ->
     return method.generate(lm, lm.prepare(prompts), max_new_tokens=3, **more)
 
 
-def _repeat(evidence: Evidence) -> torch.Tensor:
-    return torch.zeros(evidence.n_keep, dtype=torch.long)
-
-
-def _far(evidence: Evidence) -> torch.Tensor:
-    return torch.arange(evidence.n_keep) + len(evidence.positions) - evidence.n_keep + 1
-
-
-def _negative(evidence: Evidence) -> torch.Tensor:
-    return -1 - torch.arange(evidence.n_keep)
-
-
 def _moved(evidence: Evidence) -> torch.Tensor:
     evidence.positions.fill_(int(evidence.positions[0]))
     return torch.arange(evidence.n_keep)
-
-
-def _float(evidence: Evidence) -> torch.Tensor:
-    return torch.arange(evidence.n_keep).float()
 
 
 @dataclass(frozen=True)
@@ -53,7 +37,7 @@ class Pruner(TokenPruner):
     key: ClassVar[str] = "mine"
     title: ClassVar[str] = "nonsense"
 
-    choice: Callable[[Evidence], torch.Tensor] = _repeat
+    choice: Callable[[Evidence], torch.Tensor] = _moved
 
     def select(self, evidence: Evidence) -> torch.Tensor:
         return self.choice(evidence)
@@ -70,12 +54,16 @@ class ScoredPruner(Pruner):
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        (_repeat, "twice"),
-        (_far, "out of range"),
-        (_negative, "out of range"),
+        (lambda evidence: torch.zeros(evidence.n_keep, dtype=torch.long), "twice"),
+        (
+            lambda evidence: torch.arange(evidence.n_keep) + len(evidence.positions) - evidence.n_keep + 1,
+            "out of range",
+        ),
+        (lambda evidence: -1 - torch.arange(evidence.n_keep), "out of range"),
         (_moved, "changed .*positions"),
-        (_float, "float32"),
+        (lambda evidence: torch.arange(evidence.n_keep).float(), "float32"),
     ],
+    ids=["twice", "beyond the end", "negative", "positions changed", "not integers"],
 )
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_pruner_that_chooses_nonsense(
@@ -91,23 +79,11 @@ def test_a_choice_in_any_order_is_sound(lm: AudioLM, prompts: list[Prompt]) -> N
     assert torch.equal(generate(lm, prompts, turned, keep_logits=True).logits, sound.logits)
 
 
-def _all_nan(cached: Cached) -> torch.Tensor:
-    return torch.full(cached.key.shape[:2], torch.nan)
-
-
 def _one_nan_in_the_last_layer(cached: Cached) -> torch.Tensor:
     score = torch.rand(cached.key.shape[:2])
     if cached.layer == 3:
         score[0, cached.candidates[4]] = torch.nan
     return score
-
-
-def _whole_numbers(cached: Cached) -> torch.Tensor:
-    return torch.ones(cached.key.shape[:2], dtype=torch.long)
-
-
-def _one_head(cached: Cached) -> torch.Tensor:
-    return torch.rand(1, cached.key.shape[1])
 
 
 def _candidates_moved(cached: Cached) -> torch.Tensor:
@@ -122,7 +98,7 @@ class Press(KVPress):
     key: ClassVar[str] = "mine"
     title: ClassVar[str] = "nonsense"
 
-    scoring: Callable[[Cached], torch.Tensor] = _all_nan
+    scoring: Callable[[Cached], torch.Tensor] = _candidates_moved
 
     def score(self, cached: Cached) -> torch.Tensor:
         return self.scoring(cached)
@@ -131,12 +107,13 @@ class Press(KVPress):
 @pytest.mark.parametrize(
     ("scoring", "said"),
     [
-        (_all_nan, "layer 0 hold NaN"),
+        (lambda cached: torch.full(cached.key.shape[:2], torch.nan), "layer 0 hold NaN"),
         (_one_nan_in_the_last_layer, "layer 3 hold NaN"),
-        (_whole_numbers, "int64"),
-        (_one_head, "shape"),
+        (lambda cached: torch.ones(cached.key.shape[:2], dtype=torch.long), "int64"),
+        (lambda cached: torch.rand(1, cached.key.shape[1]), "shape"),
         (_candidates_moved, "changed .*candidates"),
     ],
+    ids=["all NaN", "one NaN", "integers", "one head", "candidates changed"],
 )
 @pytest.mark.parametrize("scope", ["audio", "all"])
 def test_a_press_that_scores_nonsense(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import a_run, a_session, as_control, changed, changed_records, finished, timed_as
+from builders import a_run, a_session, as_control, changed, changed_records, finished, timed_as, with_identity
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
@@ -16,10 +15,7 @@ from audiomarathon.judges.anchors import Certificate
 from audiomarathon.records import Figure
 from audiomarathon.report.page import PageOptions, page
 from audiomarathon.report.page_data import PageData
-from audiomarathon.report.render import Table, html
 from audiomarathon.report.sections import advice, sections
-from audiomarathon.report.tables import comparison_row
-from audiomarathon.results.compare import compare
 from audiomarathon.results.systems import read_systems
 from audiomarathon.runs.folder import read_run
 from audiomarathon.scoring.choice import Choice
@@ -151,9 +147,7 @@ def test_random_is_called_the_control(root: Path) -> None:
 def test_every_checkpoint_has_its_line(root: Path) -> None:
     a_pruned(root)
     other = a_pruned(root / "more")
-    changed(
-        other, checkpoint="/m/N", identity={**(PageData(read_systems([other])).systems[0].identity), "checkpoint": "N"}
-    )
+    with_identity(changed(other, checkpoint="/m/N"), checkpoint="N")
     lines = said(root)
     assert len(lines) == 2
     assert any("these runs include no base of this checkpoint" in line for line in lines)
@@ -231,23 +225,6 @@ def test_a_point_is_a_hundredth_of_the_scores_range(root: Path, monkeypatch: pyt
     lost = data.figures["tau", 1]["difference"]
     assert lost < -data.point
     assert "no setting keeps" in said(root)[0]
-
-
-@pytest.mark.parametrize(
-    ("difference", "p", "holm", "mark"),
-    [(-0.2, 0.01, 0.2, ""), (-0.2, 0.01, 0.04, "worse"), (0.2, 0.001, 0.001, "better"), (0.0, 0.01, 0.01, "")],
-)
-def test_only_what_is_significant_after_holm_is_coloured(
-    root: Path, difference: float, p: float, holm: float, mark: str
-) -> None:
-    a_pruned(root)
-    systems = read_systems([root])
-    (row,) = compare(systems, systems[0]).rows
-    own = replace(row, verdict=replace(row.verdict, difference=difference, p=p), p_adjusted=holm)
-    found = comparison_row(own)
-    assert found["difference_mark"] == mark
-    cell = html(Table.of([{"setting": "a", **found}], ("setting", "difference")))
-    assert (f'class="{mark}"' in cell) == bool(mark)
 
 
 class TestMargin:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import a_run, a_session, changed, finished
+from builders import a_run, finished
 
 from audiomarathon.report import charts
 from audiomarathon.report import styles as series
@@ -42,14 +42,3 @@ def test_bars_show_scores_and_prefill(drawn: list[charts.Chart], tmp_path: Path)
     assert legends == [{}, None]  # one legend for both: left out, the first would be hidden with the second
     assert "95 % intervals" in chart.spec["title"]["subtitle"][0]
     assert series.PALE not in chart.spec["title"]["subtitle"]
-
-
-def test_times_of_a_busy_machine_are_pale(drawn: list[charts.Chart], tmp_path: Path) -> None:
-    for task, busy in (("tau", 5.0), ("had", 0.0)):
-        folder = finished(a_run(tmp_path, "base-0", [True] * 4, task=task), busy=busy > 0)
-        changed(folder, sessions=[a_session(busy=busy)])
-    plot_settings([tmp_path / task / "M" / "base-0" for task in ("tau", "had")], tmp_path / "demo.png")
-    (chart,) = drawn
-    assert [row["solid"] < 1 for row in chart.data["1-bars"]] == [True, False]
-    assert [row["solid"] for row in chart.data["0-bars"]] == [1, 1]  # scores do not depend on it
-    assert series.PALE in chart.spec["title"]["subtitle"]

@@ -48,6 +48,12 @@ def plug_in(monkeypatch: pytest.MonkeyPatch, group: str = registry.TASKS, **valu
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [one for one in entries if one.group == group])
 
 
+def plug_in_value(monkeypatch: pytest.MonkeyPatch, value: object, group: str = registry.TASKS) -> None:
+    """Plug in a value under the name `odd`."""
+    monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", value)
+    plug_in(monkeypatch, group, odd=f"{__name__}:BROKEN_NOW")
+
+
 def test_a_plugin_is_a_task_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, birds=f"{__name__}:Plugin")
     assert [task.key for task in all_tasks()][-2:] == ["ruler/after", "birds"]
@@ -148,19 +154,17 @@ BROKEN_NOW: object = None
 @pytest.mark.parametrize("case", BROKEN)
 def test_whatever_a_plugin_raises_is_one_line_with_its_name(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     value, told = BROKEN[case]
-    monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", value)
-    plug_in(monkeypatch, broken=f"{__name__}:BROKEN_NOW")
+    plug_in_value(monkeypatch, value)
     done = CliRunner().invoke(app, ["list", "tasks"])
     assert done.exit_code == 0, done.exception
     assert "tau" in done.stdout
     (line,) = done.stderr.splitlines()
-    assert line.startswith("warning: audiomarathon.tasks plug-in 'broken'")
+    assert line.startswith("warning: audiomarathon.tasks plug-in 'odd'")
     assert told in line
 
 
 def test_titles_of_plugins_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", bad(title="[bold]x[/y]\x1b[2J\nz"))
-    plug_in(monkeypatch, odd=f"{__name__}:BROKEN_NOW")
+    plug_in_value(monkeypatch, bad(title="[bold]x[/y]\x1b[2J\nz"))
     done = CliRunner().invoke(app, ["list", "tasks"])
     assert done.exit_code == 0, done.exception
     assert r"[bold]x[/y]\x1b[2J z" in done.stdout
@@ -168,8 +172,7 @@ def test_titles_of_plugins_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch
 
 def test_a_fact_of_a_plugin_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter(["birds", "birds"])
-    monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", bad(title=property(lambda _self: next(told))))
-    plug_in(monkeypatch, odd=f"{__name__}:BROKEN_NOW")
+    plug_in_value(monkeypatch, bad(title=property(lambda _self: next(told))))
     assert [all_tasks()[-1].title for _ in range(4)] == ["birds"] * 4
 
 
@@ -177,8 +180,7 @@ def test_a_fact_of_a_plugin_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) 
 def test_a_method_of_a_plugin_that_raises_names_the_plugin(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", bad(load=raising(error), find=lambda _self, root: root))
-    plug_in(monkeypatch, odd=f"{__name__}:BROKEN_NOW")
+    plug_in_value(monkeypatch, bad(load=raising(error), find=lambda _self, root: root))
     with pytest.raises(PluginError, match=rf"'odd' .*load\(\) raised {type(error).__name__}"):
         get_task("bad").load(tmp_path)
     done = CliRunner().invoke(app, ["data", "verify", "--data", str(tmp_path)])
@@ -193,8 +195,7 @@ def test_a_method_of_a_plugins_scorer_that_raises_names_it(
     method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scorer = type("Raising", (Choice,), {"key": "raising", method: raising(error)})()
-    monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", bad(scorer=scorer))
-    plug_in(monkeypatch, odd=f"{__name__}:BROKEN_NOW")
+    plug_in_value(monkeypatch, bad(scorer=scorer))
     folder = changed(a_run(tmp_path, "base-0", [True, False], task="bad"), settings={"seed": 1}, sessions=[])
     before = (folder / "samples.jsonl").read_bytes()
     done = CliRunner().invoke(app, ["report", str(folder), "-o", str(tmp_path / "r.html"), "--audio", "none"])
@@ -221,8 +222,7 @@ def test_a_judge_of_a_plugin_that_raises_while_it_answers_is_named(
             yield requests[0], Reply("yes", "stop")
             raise error
 
-    monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", Failing())
-    plug_in(monkeypatch, GROUP, odd=f"{__name__}:BROKEN_NOW")
+    plug_in_value(monkeypatch, Failing(), GROUP)
     (judge,) = plugged_in()
     answers = judge.ask([Request([], 1)])
     assert next(answers)[1].text == "yes"

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from sklearn.metrics import average_precision_score
 
 from audiomarathon.errors import DataError
-from audiomarathon.metrics.statistics import Resampler
 from audiomarathon.wings.encoders.metrics.average_precision import average_precisions, parts_in_mean
 from audiomarathon.wings.encoders.probing import linear_and_knn as standard
 from audiomarathon.wings.encoders.probing import published_probes as published
@@ -50,41 +48,26 @@ def test_standardised_is_layer_norm_without_gain_and_bias() -> None:
 
 
 class TestClosedForms:
-    @pytest.mark.parametrize("penalty", [1e-3, 0.5, 20.0])
-    def test_lda_is_scikit_learns(self, penalty: float) -> None:
-        """With S + λI = (S + shrinkage / (1 − shrinkage) · mean variance · I), up to a factor beside the prior."""
-        clips = made(classes=4)
-        x, y = standard.standardised(clips.embeddings), clips.targets
-        (head,) = standard.lda(moments(clips, *FOLDS), [penalty])
-        within = sum((x[y == c] - x[y == c].mean(0)).T @ (x[y == c] - x[y == c].mean(0)) for c in range(4)) / len(x)
-        share = penalty / (penalty + np.trace(within) / 12)
-        theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=share).fit(x, y)
-        prior = np.log(np.bincount(y) / len(y))
-        expected, found = theirs.decision_function(x) - prior, (head(x) - prior) / (1 - share)
-        np.testing.assert_allclose(found - found.mean(1)[:, None], expected - expected.mean(1)[:, None], atol=1e-8)
-
-    def test_lda_is_the_log_of_the_posterior(self) -> None:
+    @pytest.mark.parametrize("penalty", [1e-3, 0.3, 20.0])
+    def test_lda_is_the_log_of_the_posterior(self, penalty: float) -> None:
         clips = made()
         x, y = standard.standardised(clips.embeddings), clips.targets
-        (head,) = standard.lda(moments(clips, *FOLDS), [0.3])
+        (head,) = standard.lda(moments(clips, *FOLDS), [penalty])
         centres = [x[y == c].mean(0) for c in range(3)]
         within = sum(np.outer(row - centres[c], row - centres[c]) for row, c in zip(x, y, strict=True)) / len(x)
-        inverse = np.linalg.inv(within + 0.3 * np.eye(12))
+        inverse = np.linalg.inv(within + penalty * np.eye(12))
         joint = [np.log((y == c).mean()) - ((x - m) @ inverse * (x - m)).sum(1) / 2 for c, m in enumerate(centres)]
         posterior = np.exp(joint - np.logaddexp.reduce(joint)).T
         ours = np.exp(head(x) - np.logaddexp.reduce(head(x), axis=1)[:, None])
-        np.testing.assert_allclose(ours, posterior, atol=1e-10)
+        np.testing.assert_allclose(ours, posterior, atol=1e-9)
 
     @pytest.mark.parametrize("penalty", [1e-4, 1.0])
-    def test_ridge_is_the_least_of_its_loss(self, penalty: float) -> None:
+    def test_ridge_is_scikit_learns(self, penalty: float) -> None:
         clips = tagged()
         x, y = standard.standardised(clips.embeddings), clips.targets
         (head,) = standard.ridge(moments(clips, *FOLDS), [penalty])
         theirs = Ridge(alpha=penalty * len(x)).fit(x, y)
         np.testing.assert_allclose(head(x), theirs.predict(x), atol=1e-9)
-        extended = np.hstack([x, np.ones((len(x), 1))])
-        solved = np.linalg.solve(extended.T @ extended + penalty * len(x) * np.diag([1.0] * 12 + [0.0]), extended.T @ y)
-        np.testing.assert_allclose(np.vstack([head.weights, head.bias]), solved, atol=1e-9)
 
     @pytest.mark.parametrize("clips", [made(), tagged()], ids=["classes", "labels"])
     def test_moments_of_parts_add_up_to_those_of_all_clips(self, clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,13 +343,6 @@ class TestPublishedLinearProbe:
             assert torch.equal(layer.weight, expected.weight)
             assert torch.equal(layer.bias, expected.bias)
 
-    def test_stacked_seeds_are_those_alone(self) -> None:
-        splits = [Split(("a", "c"), "b", "d")]
-        both = published.linear_probe(made(), splits, seeds=(42, 43), epochs=3)
-        for place, seed in enumerate((42, 43)):
-            alone = published.linear_probe(made(), splits, seeds=(seed,), epochs=3)
-            np.testing.assert_allclose(alone.logits[0], both.logits[place], atol=2e-6)
-
     def test_chooses_the_first_of_equally_good_epochs(self) -> None:
         clips = made(noise=0.01)
         easy = replace(clips, embeddings=clips.embeddings * 100)
@@ -416,17 +392,6 @@ class TestAveragePrecision:
             more[clip], less[clip] = 1 + 1e-5, 1 - 1e-5
             slope = (weighted(more) - weighted(less)) / 2e-5
             assert parts[clip] - parts.mean() == pytest.approx(30 * slope, abs=1e-5)
-
-    @pytest.mark.parametrize(("clips", "classes", "apart", "share"), [(200, 8, 1.0, 0.1), (80, 4, 2.5, 0.2)])
-    def test_its_intervals_hold_the_truth(self, clips: int, classes: int, apart: float, share: float) -> None:
-        rng, found = np.random.default_rng(2), []
-        for _ in range(150):
-            targets = (rng.random((clips, classes)) < share).astype(np.int64)
-            parts = parts_in_mean(rng.standard_normal((clips, classes)) + apart * targets, targets)
-            found.append(Resampler(0, 400).mean(parts.tolist(), [str(clip) for clip in range(clips)]))
-        truth = np.mean([one.value for one in found])
-        held = [one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found]
-        assert 0.9 <= np.mean(held) <= 0.99
 
 
 class TestSplits:

@@ -110,10 +110,8 @@ def test_numbers_of_classes_are_shown_by_their_names() -> None:
     known = run_of(record("a", "0", "49\t0.9"), record("b", "49", "49\t0.6"))
     known = replace(known, facts={**known.facts, "task": "xares/esc50"})
     ((chart,),) = confusions([known]).values()
-    assert {(one["label"], one["taken"]) for one in chart.data["cells"]} == {
-        ("dog", "hand saw"),
-        ("hand saw", "hand saw"),
-    }
+    shown = {(cell["label"], cell["taken"]) for cell in chart.data["cells"]}
+    assert shown == {("dog", "hand saw"), ("hand saw", "hand saw")}
     assert [*surest_mistakes([known]).frame["taken_for"]] == ["hand saw"]
 
 

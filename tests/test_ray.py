@@ -35,6 +35,9 @@ from audiomarathon.runs.folder import RunFolder
 from audiomarathon.scoring.choice import Choice
 from audiomarathon.settings import RunSettings
 
+if find_spec("ray"):
+    from audiomarathon.engine import ray_engine, ray_pool
+
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
 BROKEN = "bus-lisbon-1000-0-a.wav"
 
@@ -296,13 +299,11 @@ def a_plan(batch_size: int | None, count: int = 10) -> Plan:
     ],
 )
 def test_a_worker_that_differs_is_reported(hash_: str, dtype: str, card: str, timing: bool, said: str) -> None:
-    from audiomarathon.engine.ray_engine import differences
-
     def setup(checkpoint_hash: str, dtype: str, name: str) -> Any:
         settings, hardware = SimpleNamespace(timing=timing), SimpleNamespace(dtype=dtype, name=name)
         return SimpleNamespace(checkpoint_hash=checkpoint_hash, hardware=hardware, settings=settings)
 
-    assert differences(setup("a", "bfloat16", "H100"), setup(hash_, dtype, card)) == said
+    assert ray_engine.differences(setup("a", "bfloat16", "H100"), setup(hash_, dtype, card)) == said
 
 
 @needs_ray
@@ -317,27 +318,25 @@ class TestChunks:
         ],
     )
     def test_hold_whole_batches_and_fewer_towards_the_end(self, batch_size, workers, sizes, turns) -> None:
-        from audiomarathon.engine.ray_engine import cut
-
         plan = a_plan(batch_size)
-        chunks = list(cut(plan.samples, plan, workers))
+        chunks = list(ray_engine.cut(plan.samples, plan, workers))
         assert ([len(one.samples) for one in chunks], [one.turn for one in chunks]) == (sizes, turns)
         assert [sample for one in chunks for sample in one.samples] == list(plan.samples)
 
     def test_that_are_lost_come_back_as_batches_then_singly_then_as_errors(self) -> None:
-        from audiomarathon.engine.ray_engine import Chunk, TaskWork
-
         plan = a_plan(2, 4)
-        work = TaskWork(plan, {id_: ["base-0"] for id_ in "0123"}, None)
+        work = ray_engine.TaskWork(plan, {id_: ["base-0"] for id_ in "0123"}, None)
 
         def cut_again(deaths: int, *samples: Sample) -> list[tuple[list[str], int]]:
-            return [([s.id for s in one.samples], one.turn) for one in work.smaller(Chunk(samples, 7), deaths)]
+            return [
+                ([s.id for s in one.samples], one.turn) for one in work.smaller(ray_engine.Chunk(samples, 7), deaths)
+            ]
 
         assert cut_again(1, *plan.samples) == [(["0", "1"], 7), (["2", "3"], 8)]
         assert cut_again(2, *plan.samples[:2]) == [(["0"], 7), (["1"], 8)]
         assert cut_again(2, plan.samples[0]) == [(["0"], 7)]
         assert cut_again(3, plan.samples[0]) == []
-        made = work.given_up(Chunk(plan.samples[:1], 7), 3)
+        made = work.given_up(ray_engine.Chunk(plan.samples[:1], 7), 3)
         assert [(label, record.id, record.error) for label, record in made] == [
             ("base-0", "0", "WorkerLost: 3 workers died while they ran this sample")
         ]
@@ -363,9 +362,7 @@ class TestLayOut:
         ],
     )
     def test_gives_each_worker_its_share(self, wanted, flags, nodes, shape) -> None:
-        from audiomarathon.engine.ray_pool import lay_out
-
-        found = lay_out(wanted, RunSettings.read({}, **flags), nodes)
+        found = ray_pool.lay_out(wanted, RunSettings.read({}, **flags), nodes)
         assert (found.workers, found.gpus, found.cpus, found.sharing) == shape
 
     @pytest.mark.long
@@ -373,13 +370,11 @@ class TestLayOut:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
-        from audiomarathon.engine.ray_pool import lay_out
-
         ray.init(address="local", num_cpus=16, num_gpus=4, include_dashboard=False, logging_level="error")
         try:
             (node,) = ray.nodes()
             for gpus in (0.3, 0.6, 1, 3):
-                shape = lay_out(Ray(gpus_per_worker=gpus), RunSettings.read({}), [node["Resources"]])
+                shape = ray_pool.lay_out(Ray(gpus_per_worker=gpus), RunSettings.read({}), [node["Resources"]])
                 for workers, fit in ((shape.workers, True), (shape.workers + 1, False)):
                     group = placement_group([{"CPU": 1, "GPU": gpus}] * workers)
                     assert group.wait(20 if fit else 1) == fit
@@ -389,48 +384,40 @@ class TestLayOut:
 
     @pytest.mark.parametrize("wanted", [Ray(workers=9), Ray(gpus_per_worker=8), Ray(workers=5, gpus_per_worker=2)])
     def test_says_how_much_room_there_is(self, wanted: Ray) -> None:
-        from audiomarathon.engine.ray_pool import lay_out
-
         with pytest.raises(ExecutorError, match=r"room for [084] on 3 machines"):
-            lay_out(wanted, RunSettings.read({}), self.GPUS)
+            ray_pool.lay_out(wanted, RunSettings.read({}), self.GPUS)
 
 
 @needs_ray
 @pytest.mark.parametrize("settings", [{"device": "cuda:1"}, {"device": "cpu"}, {}])
 def test_what_cannot_be_joined_is_refused_before_ray_is_asked(settings: dict[str, Any]) -> None:
     """A GPU by number, GPUs without a GPU, and an address where nothing listens."""
-    from audiomarathon.engine.ray_pool import connected
-
     wanted = Ray("127.0.0.1:1", gpus_per_worker=None if settings == {} else 1)
     message = {"cuda:1": "DEVICE=cuda:1", "cpu": "--gpus-per-worker=1"}.get(
         settings.get("device", ""), "no Ray cluster"
     )
     with (
         pytest.raises((ExecutorError, SettingsError), match=message),
-        connected(wanted, RunSettings.read({}, **settings), print),
+        ray_pool.connected(wanted, RunSettings.read({}, **settings), print),
     ):
         pass
 
 
 @needs_ray
 def test_a_cluster_that_has_ended_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from audiomarathon.engine.ray_pool import connected
-
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     with (
         pytest.raises(ExecutorError, match=r"no Ray cluster .*auto: .*refused"),
-        connected(Ray("auto"), RunSettings.read({}), print),
+        ray_pool.connected(Ray("auto"), RunSettings.read({}), print),
     ):
         pass
 
 
 @needs_ray
 def test_a_cluster_that_listens_and_refuses_may_ask_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    from audiomarathon.engine import ray_pool
-
     def refuse(**_options: Any) -> None:
         raise ConnectionError("Failed to connect to Ray cluster")
 
@@ -447,8 +434,6 @@ def test_a_cluster_that_listens_and_refuses_may_ask_for_a_token(monkeypatch: pyt
 class TestWaiting:
     def waiting(self, said: list[str], looks: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
         """Wait for a call of a worker that ends after so many looks."""
-        from audiomarathon.engine import ray_pool
-
         left = iter(range(looks))
         monkeypatch.setattr(
             ray_pool.ray, "wait", lambda calls, timeout: ([], calls) if next(left, None) is not None else (calls, [])
@@ -459,8 +444,6 @@ class TestWaiting:
         return lambda: pool._ended({"call": ("worker", ("chunk", 0))})
 
     def test_is_reported_less_and_less_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from audiomarathon.engine import ray_pool
-
         monkeypatch.setattr(ray_pool, "check_cluster", lambda: None)
         said: list[str] = []
         assert self.waiting(said, 30, monkeypatch)() == ["call"]
@@ -471,8 +454,6 @@ class TestWaiting:
 
     @pytest.mark.parametrize("alive", [True, False])
     def test_ends_when_this_machines_raylet_is_lost(self, monkeypatch: pytest.MonkeyPatch, alive: bool) -> None:
-        from audiomarathon.engine import ray_pool
-
         context = SimpleNamespace(gcs_address="h:1", get_node_id=lambda: "here")
         monkeypatch.setattr(ray_pool, "_knock", lambda _address: None)
         monkeypatch.setattr(ray_pool.ray, "get_runtime_context", lambda: context)
@@ -482,8 +463,6 @@ class TestWaiting:
             ray_pool.check_cluster()
 
     def test_ends_when_the_head_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from audiomarathon.engine import ray_pool
-
         wait = self.waiting([], 30, monkeypatch)
         context = SimpleNamespace(gcs_address="127.0.0.1:1")
         monkeypatch.setattr(ray_pool.ray, "get_runtime_context", lambda: context)
@@ -491,8 +470,6 @@ class TestWaiting:
             wait()
 
     def test_for_a_frozen_ray_to_stop_is_cut_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from audiomarathon.engine import ray_pool
-
         killed, left, said = threading.Event(), list[int](), list[str]()
         node = SimpleNamespace(kill_all_processes=lambda **_how: killed.set())
         monkeypatch.setattr(ray_pool.ray._private.worker, "_global_node", node)

@@ -10,7 +10,6 @@ import pytest
 import task_folders
 
 from audiomarathon import evaluate
-from audiomarathon.compression.registry import find_method
 from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.systems import read_systems
 
@@ -36,33 +35,6 @@ def test_a_verdict_needs_p_after_the_correction_or_an_interval_on_one_side(
     found: PairedResult, p: float | None, margin: float, said: str
 ) -> None:
     assert rivals.verdict(found, p, margin) == said
-
-
-def test_at_the_input_only_methods_without_attention_are_run() -> None:
-    at_input, at_layer = rivals.methods(at_input=True), rivals.methods(at_input=False)
-    assert at_layer[:2] == at_input[:2] == ["random", "frame"]
-    assert {"divprune", "keep_loud", "merge_frame"} <= {*at_input} < {*at_layer}
-    assert {"fast_v", "dart", "speechprune_like"} <= {*at_layer} - {*at_input}
-
-
-@pytest.mark.parametrize(
-    ("more", "said"), [(["--read"], "no finished sweep"), (["--ratios", "abc"], "--ratios=abc: not allowed")]
-)
-def test_without_runs_or_with_a_bad_ratio_there_is_an_error_and_no_page(
-    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rivals.main([str(tmp_path / "out"), *more]) == 1
-    told = capsys.readouterr()
-    assert said in told.err
-    assert not told.out
-    assert not (tmp_path / "out").exists()
-
-
-def test_claims_are_of_methods_and_bars_that_are_run() -> None:
-    for claim in rivals.CLAIMS:
-        if claim.bar:
-            assert {find_method(claim.method).key, claim.bar} <= {*rivals.methods(at_input=False), "base"}
-            assert claim.ratio in rivals.RATIOS.split(",")
 
 
 def test_the_tables_of_a_small_sweep(tmp_path: Path, tiny_checkpoint: Path, no_env: Any) -> None:

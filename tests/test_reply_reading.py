@@ -43,15 +43,11 @@ def test_replies_labelled_by_people_who_did_not_know_the_rules() -> None:
 @pytest.mark.parametrize(
     ("reply", "rule"),
     [
-        ("(B)", "letter"),
-        ("B) Jazz", "leading letter"),
-        ("The answer is B", "named letter"),
-        ("Based on the audio, B", "named letter"),
-        ("I think it is jazz.", "option text"),
-        ("Jazz", "option text"),
+        ("(B)", "letter"), ("B) Jazz", "leading letter"), ("The answer is B", "named letter"),
+        ("Based on the audio, B", "named letter"), ("I think it is jazz.", "option text"), ("Jazz", "option text"),
         ("B or C", "unparsed"),
     ],
-)
+)  # fmt: skip
 def test_the_rule_says_how_a_reply_was_read(reply: str, rule: str) -> None:
     assert read_reply(reply, GENRES).rule == rule
 
@@ -59,19 +55,10 @@ def test_the_rule_says_how_a_reply_was_read(reply: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("reply", "strict"),
     [
-        ("B", True),
-        (" B\n", True),
-        ("Jazz", True),
-        ("B. Jazz", True),
-        ("b", False),
-        ("B.", False),
-        ("jazz", False),
-        ("B) Jazz", False),
-        ("The answer is B", False),
-        ("(B)", False),
-        ("Jazz.", False),
+        ("B", True), (" B\n", True), ("Jazz", True), ("B. Jazz", True), ("b", False), ("B.", False), ("jazz", False),
+        ("B) Jazz", False), ("The answer is B", False), ("(B)", False), ("Jazz.", False),
     ],
-)
+)  # fmt: skip
 def test_strict_wants_the_letter_or_the_complete_option(reply: str, strict: bool) -> None:
     read = read_reply(reply, GENRES)
     assert read.letter == "B"
@@ -87,26 +74,10 @@ def test_degenerate_replies_take_no_time_to_speak_of() -> None:
 texts = st.text(st.characters(), max_size=200)  # lone surrogates included
 fragments = st.sampled_from(
     [
-        "A",
-        "b",
-        ".",
-        ")",
-        "(",
-        "**",
-        " ",
-        "\n",
-        "answer",
-        " is ",
-        "option",
-        "not",
-        "jazz",
-        "Rock",
-        "<think>",
-        "</think>",
-        "or",
-        ",",
+        "A", "b", ".", ")", "(", "**", " ", "\n", "answer", " is ", "option", "not", "jazz", "Rock", "<think>",
+        "</think>", "or", ",",
     ]
-)
+)  # fmt: skip
 
 
 @given(st.one_of(texts, st.lists(fragments, max_size=25).map("".join)), st.lists(texts, max_size=30))

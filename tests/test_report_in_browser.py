@@ -15,16 +15,17 @@ import numpy as np
 import pytest
 import soundfile
 from builders import (
+    CLASSES,
     HOSTILE,
     a_failed_record,
     a_run,
     a_timed_choice,
     added,
     as_control,
-    changed,
     changed_records,
     finished,
 )
+from task_folders import a_row
 
 from audiomarathon.report.page import PageOptions, page
 from audiomarathon.report.page_data import PageData
@@ -70,17 +71,9 @@ def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         clip = data / "concatenated_resampled" / f"clip{number}.wav"
         clip.parent.mkdir(parents=True, exist_ok=True)
         soundfile.write(clip, np.random.default_rng(number).uniform(-0.1, 0.1, 16000), 16000)
-        choices = dict(
-            zip(("choice_a", "choice_b", "choice_c", "choice_d"), ("Airport", "Bus", "Metro", "Park"), strict=True)
-        )
-        rows.append(
-            {"path": f"concatenated_resampled/clip{number}.wav", "uniq_id": f"clip{number}", "question": "Where?"}
-            | {
-                "scene_label": ("airport", "bus", "metro", "park")[number % 4],
-                "answer_gt": "ABCD"[number % 4],
-                **choices,
-            }
-        )
+        more = {"uniq_id": clip.stem, "scene_label": CLASSES[number % 4]}
+        path = f"concatenated_resampled/{clip.name}"
+        rows.append(a_row(path, "Where?", ("Airport", "Bus", "Metro", "Park"), "ABCD"[number % 4], **more))
     (data / "acoustic_scene_task_meta.json").write_text(json.dumps(rows))
     html = page(PageData(read_systems([root / "tau"])), PageOptions(data=data))
     (root / "report.html").write_text(html, encoding="utf-8")
@@ -341,11 +334,6 @@ def settings(page_: Any, section: str, place: int) -> set[str]:
     return {found[1] for found in told if found}
 
 
-def row(page_: Any, section: str, name: str) -> list[str]:
-    rows = page_.find_elements(By.CSS_SELECTOR, f"#{section} tbody tr")
-    return next(one_.text.split() for one_ in rows if one_.text.startswith(f"{name} "))
-
-
 def test_one_line_a_layer_and_none_for_what_did_not_run(settings_page: Any) -> None:
     scope(settings_page, "tau")
     assert names(settings_page, "curves") == ["dart layer 10", "dart layer 2", "streaming_llm = base"]
@@ -388,29 +376,9 @@ def test_all_pictures_follow_the_scope_and_name_who_is_missing(settings_page: An
     assert "dart-0.5-layer10" not in one(settings_page, "#costs .chart svg").text
 
 
-def test_first_token_only_where_times_compare(settings_page: Any) -> None:
-    scope(settings_page, "tau")
-    assert "1.83" in row(settings_page, "choice", "dart-0.6-layer2")
-    assert "dart-0.5-layer10" in one(settings_page, "#choice .notes").text
-
-
-def test_controls_are_marked_and_in_no_curve(settings_page: Any) -> None:
-    assert row(settings_page, "choice", "base-0 [silence]")
-    assert "0.250" in row(settings_page, "scores", "base-0 [silence]")
-    assert "control runs" in one(settings_page, "#choice .notes").text
-    scope(settings_page, "tau")
-    assert not [name for name in names(settings_page, "curves") if "silence" in name]
-    choices = [option.text for option in Select(one(settings_page, "select[name=task]")).options]
-    assert "tau [silence]" in choices
-
-
 def test_a_picture_of_a_single_point_is_not_drawn(settings_page: Any) -> None:
     """All clips are of one length."""
     assert settings_page.find_elements(By.CSS_SELECTOR, "#durations") == []
-
-
-def test_tasks_have_separate_tables(settings_page: Any) -> None:
-    assert "tau: Recall per class" in one(settings_page, "#tasks").text
 
 
 @pytest.fixture
@@ -514,13 +482,3 @@ def test_pages_with_little_on_them(browser: Any, tmp_path: Any, what: str) -> No
     assert "base-0" in one(browser, "#choice table").text
     assert {"failed": "No score yet", "untimed": "base-0", "one sample": "base-0"}[what] in one(browser, "main").text
     assert browser.find_elements(By.CSS_SELECTOR, ".chart") == []
-
-
-def test_what_is_not_finished_is_said(browser: Any, tmp_path: Any) -> None:
-    """Base was summed up after eight of ten samples; dart's summary is of a shorter run."""
-    ids = [f"clip{number}" for number in range(10)]
-    finished(changed(a_run(tmp_path, "base-0", [True] * 8), samples=ids))
-    finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 8), n=3, expected=3)
-    notes = one(written(browser, tmp_path), "#choice .notes").text
-    assert "8 of 10 samples" in notes
-    assert re.search(r"dart-0\.5-layer2: no figures for tau.*not finished .*8 of 8", notes)

@@ -10,11 +10,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tiny_qwen2_5_omni
 import torch
-from builders import IDENTITY, STAGES, a_failed_record, a_record, a_session, a_verdict, typed, write_run
+from builders import IDENTITY, STAGES, a_record, a_verdict, typed
 from conftest import load_tiny, noise
 from families import FAMILIES
 from hypothesis import given
@@ -22,7 +21,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method
@@ -46,17 +44,10 @@ RECORD = typed(a_record(**SIZES))
 
 def test_a_median_of_ratios_leaves_out_what_was_not_measured_and_nothing_else() -> None:
     """Ratios of a thousandth and of a thousand count like all others."""
-    rows = [
-        (1.0, 1000.0, "a"),
-        (2.0, 1.0, "b"),
-        (1000.0, 1.0, "c"),
-        (None, 1.0, "d"),
-        (1.0, None, "e"),
-        (1.0, 0.0, "f"),
-    ]
-    assert median_ratio(rows, seed=0).value == 2.0
+    missing = [(None, 1.0, "d"), (1.0, None, "e"), (1.0, 0.0, "f")]
+    assert median_ratio([(1.0, 1000.0, "a"), (2.0, 1.0, "b"), (1000.0, 1.0, "c"), *missing], seed=0).value == 2.0
     assert median_ratio([(1.0, 1000.0, "a"), (1.0, 500.0, "b"), (3.0, 1.0, "c")], seed=0).value == 0.002
-    assert median_ratio(rows[3:], seed=0) is None
+    assert median_ratio(missing, seed=0) is None
 
 
 @contextmanager
@@ -114,26 +105,6 @@ class TestCounting:
         assert before is not None
         assert after is not None
         assert torch.equal(before, after)
-
-    def test_pytorchs_own_counter_agrees_on_the_matrices(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        """On eager attention's full square, biases and norms aside (it counts multiplications of matrices only)."""
-        inputs = lm.prepare(prompts[:1])
-        tokens = inputs.prompt_tokens[0]
-        counter = FlopCounterMode(display=False)
-        with counter, torch.no_grad():
-            lm.decoder(inputs_embeds=torch.zeros(1, tokens, 32))
-        matrices = LAYER - 32 - 2 * 16 - 2 * 32
-        squares = 4 * 2 * 64 * tokens * tokens  # without a causal half; the CPU's fused attention counts as nothing
-        assert counter.get_total_flops() in (4 * 2 * matrices * tokens, 4 * 2 * matrices * tokens + squares)
-
-    def test_the_bytes_of_a_decode_step(self, lm: AudioLM) -> None:
-        """Counted by name: four layers, the last norm and the head, which is not tied to the embedding table."""
-        read = {name: p for name, p in lm.model.named_parameters() if ".layers." in name and "audio_tower" not in name}
-        heads = [p for name, p in lm.model.named_parameters() if name.endswith(("model.norm.weight", "lm_head.weight"))]
-        assert (len(heads), len(read)) == (2, 4 * 12)
-        cost = count_cost(lm)
-        assert cost.weight_bytes == 4 * sum(p.numel() for p in (*read.values(), *heads))
-        assert cost.step_bytes(100.0, batch=3) == cost.weight_bytes + 300.0
 
     @pytest.mark.parametrize("key", FAMILIES)
     def test_a_decode_step_reads_these_weights(self, loaded: Callable[[str, str], AudioLM], key: str) -> None:
@@ -330,30 +301,13 @@ class TestMeasured:
     def test_untimed_runs_measure_nothing(self) -> None:
         runs = [run_of([record("a", 1.0, time=None, kv_lengths=None, kv_bytes=None)]) for _ in range(2)]
         saved = against(*runs)
-        assert (
-            saved["llm_prefill"]["measured"] is saved["kv_bytes"] is saved["kv_lengths"] is saved["scoring_s"] is None
-        )
-        assert saved["untimed"] == "untimed runs"
+        assert (saved["llm_prefill"]["measured"], saved["untimed"]) == (None, "untimed runs")
+        assert [saved[name] for name in ("kv_bytes", "kv_lengths", "scoring_s")] == [None] * 3
 
     def test_latencies_of_an_endpoint_are_named_and_not_compared(self) -> None:
         waited = {"time": None, "kv_lengths": None, "kv_bytes": None, "latency": {"first_token": 0.5, "total": 1.0}}
         saved = against(*(run_of([record("a", 1.0, **waited)]) for _ in range(2)))
         assert saved["untimed"].startswith("latencies of an endpoint are not compared")
-
-    @pytest.mark.parametrize(("cpu", "measured"), [("x", 2.0), ("y", None)])
-    def test_times_of_another_session_count_on_the_same_machine_only(self, cpu: str, measured: float | None) -> None:
-        base, own = (
-            run_of(
-                [record("a", prefill, session=f"{started} 1")],
-                sessions=[a_session(started, cpu=name)],
-            )
-            for prefill, started, name in ((2.0, "monday", "x"), (1.0, "tuesday", cpu))
-        )
-        saved = against(own, base)
-        assert saved["llm_prefill"]["measured"] == measured
-        assert saved["across_sessions"] is (measured is not None)
-        assert saved["untimed"].startswith("times of another session") is (measured is None)
-        assert saved["kv_bytes_ratio"] == 1.0  # what is no time counts whatever the session
 
     def test_decode_comes_from_forced_runs(self) -> None:
         base = run_of([record("a", 1.0, forced_decode={"per_token": 0.3})])
@@ -398,22 +352,6 @@ class TestMeasured:
         rows = [record(name, 1.0, cluster="one") for name in "abc"]
         assert against(run_of(rows), run_of(rows))["llm_prefill"]["interval"] is None
 
-    def test_errors_and_replaced_lines_are_left_out(self, tmp_path: Path) -> None:
-        rows = [record("a", 9.0), a_failed_record("b"), record("a", 1.0), record("unselected", 1.0)]
-        run = Run.read(write_run(tmp_path, {"samples": ["a", "b"]}, rows))
-        assert {id_: row.time["llm_prefill"] for id_, row in run.records.items()} == {"a": 1.0}
-
-
-def test_interval_of_a_median_is_the_bootstraps_own() -> None:
-    """Against a plain loop over resamples."""
-    rng = np.random.default_rng(0)
-    values = rng.lognormal(size=40)
-    base = run_of([record(str(i), float(v)) for i, v in enumerate(values)])
-    own = run_of([record(str(i), 1.0) for i in range(40)])
-    low, high = against(own, base)["llm_prefill"]["interval"]
-    medians = [np.median(rng.choice(values, 40)) for _ in range(4000)]
-    assert (low, high) == pytest.approx(tuple(np.quantile(medians, [0.022, 0.978])), rel=0.15)
-
 
 @pytest.mark.parametrize(
     ("lengths", "text"),
@@ -424,7 +362,5 @@ def test_cache_lengths_as_text(lengths: list[float] | None, text: str) -> None:
 
 
 def test_a_model_of_more_layers_counts_them(tmp_path: Path) -> None:
-    assert (
-        len(model_facts(tiny_qwen2_5_omni.checkpoint(tmp_path / "six", layers=6), 2).cost.flops_per_token_per_layer)
-        == 6
-    )
+    facts = model_facts(tiny_qwen2_5_omni.checkpoint(tmp_path / "six", layers=6), 2)
+    assert len(facts.cost.flops_per_token_per_layer) == 6

@@ -101,11 +101,7 @@ def test_the_same_in_every_process() -> None:
     code = "from audiomarathon.benchmarks.selection import draw; print(draw(42, 'sample', 'a'))"
     for hash_seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
         )
         assert float(done.stdout) == draw(42, "sample", "a")
 

@@ -41,16 +41,10 @@ from audiomarathon.settings import EAGER, GRAPH, RunSettings
 
 AT_LAYER = [get_method(one.key, 0.6, 2) for one in all_methods() if not isinstance(one, Base)]
 JOINED = [get_method("frame:0.5+snapkv:0.4"), get_method("random:0.5+ada_snapkv:0.5", at="input")]
-METHODS = [
-    Base(),
-    *AT_LAYER,
-    *JOINED,
-    *(replace(one, at="input") for one in AT_LAYER if one.key in ("frame", "merge_adjacent")),
-]
+AT_INPUT = [replace(one, at="input") for one in AT_LAYER if one.key in ("frame", "merge_adjacent")]
+METHODS = [Base(), *AT_LAYER, *JOINED, *AT_INPUT]
 STATIC = [key for key in FAMILIES if key != "qwen3-omni"]
-TOLERANCE = {
-    "Gemma 3n": 5e-5
-}  # its sparse layers enlarge what float32 rounds away; `exact` shows that nothing else differs
+TOLERANCE = {"Gemma 3n": 5e-5}  # its sparse layers enlarge what float32 rounds away: `exact` shows nothing else differs
 
 
 def settings_of(method: Method) -> list[Method]:
@@ -129,11 +123,8 @@ def clip() -> list[Prompt]:
 
 @pytest.fixture(scope="session")
 def clips(clip: list[Prompt]) -> list[Prompt]:
-    return [
-        *clip,
-        Prompt("Who?", (noise(1.3, 1), noise(1.0, 2)), seed=11),
-        Prompt("A longer question", (noise(1.2, 4),)),
-    ]
+    two = Prompt("Who?", (noise(1.3, 1), noise(1.0, 2)), seed=11)
+    return [*clip, two, Prompt("A longer question", (noise(1.2, 4),))]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda one: one.label)
@@ -212,7 +203,7 @@ def test_a_reply_longer_than_a_block_gets_more_room(lm: AudioLM, clip: list[Prom
     ("key", "method"),
     [
         pytest.param(
-            key, one, id=f"{key}-{one.key}", marks=() if key == HOME and one.key in KINDS else pytest.mark.long
+            key, one, id=f"{key}-{one.key}", marks=[] if key == HOME and one.key in KINDS else pytest.mark.long
         )
         for key, one in product(STATIC, AT_LAYER)
     ],

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import a_failed_record, a_record, a_session, a_verdict, typed
+from builders import a_failed_record, a_record, a_session, typed
 
-from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.audiomarathon.tau import Tau
 from audiomarathon.engine.run import Result
 from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.report.tables import _whole, result_row
 from audiomarathon.runs.summary import busy, is_busy, summarise, threads_of
-from audiomarathon.scoring.scorer import Scorer, figures_of
+from audiomarathon.scoring.scorer import Scorer
 
 
 class HalfRight(Scorer):
@@ -181,23 +180,6 @@ def test_an_answered_sample_without_a_verdict_is_unscored() -> None:
     found = summarise(HALF, {"samples": ["a", "b"]}, records, verdicts)
     assert (found["n"], found["unscored"], found["complete"], found["errors"]) == (1, 1, False, 0)
     assert found["audio_seconds"] == 120.0  # it was answered nevertheless
-
-
-def test_the_seed_of_the_intervals_is_the_runs() -> None:
-    labels = ["bus", "tram"]
-    records = [
-        typed(a_record(str(n), **a_verdict("AB"[n % 2], labels, right=n % 3 > 0), cluster=str(n // 2)))
-        for n in range(24)
-    ]
-    scorer = get_task("tau").scorer
-    verdicts = {one.id: Verdict(one, scorer.judge(one)) for one in records}
-    intervals = {}
-    for seed in (7, 7, 8):
-        facts = {"samples": list(verdicts), "settings": {"seed": seed}}
-        found = summarise(get_task("tau"), facts, records, verdicts)
-        assert found["intervals"] == intervals.setdefault(seed, found["intervals"])
-        assert found["intervals"] == figures_of(scorer, list(verdicts.values()), seed=seed)["intervals"]
-    assert intervals[7] != intervals[8]
 
 
 @pytest.mark.parametrize(

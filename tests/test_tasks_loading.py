@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
+from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_clip, write_json
 
-from audiomarathon.benchmarks import BadRow, Filters, Loaded, Sample, get_task
+from audiomarathon.benchmarks import BadRow, Filters, Loaded, get_task
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import class_of, natural
 from audiomarathon.benchmarks.task import KNOWN_GAPS
@@ -33,6 +33,12 @@ def metadata(folder: Path, key: str) -> Path:
     task = get_task(key)
     assert isinstance(task, MultipleChoice)
     return folder / task.metadata_file
+
+
+def load_edited(root: Path, key: str, edit: Callable[[list[Any]], object]) -> Loaded:
+    """Build a task, change the rows of its metadata file, and load it."""
+    edit_rows(metadata(build_all(root, [key]) / key.upper(), key), edit)
+    return load(root, key)
 
 
 # What the tiny data sets hold, by hand: id, cluster, stratum.
@@ -164,17 +170,14 @@ def test_a_stored_reference_is_enough_to_score(tmp_path: Path) -> None:
 
 FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
     ("tau", lambda row: row.update(answer_gt="E"), "answer 'E' is none of the options"),
-    ("tau", lambda row: row.update(answer_gt="Beach"), "answer 'Beach' is none of the options"),
     ("tau", lambda row: row.pop("answer_gt"), "'answer_gt' is missing"),
     ("tau", lambda row: row.pop("question"), "'question' is missing"),
     ("tau", lambda row: row.update(question=" \n"), "'question' is empty"),
     ("tau", lambda row: row.update(question=["What?"]), "'question' holds a list"),
-    ("tau", lambda row: row.update(question=True), "'question' holds a bool"),
     ("tau", lambda row: row.update(question="\ud800"), "cannot be stored as text"),
     ("tau", lambda row: row.update(question=float("nan")), "'question' is missing"),
     ("tau", lambda row: row.update(question="\u200b\ufeff \u2060"), "'question' is empty"),
     ("tau", lambda row: row.update(choice_b="Bus\nC. Tram"), r"option 'Bus\nC. Tram' has a line break"),
-    ("tau", lambda row: row.update(choice_b=float("nan")), "'choice_b' is missing, but 'choice_d' is there"),
     ("tau", lambda row: row.pop("choice_b"), "'choice_b' is missing, but 'choice_d' is there"),
     ("tau", lambda row: row.pop("choice_d"), "has 3 options, expected 4"),
     ("tau", lambda row: row.update(choice_e="Tram"), "has 5 options, expected 4"),
@@ -188,7 +191,6 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
     ("tau", lambda row: row.update(path="a\0b.wav"), "cannot be stored as text"),
     ("tau", lambda row: row.update(path="x" * 5000), "is missing"),
     ("tau", lambda row: row.update(path=None), "'path' is missing"),
-    ("tau", lambda row: row.update(path={}), "'path' holds a dict"),
     ("tau", lambda row: row.update(scene_label="tram"), "scene_label 'tram' contradicts the answer 'B' (Bus)"),
     ("gtzan", lambda row: row.update(choice_d="disco - Disco"), "stand for the same class 'disco'"),
     ("gtzan", lambda row: row.update(genre_label="blues"), "genre_label 'blues' contradicts the answer 'B' (Hip-Hop)"),
@@ -206,94 +208,86 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
     ("race", lambda row: row.update(options=["a", "b", "c", 4]), "'options' must be a list of texts"),
     ("race", lambda row: row.update(question_idx=0), "duplicate id 'high/p1.wav#0', first used in row 1"),
     ("race", lambda row: row.pop("question_idx"), "'question_idx' is missing"),
-    ("slue", lambda row: row.update(uniq_id=0), "duplicate id '0', first used in row 1"),
     ("vox", lambda row: row.update(answer_gt="Other"), "answer 'Other' is none of the options Male, Female"),
     ("vox_age", lambda row: row.update(answer_gt="Early Career (18-30)"), "is none of the options"),
-    ("vox_age", lambda row: row.update(answer_gt="Teenager"), "is none of the options"),
-    ("vox_age", lambda row: row.update(answer_gt="31-50"), "is none of the options"),
 ]
 
 
 @pytest.mark.parametrize("event", ["Alarm", "Vacuum cleaner", "Dog (barking), at home", "", None])
 def test_an_event_that_names_no_option_contradicts_no_answer(event: str | None, tmp_path: Path) -> None:
     """A DESED clip holds several events; `correct_event` need not be one that is offered."""
-    folder = build_all(tmp_path, ["desed"]) / "DESED"
-    whole = load(tmp_path, "desed")
-    edit_rows(metadata(folder, "desed"), lambda rows: rows[1].update(correct_event=event))
-    assert load(tmp_path, "desed") == whole
+    whole = load(build_all(tmp_path, ["desed"]), "desed")
+    assert load_edited(tmp_path, "desed", lambda rows: rows[1].update(correct_event=event)) == whole
 
 
 @pytest.mark.parametrize(("key", "spoil", "reason"), FAULTS, ids=[f"{key}: {why[:45]}" for key, _, why in FAULTS])
 def test_a_bad_second_row_is_reported_with_file_and_row(
     key: str, spoil: Callable[[Any], object], reason: str, tmp_path: Path
 ) -> None:
-    folder = build_all(tmp_path, [key]) / key.upper()
-    whole = load(tmp_path, key)
     write_clip(tmp_path / "outside.wav")
-    file = metadata(folder, key)
-    edit_rows(file, lambda rows: spoil(rows[1]))
-    loaded = load(tmp_path, key)
-    assert [(bad.file, bad.row) for bad in loaded.bad_rows] == [(file, 2)]
-    assert reason in loaded.bad_rows[0].reason
-    assert str(loaded.bad_rows[0]).startswith(f"{file}, row 2: ")
-    assert len(loaded.samples) == len(whole.samples) - 1
+    loaded = load_edited(tmp_path, key, lambda rows: spoil(rows[1]))
+    (bad,) = loaded.bad_rows
+    file = metadata(tmp_path / key.upper(), key)
+    assert (bad.file, bad.row) == (file, 2)
+    assert reason in bad.reason
+    assert str(bad).startswith(f"{file}, row 2: ")
+    assert len(loaded.samples) == COUNTS[key] - 1
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        {"path": "x" * 5000},
-        {"path": "../" * 2000 + "outside.wav"},
-        {"answer_gt": "y" * 5000},
-        {"scene_label": "tram " * 1000},
-        {"choice_a": "bus " * 1000},
-        {"choice_a": "Bus" + "\n" * 5000 + "Tram"},
+        {"path": "x" * 5000}, {"path": "../" * 2000 + "outside.wav"}, {"answer_gt": "y" * 5000},
+        {"scene_label": "tram " * 1000}, {"choice_a": "bus " * 1000}, {"choice_a": "Bus" + "\n" * 5000 + "Tram"},
     ],
     ids=["missing", "outside", "answer", "label", "twice", "line break"],
-)
+)  # fmt: skip
 def test_a_long_value_is_cut_in_its_message(spoil: dict[str, str], tmp_path: Path) -> None:
-    folder = build_all(tmp_path, ["tau"]) / "TAU"
-    edit_rows(metadata(folder, "tau"), lambda rows: rows[1].update(spoil))
-    (bad,) = load(tmp_path, "tau").bad_rows
+    (bad,) = load_edited(tmp_path, "tau", lambda rows: rows[1].update(spoil)).bad_rows
     assert "…" in bad.reason
-    assert len(bad.reason.replace(str(folder), "")) < 330
+    assert len(bad.reason.replace(str(tmp_path / "TAU"), "")) < 330
 
 
 def test_a_long_path_is_shown_with_its_end(tmp_path: Path) -> None:
-    folder = build_all(tmp_path, ["tau"]) / "TAU"
-    edit_rows(metadata(folder, "tau"), lambda rows: rows[1].update(path="deep/" * 50 + "gone.wav"))
-    assert "deep/gone.wav' is missing" in load(tmp_path, "tau").bad_rows[0].reason
+    (bad,) = load_edited(tmp_path, "tau", lambda rows: rows[1].update(path="deep/" * 50 + "gone.wav")).bad_rows
+    assert "deep/gone.wav' is missing" in bad.reason
 
 
 @pytest.mark.parametrize("row", [None, 3, "row", [1], True])
 def test_a_row_that_is_no_object_is_a_bad_row(row: object, tmp_path: Path) -> None:
-    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
-    edit_rows(metadata(folder, "gtzan"), lambda rows: rows.append(row))
-    bad = load(tmp_path, "gtzan").bad_rows
-    assert [(b.row, "expected an object" in b.reason) for b in bad] == [(3, True)]
+    (bad,) = load_edited(tmp_path, "gtzan", lambda rows: rows.append(row)).bad_rows
+    assert (bad.row, "expected an object" in bad.reason) == (3, True)
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("spoil", "reason"),
     [
-        (b"[{]", "not JSON: .* at line 1, column 3"),
-        (b'[\n{"path": 1},\n{"path" 2}]', "not JSON: .* at line 3"),
-        (b"", "not JSON"),
-        (b"\xff\xfe\x00", "not UTF-8"),
-        (b"[" * 200_000, "nested too deeply"),
-        (b"[" + b"9" * 5000 + b"]", "not usable"),
-        (b'{"rows": []}', "expected a list .*found a dict"),
-        (b"null", "expected a list .*found nothing"),
-        (b"[]", "holds no rows"),
+        (lambda _: b"[{]", "not JSON: .* at line 1, column 3"),
+        (lambda _: b'[\n{"path": 1},\n{"path" 2}]', "not JSON: .* at line 3"),
+        (lambda _: b"", "not JSON"),
+        (lambda _: b"<html>login</html>", "not JSON"),
+        (lambda text: text[: len(text) // 2], "not JSON"),
+        (lambda text: text + text, "not JSON"),
+        (lambda _: b"\xff\xfe\x00", "not UTF-8"),
+        (lambda text: text.decode().encode("utf-16"), "not UTF-8"),
+        (lambda _: b"[" * 1_000_000, "nested too deeply"),
+        (lambda _: b'{"a":' * 500_000, "nested too deeply"),
+        (lambda _: b"[" * 50_000 + b"]" * 50_000, "nested too deeply"),
+        (lambda _: b"[" + b"9" * 1_000_000 + b"]", "not usable"),
+        (lambda text: text.replace(b'"answer_gt"', b'"answer_gt": "B", "answer_gt"', 1), "answer_gt"),
+        (lambda _: b'{"rows": []}', "expected a list .*found a dict"),
+        (lambda _: b"null", "expected a list .*found nothing"),
+        (lambda _: b"[]", "holds no rows"),
     ],
 )
-def test_metadata_that_is_unusable_is_one_line(content: bytes, reason: str, tmp_path: Path) -> None:
-    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
-    metadata(folder, "gtzan").write_bytes(content)
+def test_metadata_that_is_unusable_is_one_line(spoil: Callable[[bytes], bytes], reason: str, tmp_path: Path) -> None:
+    file = metadata(build_all(tmp_path, ["gtzan"]) / "GTZAN", "gtzan")
+    file.write_bytes(spoil(file.read_bytes()))
     with pytest.raises(DataError, match=reason) as caught:
         load(tmp_path, "gtzan")
-    assert str(metadata(folder, "gtzan")) in str(caught.value)
+    assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_desed_needs_its_object(tmp_path: Path) -> None:
@@ -331,38 +325,33 @@ def test_no_value_in_a_row_can_crash_the_loader(key: str, data: st.DataObject, t
 # Details of single tasks ---------------------------------------------------------------------------------------------
 
 
+def answered(root: Path, text: str) -> Loaded:
+    """GTZAN, whose first row has this answer."""
+    return load_edited(root, "gtzan", lambda rows: (rows[0].update(answer_gt=text), rows[0].pop("genre_label")))
+
+
 @pytest.mark.parametrize(
     ("answer", "letter"),
     [("b", "B"), ("(B)", "B"), ("B.", "B"), ("rock - ROCK", "B"), ("Rock", "B"), (" rock ", "B"), ("jazz", "D")],
 )
 def test_answers_as_letter_or_text(answer: str, letter: str, tmp_path: Path) -> None:
-    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
-    edit_rows(metadata(folder, "gtzan"), lambda rows: (rows[0].update(answer_gt=answer), rows[0].pop("genre_label")))
-    assert load(tmp_path, "gtzan").samples[0].answer == letter
+    assert answered(tmp_path, answer).samples[0].answer == letter
 
 
 @pytest.mark.parametrize(
     ("text", "group"),
     [
-        ("Young Adult (18-30)", 0),
-        ("18-30 (Young Adult)", 0),
-        ("young adult", 0),
-        ("18 – 30", 0),
-        ("Mid Career", 2),
-        ("71+", 4),
-        ("Elderly (71+ years)", 4),
+        ("Young Adult (18-30)", 0), ("18-30 (Young Adult)", 0), ("young adult", 0), ("18 – 30", 0), ("Mid Career", 2),
+        ("71+", 4), ("Elderly (71+ years)", 4),
     ],
-)
+)  # fmt: skip
 def test_age_groups_in_all_their_spellings(text: str, group: int, tmp_path: Path) -> None:
+    """As an answer and as an option."""
     task = get_task("vox_age")
     assert isinstance(task, MultipleChoice)
-    assert task.label(text) == task.classes[group]
-    folder = build_all(tmp_path, ["vox_age"]) / "VOX_AGE"
-    file = metadata(folder, "vox_age")
-    edit_rows(file, lambda rows: rows[0].update(answer_gt=text))
-    assert load(tmp_path, "vox_age").samples[0].answer == "ABCDE"[group]
-    edit_rows(file, lambda rows: rows[0].update({f"choice_{'abcde'[group]}": text}))
-    assert load(tmp_path, "vox_age").samples[0].labels[group] == task.classes[group]
+    row = {"answer_gt": text, f"choice_{'abcde'[group]}": text}
+    sample = load_edited(tmp_path, "vox_age", lambda rows: rows[0].update(row)).samples[0]
+    assert (sample.answer, sample.labels[group]) == ("ABCDE"[group], task.classes[group])
 
 
 @pytest.mark.parametrize("text", ["Early Career (18-30)", "18-40", "30", "Adult", "Young Adult or Senior", "(51-71)"])
@@ -395,40 +384,29 @@ def test_classes_are_found_from_their_texts(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("text", ["Pop rock", "rock/pop", "Blues, jazz"])
 def test_a_text_of_two_classes_is_neither(text: str, tmp_path: Path) -> None:
-    task = get_task("gtzan")
-    assert isinstance(task, MultipleChoice)
-    assert task.label(text) not in task.classes
-    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
-    edit_rows(metadata(folder, "gtzan"), lambda rows: (rows[0].update(answer_gt=text), rows[0].pop("genre_label")))
-    assert "is none of the options" in load(tmp_path, "gtzan").bad_rows[0].reason
+    (bad,) = answered(tmp_path, text).bad_rows
+    assert "is none of the options" in bad.reason
 
 
 @pytest.mark.parametrize("person", [2, 2.0, "2", "2.0", "02", "person_02"])
 def test_a_person_is_found_by_number_in_any_spelling(person: object, tmp_path: Path) -> None:
-    folder = build_all(tmp_path, ["vesus"]) / "VESUS"
-    edit_rows(metadata(folder, "vesus"), lambda rows: rows[2].update(person_id=person))
-    loaded = load(tmp_path, "vesus")
+    loaded = load_edited(tmp_path, "vesus", lambda rows: rows[2].update(person_id=person))
     assert [s.cluster for s in loaded.samples if s.id == "wav/2_happy.wav"] == ["person 2"]
     assert load(tmp_path, "vesus", Filters(skip_persons=("2",))).left_out == {"SKIP_PERSONS": 2}
 
 
 def test_a_whole_number_is_the_same_text_however_written(tmp_path: Path) -> None:
     """Tables turn a column of whole numbers with one empty cell into 0.0, 1.0, …."""
-    folder = build_all(tmp_path, ["race"]) / "RACE"
-    before = load(tmp_path, "race").samples
-    edit_rows(metadata(folder, "race"), lambda rows: rows[1].update(question_idx=1.0))
-    assert [s.id for s in load(tmp_path, "race").samples] == [s.id for s in before]
+    loaded = load_edited(tmp_path, "race", lambda rows: rows[1].update(question_idx=1.0))
+    assert [s.id for s in loaded.samples] == [id_ for id_, *_ in EXPECTED["race"]]
 
 
 def test_a_cell_that_a_table_left_empty_is_no_text(tmp_path: Path) -> None:
     """Tables written as JSON have NaN there; an optional field, or an option beyond the last, is then not set."""
-    folder = build_all(tmp_path, ["vox", "tau"]) / "VOX"
-    edit_rows(metadata(folder, "vox"), lambda rows: rows[0].update(speaker_id_original=float("nan"), event_onset=1e999))
-    sample = load(tmp_path, "vox").samples[0]
-    assert sample.cluster == "id10270"  # from the path
-    assert sample.meta == {}
-    edit_rows(metadata(tmp_path / "TAU", "tau"), lambda rows: rows[0].update(choice_e=float("nan")))
-    assert not load(tmp_path, "tau").bad_rows
+    empty = {"speaker_id_original": float("nan"), "event_onset": 1e999}
+    sample = load_edited(tmp_path, "vox", lambda rows: rows[0].update(empty)).samples[0]
+    assert (sample.cluster, sample.meta) == ("id10270", {})  # the cluster from the path
+    assert not load_edited(tmp_path, "tau", lambda rows: rows[0].update(choice_e=float("nan"))).bad_rows
 
 
 def test_public_filters_of_vesus(tmp_path: Path) -> None:
@@ -461,16 +439,14 @@ GAPS = [
 def test_a_known_gap_of_the_published_data_is_left_out_and_counted(
     key: str, row: dict[str, Any], tmp_path: Path
 ) -> None:
-    root = build_all(tmp_path, [key])
-    edit_rows(metadata(root / key.upper(), key), lambda rows: rows.append({**rows[0], **row, "uniq_id": "gap"}))
-    loaded = load(root, key)
-    assert (loaded.bad_rows, loaded.left_out, len(loaded.samples)) == ((), {KNOWN_GAPS: 1}, len(EXPECTED[key]))
+    loaded = load_edited(tmp_path, key, lambda rows: rows.append({**rows[0], **row, "uniq_id": "gap"}))
+    assert (loaded.bad_rows, loaded.left_out, len(loaded.samples)) == ((), {KNOWN_GAPS: 1}, COUNTS[key])
     assert loaded.gaps[0].replace("_fearful", "_Fearful").replace("_angry", "_Angry") in row["path"]
-    write_clip(root / key.upper() / row["path"])
+    write_clip(tmp_path / key.upper() / row["path"])
     changed = {"emotion_label": "happy", "answer_gt": "B"} if key == "vesus" else {}
-    edit_rows(metadata(root / key.upper(), key), lambda rows: rows[-1].update(changed))
-    loaded = load(root, key)
-    assert (loaded.bad_rows, loaded.left_out, len(loaded.samples)) == ((), {}, len(EXPECTED[key]) + 1)
+    edit_rows(metadata(tmp_path / key.upper(), key), lambda rows: rows[-1].update(changed))
+    loaded = load(tmp_path, key)
+    assert (loaded.bad_rows, loaded.left_out, len(loaded.samples)) == ((), {}, COUNTS[key] + 1)
 
 
 @pytest.mark.parametrize(
@@ -484,22 +460,16 @@ def test_a_known_gap_of_the_published_data_is_left_out_and_counted(
     ],
 )
 def test_any_other_missing_clip_is_a_bad_row(key: str, row: dict[str, Any], tmp_path: Path) -> None:
-    root = build_all(tmp_path, [key])
-    edit_rows(metadata(root / key.upper(), key), lambda rows: rows.append({**rows[0], **row, "uniq_id": "gap"}))
-    loaded = load(root, key)
-    assert [bad.row for bad in loaded.bad_rows] == [len(EXPECTED[key]) + 1]
+    loaded = load_edited(tmp_path, key, lambda rows: rows.append({**rows[0], **row, "uniq_id": "gap"}))
+    assert [bad.row for bad in loaded.bad_rows] == [COUNTS[key] + 1]
     assert not loaded.left_out
 
 
 def test_fifteen_gaps_are_known() -> None:
-    found = {key: set(getattr(get_task(key), "known_gaps", ())) for key in BUILDERS}
-    assert {key: len(names) for key, names in found.items() if names} == {
-        "slue": 1,
-        "vesus": 12,
-        "vox": 2,
-        "vox_age": 2,
-    }
-    assert len(set().union(*found.values())) == 15
+    gaps = {key: set(getattr(get_task(key), "known_gaps", ())) for key in BUILDERS}
+    counts = {key: len(names) for key, names in gaps.items() if names}
+    assert counts == {"slue": 1, "vesus": 12, "vox": 2, "vox_age": 2}
+    assert len(set().union(*gaps.values())) == 15
 
 
 def test_balance_of_had_is_seeded_and_counted(tmp_path: Path) -> None:
@@ -621,16 +591,14 @@ def test_a_link_out_of_the_folder_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_path_that_repeats_the_folder_name_is_found(tmp_path: Path) -> None:
-    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
-    edit_rows(metadata(folder, "gtzan"), lambda rows: rows[0].update(path="GTZAN/wav/blues.wav"))
-    assert load(tmp_path, "gtzan").samples[0].clips[0] == folder / "wav" / "blues.wav"
+    loaded = load_edited(tmp_path, "gtzan", lambda rows: rows[0].update(path="GTZAN/wav/blues.wav"))
+    assert loaded.samples[0].clips[0] == tmp_path / "GTZAN" / "wav" / "blues.wav"
 
 
 @pytest.mark.parametrize("uniq_id", [None, "", " ", True, 1.5, [], "x" * 500, "a\nb"])
 def test_an_unusable_uniq_id_gives_way_to_the_path(uniq_id: object, tmp_path: Path) -> None:
-    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
-    edit_rows(metadata(folder, "gtzan"), lambda rows: rows[0].update(uniq_id=uniq_id))
-    assert {s.id for s in load(tmp_path, "gtzan").samples} == {"wav/blues.wav", "gtzan_1"}
+    loaded = load_edited(tmp_path, "gtzan", lambda rows: rows[0].update(uniq_id=uniq_id))
+    assert {s.id for s in loaded.samples} == {"wav/blues.wav", "gtzan_1"}
 
 
 def test_a_clip_that_appears_in_two_places_keeps_the_path_as_written(tmp_path: Path) -> None:
@@ -639,29 +607,6 @@ def test_a_clip_that_appears_in_two_places_keeps_the_path_as_written(tmp_path: P
     os.link(folder / "concatenated_resampled" / name, folder / name)
     ids = [s.id for s in load(tmp_path, "tau").samples if "airport" in s.id]
     assert ids == [name]
-
-
-def test_a_third_task_of_letters_needs_few_lines(tmp_path: Path) -> None:
-    """What CONTRIBUTING.md promises: a choice task is a metadata file's name and one method."""
-
-    class Birds(MultipleChoice):
-        key = "birds"
-        title = "Which bird sings?"
-        metadata_file = "birds.json"
-        classes = ("wren", "robin")
-        option_count = 2
-
-        def sample(self, row: Any) -> Sample:
-            return self.build(row, row.clip("file"), row.lettered(), row.text("bird"))
-
-    write_clip(tmp_path / "deep" / "a.wav")
-    row = {"file": "a.wav", "question": "Which?", "choice_a": "Wren", "choice_b": "Robin", "bird": "robin"}
-    write_json(tmp_path / "deep" / "birds.json", [row, row])
-    task = Birds()
-    loaded = task.load(task.find(tmp_path))
-    assert [(s.id, s.answer, s.stratum) for s in loaded.samples] == [("a.wav", "B", "robin")]
-    file = tmp_path / "deep" / "birds.json"
-    assert loaded.bad_rows == (BadRow(file, 2, "duplicate id 'a.wav', first used in row 1"),)
 
 
 def test_numbers_within_names_sort_by_value() -> None:

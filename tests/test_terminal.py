@@ -29,7 +29,6 @@ from audiomarathon.report.listings import LISTINGS
 from audiomarathon.report.render import for_width
 from audiomarathon.results.sweep_summary import read_outcome
 from audiomarathon.terminal import LINE_EVERY_S, console, fitted, progress_of, showing_records, standard_streams
-from audiomarathon.text import counted
 
 
 def a_table() -> Table:
@@ -106,11 +105,6 @@ def test_help_lists_each_command_under_one_heading() -> None:
     assert [line[:-1] for line in text.splitlines() if line[:1].isalpha()][1:] == ["Options", *COMMANDS]
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 samples"), (1, "1 sample"), (1145, "1,145 samples")])
-def test_counts_have_their_nouns(count: int, text: str) -> None:
-    assert counted(count, "sample") == text
-
-
 @pytest.mark.parametrize(
     ("unit", "step", "told"),
     [("clip", 10, ["tau: 20 of 30 clips (67%)"]), ("B", 10**9, ["tau: 2.00 of 3.00 GB (67%)"])],
@@ -124,36 +118,6 @@ def test_progress_in_a_pipe_is_a_short_line_now_and_then(
         for _ in range(3):
             count(step)
     assert capsys.readouterr().err.splitlines() == told
-
-
-@pytest.mark.parametrize("command", ["run", "sweep", "explain", "compare", "report", "plot", "status", "doctor"])
-def test_help_keeps_examples_as_they_are_written(command: str) -> None:
-    lines = CliRunner().invoke(app, [command, "--help"], terminal_width=60).stdout.splitlines()
-    place = next(place for place, line in enumerate(lines) if line.strip().startswith("Example"))
-    example = lines[place].partition("Example: ")[2] or lines[place + 1]
-    assert example.strip().startswith(f"audiomarathon {command} ")
-    assert example.strip() in (app_doc(command) or "")
-
-
-def app_doc(command: str) -> str | None:
-    return next(one.callback.__doc__ for one in app.registered_commands if command in (one.name, one.callback.__name__))
-
-
-def test_what_needs_no_model_loads_no_torch(tmp_path) -> None:
-    code = """
-import sys
-from audiomarathon.cli.app import main
-for line in ["list", "status", "--version", "run tau --ratio 2"]:
-    sys.argv = ["audiomarathon", *line.split()]
-    try:
-        main()
-    except SystemExit:
-        print(line, "loaded:", *{"torch", "transformers"} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert "Traceback" not in done.stderr
-    loaded = [line.strip() for line in done.stdout.splitlines() if " loaded:" in line]
-    assert loaded == ["list loaded:", "status loaded:", "--version loaded:", "run tau --ratio 2 loaded:"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")

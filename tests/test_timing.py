@@ -70,14 +70,6 @@ class TestStages:
         assert 0.5 * NAP < napping.llm_prefill - plain.llm_prefill < 1.5 * NAP  # one call for the whole prompt
         assert 1.5 * NAP < napping.decode - plain.decode < 2.5 * NAP  # one for each further token
 
-    def test_llm_prefill_grows_with_audio(self, lm: AudioLM) -> None:
-        def prefill(seconds: float) -> float:
-            with encoder_shared(lm):
-                return quickest(lm, lm.prepare([Prompt("?", (noise(seconds),))]), Base()).llm_prefill
-
-        short, middle, long = prefill(5), prefill(30), prefill(90)
-        assert short < middle < long
-
     def test_pruning_early_saves_prefill(self, lm: AudioLM) -> None:
         inputs = lm.prepare([Prompt("?", (noise(90),))])
         with encoder_shared(lm):
@@ -107,23 +99,6 @@ class TestForcedDecode:
             assert Base().generate(lm, inputs, max_new_tokens=tokens, ignore_end=True).replies[0].new_tokens == tokens
         finally:
             lm.end_tokens = ends
-
-
-class TestSharedEncoder:
-    def test_runs_once_and_changes_nothing(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        methods = [Base(), Frame(0.5), Frame(0.9)]
-        inputs = lm.prepare(prompts[:1])
-        separate = [m.generate(lm, inputs, max_new_tokens=8, keep_logits=True).logits for m in methods]
-        calls: list[int] = []
-        handle = lm.audio_tower.conv1.register_forward_hook(lambda *_: calls.append(1))
-        try:
-            with encoder_shared(lm):
-                shared = [m.generate(lm, inputs, max_new_tokens=8, keep_logits=True).logits for m in methods]
-        finally:
-            handle.remove()
-        assert len(calls) == 1
-        assert all(torch.equal(a, b) for a, b in zip(separate, shared, strict=True))
-        assert "forward" not in lm.audio_tower.__dict__
 
 
 class FakeMemory(Clock):

@@ -16,6 +16,7 @@ import tiny_whisper
 import torch
 from conftest import noise
 from families import FAMILIES
+from plain_layers import greedy_logits
 
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.registry import get_method
@@ -254,21 +255,10 @@ def embeddings(case: Case, states: torch.Tensor) -> torch.Tensor:
 
 
 def shorter_prompt(lm: AudioLM, ids: list[int], audio: torch.Tensor, steps: int) -> torch.Tensor:
-    """Return the logits of a prompt with these audio tokens: layer by layer on embeddings, without a cache."""
+    """Return the logits of a prompt with these audio tokens."""
     x: torch.Tensor = lm.decoder.embed_tokens(torch.tensor([ids]))  # type: ignore[operator]
     x[0, torch.tensor(ids) == lm.audio_token] = audio
-    found = []
-    for _ in range(steps):
-        length = x.shape[1]
-        mask = torch.full((1, 1, length, length), torch.finfo(x.dtype).min).triu(1)
-        rotation = tuple(part[None] for part in lm.rotation(0, length))
-        y = x
-        for layer in lm.decoder_layers:
-            y = layer(y, attention_mask=mask, position_ids=torch.arange(length)[None], position_embeddings=rotation)
-            y = y[0] if isinstance(y, tuple) else y
-        found.append(lm.lm_head(lm.decoder.norm(y)[:, -1])[0])  # type: ignore[operator]
-        x = torch.cat([x, lm.decoder.embed_tokens(found[-1].argmax(-1))[None, None]], dim=1)  # type: ignore[operator]
-    return torch.stack(found)
+    return greedy_logits(lm, x, steps)
 
 
 def check(case: Case, batch: Sequence[Sequence[float]], method: Method, layer: int) -> None:

@@ -417,28 +417,20 @@ def test_lost_and_unused_are_counted_clip_by_clip() -> None:
     assert (standing.encoder.value, standing.point, standing.model_tasks) == (0.8, "llm.2", ("vox",))
 
 
-def test_replies_under_another_seed_stand_beside_no_pruned_probe() -> None:
-    other = [reply_run(setting, "AABBB") for setting in ("base-0", "random-0.5-layer2")]
-    for run in other:
-        run.facts["identity"]["seed"] = 7
-    found = fourfolds([probe_run("base-0", "aaaab"), probe_run("random-0.5-layer2", "abbab"), *other])
-    assert [one.probe.method for one in found] == ["base-0"]
-
-
-def test_replies_in_another_precision_stand_beside_no_probe() -> None:
-    probe, reply = probe_run("base-0", "aaaab"), reply_run("base-0", "AABBB")
-    probe.facts["encoder"]["dtype"] = reply.facts["identity"]["dtype"] = "float32"
-    assert len(fourfolds([probe, reply])) == 1
-    reply.facts["identity"]["dtype"] = "bfloat16"
-    assert fourfolds([probe, reply]) == []
-
-
-def test_a_share_of_none_or_all_has_an_interval_with_a_width() -> None:
-    (found,) = fourfolds([probe_run("base-0", "aaaaa"), reply_run("base-0", "AAAAA")])
-    both, lost = found.shares["both"], found.shares["lost"]
-    assert (both.value, lost.value) == (1, 0)
-    assert both.low < 0.7
-    assert lost.high > 0.3
+@pytest.mark.parametrize(
+    ("odd", "beside"),
+    [({}, ["base-0", "random-0.5-layer2"]), ({"seed": 7}, ["base-0"]), ({"dtype": "bfloat16"}, [])],
+    ids=["alike", "another seed than a pruned probe's", "another precision than any probe's"],
+)
+def test_replies_stand_beside_probes_of_their_precision_and_pruned_ones_of_their_seed(
+    odd: dict[str, Any], beside: list[str]
+) -> None:
+    probes = [probe_run("base-0", "aaaab"), probe_run("random-0.5-layer2", "abbab")]
+    replies = [reply_run(setting, "AABBB") for setting in ("base-0", "random-0.5-layer2")]
+    for probe, reply in zip(probes, replies, strict=True):
+        probe.facts["encoder"]["dtype"] = reply.facts["identity"]["dtype"] = "float32"
+        reply.facts["identity"].update(odd)
+    assert [pair.probe.method for pair in fourfolds([*probes, *replies])] == beside
 
 
 def test_two_prompts_about_one_file_are_refused(tmp_path: Path) -> None:

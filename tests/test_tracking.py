@@ -161,13 +161,6 @@ def test_a_tracker_that_fails_in_one_task_does_not_stop_others(go, command: Call
     assert sum("warning: noting" in line for line in lines) == 1
 
 
-def test_a_tracker_that_exits_ends_no_run(go) -> None:
-    lines: list[str] = []
-    (result,) = go(Noting(scored=SystemExit(3)), say=lines.append)
-    assert result.summary["complete"]
-    assert "warning: noting failed in tau (SystemExit: 3); nothing more is sent to it" in lines
-
-
 def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "sums_of", lambda _scorer, verdicts: 1 / (len(verdicts) - 3))
     noting = Noting()

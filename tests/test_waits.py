@@ -199,33 +199,3 @@ def test_no_tower_waits(family: Family, family_lm: AudioLM, monkeypatch: pytest.
             Base().generate(family_lm, inputs, max_new_tokens=1)
         assert marks
         assert not waits.places[slice(*marks[:2])]
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda x: x.sum().item(),
-        lambda x: int(x.sum()),
-        lambda x: bool(x.any()),
-        lambda x: x.nonzero(),
-        lambda x: x[x > 0],
-        lambda x: x.tolist(),
-        lambda x: x.masked_select(x > 0),
-        lambda x: x.masked_fill(x > 0, 1).index_put_((x > 0,), torch.zeros(())),
-        lambda x: x.unique(),
-        lambda x: x[x.argmax()],
-        lambda x: x.__setitem__(-1, 1.0),
-        lambda x: x.__setitem__(x.argsort()[:2], 1.0),
-        lambda x: torch.arange(3).add(1).to(x.device),
-        lambda x: torch.tensor([1, 2, 3], device=x.device),
-    ],
-)
-@pytest.mark.parametrize("inference", [True, False])
-def test_what_waits_is_counted(lm: AudioLM, read: Any, inference: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    with counting(lm, monkeypatch) as waits:
-        x = torch.ones(3, device="cpu") * 2 + torch.arange(3, device="cpu").cumsum(0)
-        torch.rand(3).to(x.device, non_blocking=True)
-        assert waits.mark() == 0
-        with torch.inference_mode(inference):
-            read(x)
-        assert waits.mark() >= 1

@@ -138,16 +138,11 @@ class TestReplies:
                 count = len(alone.logits)  # type: ignore[arg-type]
                 assert torch.allclose(both.logits[:count, row], alone.logits[:, 0], atol=1e-4)  # type: ignore[index]
 
-    @pytest.mark.parametrize(("language", "tokens"), [("en", 4), ("de", 4)])
-    def test_begin_with_the_language(self, lm: Whisper, language: str, tokens: int) -> None:
-        inputs = lm.prepare([replace(SHORT, language=language)])
-        (forced,) = inputs.tensors["decoder_input_ids"].tolist()
+    @pytest.mark.parametrize("language", ["en", "de"])
+    def test_begin_with_the_language(self, lm: Whisper, language: str) -> None:
+        (forced,) = lm.prepare([replace(SHORT, language=language)]).tensors["decoder_input_ids"].tolist()
         assert lm.tokenizer.convert_ids_to_tokens(forced)[1] == f"<|{language}|>"
-        assert len(forced) == tokens
-
-    def test_an_unknown_language_is_refused(self, lm: Whisper) -> None:
-        with pytest.raises(ModelError, match=r"LANGUAGE=fr: .* allowed: de, en, zh"):
-            lm.forced("fr")
+        assert len(forced) == 4
 
     def test_a_checkpoint_of_english_only(self, tmp_path: Path) -> None:
         only = Whisper.load(
@@ -342,10 +337,6 @@ class TestRuns:
         with pytest.raises(ModelError, match="makes 128 mel bands, but the model hears 80"):
             Whisper.load(copy, device="cpu", dtype="float32", attn_implementation="sdpa")
 
-    def test_another_kind_of_checkpoint_is_named(self, go: Callable[..., list[Any]], tiny_checkpoint: Path) -> None:
-        with pytest.raises(ModelError, match="model type 'qwen2_5_omni', not 'whisper'"):
-            go(model_path=str(tiny_checkpoint))
-
     def test_a_forced_decode_is_as_long_as_asked_or_refused(self, go: Callable[..., list[Any]], tmp_path: Path) -> None:
         (found,) = go(decode_tokens=32)  # half of its 64 positions
         assert {row["forced_decode"]["tokens"] for row in records_in(found.folder)} == {32}
@@ -370,25 +361,10 @@ def test_a_language_changes_no_run_of_a_model_that_takes_none(tmp_path: Path, no
     assert sum("LANGUAGE=de changes nothing" in line for line in said) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "language"),
-    [
-        ("de", "de"),
-        ("YUE", "yue"),
-        ("en_US:en", ""),
-        ("de_DE.UTF-8", ""),
-        ("de:en", ""),
-        ("", ""),
-        ("C", ""),
-        ("POSIX", ""),
-        ("C.UTF-8", ""),
-        ("de:", ""),
-        (":de", ""),
-        ("nn::nb", ""),
-        ("EN_us", ""),
-        ("sr@latin", ""),
-    ],
-)
+LOCALES = ["", "C", "POSIX", "C.UTF-8", "en_US:en", "de_DE.UTF-8", "de:en", "de:", ":de", "nn::nb", "EN_us", "sr@latin"]
+
+
+@pytest.mark.parametrize(("text", "language"), [("de", "de"), ("YUE", "yue"), *((locale, "") for locale in LOCALES)])
 def test_locales_of_the_desktop_say_nothing_about_the_speech(text: str, language: str) -> None:
     assert RunSettings.read({"LANGUAGE": text}).language == language
 
@@ -455,14 +431,7 @@ def test_explain_needs_no_prompt(folder: Path, tmp_path: Path, undrawn: None) ->
     [
         (["a.wav", "--prompt", "Who speaks?"], "--prompt: whisper-base can only transcribe"),
         (["a.wav", "--language", "fr"], "LANGUAGE=fr: .* allowed: de, en, zh"),
-        (
-            ["librispeech:174/50561/174-50561-0000", "--data", "data", "--language", "fr"],
-            "LANGUAGE=fr: .* allowed: de, en, zh",
-        ),
-        (
-            ["tau:concatenated_resampled/airport-lisbon-1000-0-a.wav", "--data", "data"],
-            "tau: whisper-base can only transcribe",
-        ),
+        (["tau:concatenated_resampled/airport-lisbon-1000-0-a.wav", "--data", "."], "tau: whisper-base can only trans"),
     ],
 )
 def test_explain_refuses_what_a_run_refuses(
@@ -470,8 +439,7 @@ def test_explain_refuses_what_a_run_refuses(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     task_folders.write_clip(tmp_path / "a.wav", seconds=1.0)
-    task_folders.build_librispeech(tmp_path / "data" / "LibriSpeech")
-    task_folders.build_tau(tmp_path / "data" / "TAU")
+    task_folders.build_tau(tmp_path / "TAU")
     code, shown = explain(*words, "--model-path", folder)
     assert code == 2
     assert re.search(said, shown)

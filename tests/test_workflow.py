@@ -35,13 +35,6 @@ def test_the_tests_are_those_of_make_test() -> None:
     assert [re.sub(r" -n \S+", "", line) for line in commands("tests")[1:-2]] == wanted
 
 
-def test_the_notebook_is_executed_and_mlflow_met() -> None:
-    *_, before, step = JOBS["tests"]["steps"]
-    assert before["run"] == ".venv/bin/python -m pip install -e '.[test-all]'"
-    assert step["run"] == ".venv/bin/pytest tests/test_notebook.py tests/test_tracking.py"
-    assert step["env"] == {"AUDIOMARATHON_TESTS": "all"}
-
-
 OTHERS = {
     f"{name} {job}": [step["run"] for step in content["steps"] if "run" in step]
     for name in ("release", "weekly")
@@ -67,13 +60,6 @@ def test_every_python_that_the_project_names_is_tested() -> None:
     named = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
     assert set(JOBS["tests"]["strategy"]["matrix"]["python"]) == named
     assert min(named, key=lambda version: int(version[2:])) == PROJECT["requires-python"].removeprefix(">=")
-
-
-def test_the_wheel_is_tried_where_there_is_no_repository() -> None:
-    used = [step.get("uses", "").partition("@")[0] for step in JOBS["install"]["steps"]]
-    assert JOBS["install"]["needs"] == "wheel"
-    assert "actions/checkout" not in used
-    assert commands("install")[-1] == "timeout 600 audiomarathon demo"
 
 
 def test_actions_are_pinned_by_their_major_version_and_may_only_read() -> None:

@@ -126,15 +126,8 @@ def test_processes_work_side_by_side_and_a_killed_one_does_not_stop_others(place
     kill = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os.kill(os.getpid(), 9)\n"
     (place / "hums_task.py").write_text(kill + (place / "hums_task.py").read_text())
     command = [
-        sys.executable,
-        "-m",
-        "xares.run",
-        "--max-jobs",
-        "9",
-        "level_encoder.py",
-        "hums_task.py",
-        "tones_task.py",
-    ]
+        sys.executable, "-m", "xares.run", "--max-jobs", "9", "level_encoder.py", "hums_task.py", "tones_task.py",
+    ]  # fmt: skip
     env = os.environ | {"PYTHONPATH": f"{DOORS}:{ROOT / 'src'}"}
     done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
     assert done.returncode == 1

@@ -18,7 +18,7 @@ from audiomarathon.settings import RunSettings
 from audiomarathon.wings.encoders.xares.benchmark import XARES
 from audiomarathon.wings.encoders.xares.published import ENCODERS, TABLES, published
 from audiomarathon.wings.encoders.xares.task import EncoderTask, Recipe
-from audiomarathon.wings.encoders.xares.task_config import TaskConfig, load_task_file, task_of
+from audiomarathon.wings.encoders.xares.task_config import load_task_file, task_of
 from audiomarathon.wings.encoders.xares.tasks import TASKS, config_of, named
 
 FILES = Path(__file__).parents[1] / "X-ARES" / "src" / "tasks"
@@ -52,47 +52,20 @@ def test_the_table_of_tasks_agrees_with_the_release() -> None:
         *("clotho", "freemusicarchive", "fsd50k", "librispeechmalefemale", "voxceleb1", "voxlingua33")
     }
     assert {task.name: len(task.parts) for task in TASKS if task.folds} == {
-        "esc50": 5,
-        "gtzan_genre": 10,
-        "libricount": 5,
-        "ravdess": 4,
-        "urbansound8k": 10,
-        "vocalimitations": 3,
-    }
+        "esc50": 5, "gtzan_genre": 10, "libricount": 5, "ravdess": 4, "urbansound8k": 10, "vocalimitations": 3,
+    }  # fmt: skip
     by_name = {task.name: task for task in TASKS}
     assert by_name["libricount"].parts["4"] == "libricount_fold04.tar"
     assert by_name["urbansound8k"].parts["10"] == "urbansound_fold10_0000000.tar"
     counts = {task.name: task.classes if isinstance(task.classes, int) else len(task.classes) for task in TASKS}
     assert counts == {
-        "asvspoof2015": 2,
-        "clotho": 0,
-        "cremad": 6,
-        "desed": 10,
-        "esc50": 50,
-        "fluentspeechcommands": 248,
-        "freemusicarchive": 8,
-        "fsd50k": 200,
-        "fsdkaggle2018": 41,
-        "gtzan_genre": 10,
-        "libricount": 11,
-        "librispeech": 0,
-        "librispeechmalefemale": 2,
-        "maestro": 88,
-        "nsynthinstument": 11,
-        "ravdess": 8,
-        "speechocean762": 0,
-        "speechcommandsv1": 30,
-        "urbansound8k": 10,
-        "vocalimitations": 302,
-        "vocalsound": 6,
-        "voxceleb1": 1251,
-        "voxlingua33": 33,
-        "finger_snap": 2,
-        "key_scratching": 2,
-        "inside_outside_car": 2,
-        "liveenv": 28,
-        "subway_broadcast": 2,
-    }
+        "asvspoof2015": 2, "clotho": 0, "cremad": 6, "desed": 10, "esc50": 50, "fluentspeechcommands": 248,
+        "freemusicarchive": 8, "fsd50k": 200, "fsdkaggle2018": 41, "gtzan_genre": 10, "libricount": 11,
+        "librispeech": 0, "librispeechmalefemale": 2, "maestro": 88, "nsynthinstument": 11, "ravdess": 8,
+        "speechocean762": 0, "speechcommandsv1": 30, "urbansound8k": 10, "vocalimitations": 302, "vocalsound": 6,
+        "voxceleb1": 1251, "voxlingua33": 33, "finger_snap": 2, "key_scratching": 2, "inside_outside_car": 2,
+        "liveenv": 28, "subway_broadcast": 2,
+    }  # fmt: skip
     assert sum(task.recipe.weight for task in {*TASKS} if task.private) == 25_000
 
 
@@ -240,20 +213,6 @@ def test_a_file_that_cannot_be_used_is_one_line(text: str, line: str, tmp_path: 
     assert "\n" not in str(caught.value)
 
 
-def test_task_config_has_the_released_defaults() -> None:
-    config = TaskConfig("a", k_fold_splits=[0, "x"], audio_tar_name_of_split={0: "lost"}, batch_size_train=7)
-    assert (config.formal_name, config.env_root, config.batch_size_valid) == ("a", "./env", 7)
-    assert config.audio_tar_name_of_split == {0: "wds-audio-fold-0-*.tar", "x": "wds-audio-fold-x-*.tar"}
-    config.metric_args["shared"] = True
-    config = TaskConfig(name="b", formal_name="B", valid_split="v")
-    assert config.metric_args == {}
-    assert config.audio_tar_name_of_split == {"train": "train*.tar", "v": "v*.tar", "test": "test*.tar"}
-    assert config.encoded_tar_name_of_split["v"] == "wds-encoded-v*.tar"
-    assert (config.epochs, config.learning_rate, config.save_encoded_per_batches, config.formal_name) == (
-        *(10, 1e-3, 2000, "B"),
-    )
-
-
 WEIGHTS = {task.name: task.recipe.weight for task in TASKS if task.in_release}
 PRIVATE = {task.name for task in TASKS if task.private}
 
@@ -275,16 +234,6 @@ def test_the_published_means_come_out_of_the_published_rows(
         there = {task: score for task, score in rows.items() if score is not None}
         total = sum(score * WEIGHTS[task] for task, score in there.items())
         assert total / sum(WEIGHTS[task] for task in there) == pytest.approx(mean, abs=0.0006)
-
-
-def test_the_first_table_has_no_private_tasks_and_knn_of_clip_tasks_alone() -> None:
-    first = TABLES["first"]
-    assert set(first) == set(WEIGHTS) - PRIVATE - {"maestro"}
-    assert {task for task, (_, knn) in first.items() if not knn} == {
-        *("clotho", "desed", "fsd50k", "fsdkaggle2018", "librispeech")
-    }
-    assert published("first", "whisper", "voxlingua33") == (0.862, 0.207)
-    assert published("first", "whisper", "speechocean762") == (None, None)
 
 
 def test_x_ares_own_file_is_the_released_task(tmp_path: Path) -> None:

@@ -9,17 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tiny_base as tiny
 import torch
 from safetensors.torch import load_file
-from tiny_base import (
-    byte_tokenizer,
-    random_model,
-    read_json,
-    rewrite_weights,
-    save_whisper_extractor,
-    windows_of,
-    write_json,
-)
 from tiny_qwen2_audio import audio_tokens, tiny_config
 from transformers import (
     PreTrainedTokenizerFast,
@@ -48,10 +40,10 @@ BARE_LLM_TEMPLATE = "{% for message in messages %}{{ '<|im_start|>' + message.co
 
 def checkpoint(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
     """Save a random Aero as the hub has it: `audio_modal_projector.*`, and no head where the LLM ties it."""
-    tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>")
+    tokenizer = tiny.byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>")
     config = tiny_config(tokenizer, tie_word_embeddings=tied)
-    random_model(Qwen2AudioForConditionalGeneration, config, seed).save_pretrained(folder)
-    rewrite_weights(
+    tiny.random_model(Qwen2AudioForConditionalGeneration, config, seed).save_pretrained(folder)
+    tiny.rewrite_weights(
         folder,
         lambda weights: {
             name.replace("multi_modal_projector", "audio_modal_projector"): tensor
@@ -60,7 +52,7 @@ def checkpoint(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
         },
     )
     # As older transformers write it; the named code does not exist here, so nothing can run it.
-    parts = read_json(folder / "config.json")
+    parts = tiny.read_json(folder / "config.json")
     text = {
         name: value for name, value in parts["text_config"].items() if name not in ("layer_types", "rope_parameters")
     }
@@ -73,23 +65,23 @@ def checkpoint(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
         "audio_config": parts["audio_config"], "audio_token_index": parts["audio_token_index"],
         "text_config": text | {"rope_theta": 1000000.0, "rope_scaling": None, "sliding_window": 4096},
     }  # fmt: skip
-    write_json(folder / "config.json", **hub)
+    tiny.write_json(folder / "config.json", **hub)
     tokenizer.save_pretrained(folder)
     processor = {"processor_class": "AeroProcessor", "auto_map": {"AutoProcessor": "processing_aero.AeroProcessor"}}
-    write_json(folder / "chat_template.json", chat_template=TEMPLATE)
-    write_json(folder / "processor_config.json", **processor, audio_token="<|AUDIO|>")
-    save_whisper_extractor(folder)
+    tiny.write_json(folder / "chat_template.json", chat_template=TEMPLATE)
+    tiny.write_json(folder / "processor_config.json", **processor, audio_token="<|AUDIO|>")
+    tiny.save_whisper_extractor(folder)
     for name, more in (
         ("tokenizer_config.json", {"chat_template": BARE_LLM_TEMPLATE}),
         ("preprocessor_config.json", {}),
     ):
-        write_json(folder / name, **read_json(folder / name) | processor | more)
+        tiny.write_json(folder / name, **tiny.read_json(folder / name) | processor | more)
     return folder
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load step by step as the published example and processor do, in no code of the engine's."""
-    audios = windows_of(prompt.clips)
+    audios = tiny.windows_of(prompt.clips)
     features = WhisperFeatureExtractor.from_pretrained(folder)(
         audios, sampling_rate=16000, return_attention_mask=True, padding="max_length", return_tensors="pt"
     )
@@ -106,7 +98,7 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
 
 def native(folder: Path) -> Qwen2AudioForConditionalGeneration:
     """The checkpoint's weights in transformers' class, each carried over by hand."""
-    facts = read_json(folder / "config.json")
+    facts = tiny.read_json(folder / "config.json")
     config = Qwen2AudioConfig(**{name: facts[name] for name in ("audio_config", "text_config", "audio_token_index")})
     model = Qwen2AudioForConditionalGeneration(config)
     weights = load_file(folder / "model.safetensors")

@@ -7,17 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import tiny_base as tiny
 import torch
-from tiny_base import (
-    WINDOW,
-    byte_tokenizer,
-    processor_of,
-    random_model,
-    rewrite_weights,
-    windows_of,
-    worded,
-    write_json,
-)
 from transformers import (
     Gemma3nAudioFeatureExtractor,
     Gemma3nConfig,
@@ -58,7 +49,7 @@ SLIDING_WINDOW = 270
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    return byte_tokenizer(
+    return tiny.byte_tokenizer(
         SPECIAL, end="<eos>", pad="<pad>", template=TEMPLATE, listed=False, bos_token="<bos>", **NAMED
     )
 
@@ -102,19 +93,19 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     """Save a random Gemma 3n as the hub has it: a vision tower, and keys and values that sharing layers never use."""
     words = tokenizer()
     config = tiny_config(words)
-    random_model(lambda config: native(lambda: Gemma3nForConditionalGeneration(config)), config, seed).save_pretrained(
-        folder
-    )
+    tiny.random_model(
+        lambda config: native(lambda: Gemma3nForConditionalGeneration(config)), config, seed
+    ).save_pretrained(folder)
     unused = {"model.vision_tower.timm_model.conv_stem.conv.weight": torch.ones(2, 3, 3, 3)}
     for layer in range(len(LAYER_TYPES) - SHARED, len(LAYER_TYPES)):
         attention = f"model.language_model.layers.{layer}.self_attn"
         unused |= {f"{attention}.{name}_proj.weight": torch.ones(16, 32) for name in "kv"}
         unused[f"{attention}.k_norm.weight"] = torch.ones(8)
-    rewrite_weights(folder, lambda weights: weights | unused)
+    tiny.rewrite_weights(folder, lambda weights: weights | unused)
     words.save_pretrained(folder)
     # The hub's file samples.
     ends = [words.eos_token_id, words.convert_tokens_to_ids("<end_of_turn>")]
-    write_json(folder / "generation_config.json", do_sample=True, top_k=64, top_p=0.95, eos_token_id=ends)
+    tiny.write_json(folder / "generation_config.json", do_sample=True, top_k=64, top_p=0.95, eos_token_id=ends)
     Gemma3nAudioFeatureExtractor(feature_size=BANDS).save_pretrained(folder)
     return folder
 
@@ -122,9 +113,9 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does, a long clip as several audios, each padded to 30 s."""
     more = {"image_processor": None, "audio_seq_length": TOKENS}
-    processor = processor_of(Gemma3nProcessor, folder, TEMPLATE, Gemma3nAudioFeatureExtractor, **more)
-    audios = windows_of(prompt.clips)
-    text = worded(processor, len(audios), prompt.text)
+    processor = tiny.processor_of(Gemma3nProcessor, folder, TEMPLATE, Gemma3nAudioFeatureExtractor, **more)
+    audios = tiny.windows_of(prompt.clips)
+    text = tiny.worded(processor, len(audios), prompt.text)
     inputs = processor(
         text=text,
         audio=audios,
@@ -138,4 +129,4 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
 
 def audio_tokens(samples: int) -> int:
     """Return the audio tokens of a clip: always those of whole windows."""
-    return TOKENS * -(-samples // WINDOW)
+    return TOKENS * -(-samples // tiny.WINDOW)

@@ -7,21 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tiny_base as tiny
 import torch
-from tiny_base import (
-    LLM,
-    TOWER,
-    VISION,
-    byte_tokenizer,
-    halved_twice,
-    processor_of,
-    random_model,
-    read_json,
-    rewrite_weights,
-    save_whisper_extractor,
-    worded,
-    write_json,
-)
 from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5OmniProcessor,
@@ -62,11 +49,11 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast, *, layers: int = 4) 
     token = tokenizer.convert_tokens_to_ids
     rope = {"mrope_section": [1, 1, 2], "rope_type": "default", "rope_theta": 10000.0}
     return Qwen2_5OmniThinkerConfig(
-        audio_config=TOWER | {
+        audio_config=tiny.TOWER | {
             "d_model": 32, "encoder_attention_heads": 4, "encoder_ffn_dim": 32, "n_window": 100, "output_dim": 32,
         },
-        vision_config=VISION | {"fullatt_block_indexes": [0]},
-        text_config=LLM | {
+        vision_config=tiny.VISION | {"fullatt_block_indexes": [0]},
+        text_config=tiny.LLM | {
             "vocab_size": len(tokenizer), "num_hidden_layers": layers, "rope_parameters": rope,
             "pad_token_id": token("<|endoftext|>"),
         },
@@ -82,29 +69,29 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast, *, layers: int = 4) 
 
 def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
     """Save a random Qwen2.5-Omni as the hub has it: `thinker.*` beside `talker.*` and `token2wav.*`."""
-    tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>", **NAMED)
-    thinker = random_model(
+    tokenizer = tiny.byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>", **NAMED)
+    thinker = tiny.random_model(
         Qwen2_5OmniThinkerForConditionalGeneration, tiny_thinker_config(tokenizer, layers=layers), seed
     )
     thinker.save_pretrained(folder)
     speech = {"talker.model.norm.weight": torch.ones(4), "token2wav.dit.proj.weight": torch.ones(4, 4)}
-    rewrite_weights(folder, lambda weights: {f"thinker.{name}": one for name, one in weights.items()} | speech)
+    tiny.rewrite_weights(folder, lambda weights: {f"thinker.{name}": one for name, one in weights.items()} | speech)
     hub = {"model_type": "qwen2_5_omni", "architectures": ["Qwen2_5OmniModel"]}
-    write_json(folder / "config.json", **hub, thinker_config=read_json(folder / "config.json"))
+    tiny.write_json(folder / "config.json", **hub, thinker_config=tiny.read_json(folder / "config.json"))
     # The hub's file samples; a run that heeded it would differ from one call to the next.
-    write_json(folder / "generation_config.json", do_sample=True, temperature=0.9, top_p=0.8)
+    tiny.write_json(folder / "generation_config.json", do_sample=True, temperature=0.9, top_p=0.8)
     tokenizer.save_pretrained(folder)
-    write_json(folder / "chat_template.json", chat_template=QWEN_OMNI_TEMPLATE)
-    save_whisper_extractor(folder, chunk_length=PADDED_S)
+    tiny.write_json(folder / "chat_template.json", chat_template=QWEN_OMNI_TEMPLATE)
+    tiny.save_whisper_extractor(folder, chunk_length=PADDED_S)
     return folder
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does, the parts for pictures and for making speech left out."""
-    processor = processor_of(Qwen2_5OmniProcessor, folder, QWEN_OMNI_TEMPLATE)
-    text = worded(processor, len(prompt.clips), prompt.text)
+    processor = tiny.processor_of(Qwen2_5OmniProcessor, folder, QWEN_OMNI_TEMPLATE)
+    text = tiny.worded(processor, len(prompt.clips), prompt.text)
     inputs = processor(text=text, audio=list(prompt.clips), return_tensors="pt", padding=True)
     return inputs, Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder).eval()
 
 
-audio_tokens = halved_twice
+audio_tokens = tiny.halved_twice

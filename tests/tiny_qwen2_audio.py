@@ -6,20 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tiny_base as tiny
 import torch
-from tiny_base import (
-    LLM,
-    TOWER,
-    WINDOW,
-    byte_tokenizer,
-    halved_twice,
-    random_model,
-    read_json,
-    save_whisper_extractor,
-    windows_of,
-    worded,
-    write_json,
-)
 from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerFast,
@@ -37,8 +25,8 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|AUDIO|>", "<|audio_
 def tiny_config(tokenizer: PreTrainedTokenizerFast, **text: Any) -> Qwen2AudioConfig:
     """About 0.05 M parameters. As in the hub's configs, a window is named that is not in use."""
     return Qwen2AudioConfig(
-        audio_config=TOWER | {"model_type": "qwen2_audio_encoder"},
-        text_config=LLM | {
+        audio_config=tiny.TOWER | {"model_type": "qwen2_audio_encoder"},
+        text_config=tiny.LLM | {
             "model_type": "qwen2", "vocab_size": len(tokenizer), "max_position_embeddings": 8192,
             "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 1,
         } | text,
@@ -48,17 +36,19 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, **text: Any) -> Qwen2AudioCo
 
 def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     """Save a random Qwen2-Audio as the hub has it, chat template left to the processor."""
-    tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>")
-    model = random_model(Qwen2AudioForConditionalGeneration, tiny_config(tokenizer), seed)
+    tokenizer = tiny.byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>")
+    model = tiny.random_model(Qwen2AudioForConditionalGeneration, tiny_config(tokenizer), seed)
     model.save_pretrained(folder)  # under the hub's names: `language_model.…`
     tokenizer.save_pretrained(folder)
     # The hub's tokenizer has the bare LLM's template, which knows no audio; the processor has another built in.
     bare = "{% for turn in messages %}<|im_start|>{{ turn['content'] }}<|im_end|>\n{% endfor %}"
     file = folder / "tokenizer_config.json"
-    write_json(file, **read_json(file) | {"chat_template": bare})
+    tiny.write_json(file, **tiny.read_json(file) | {"chat_template": bare})
     # The hub's file samples, and penalises repetition.
-    write_json(folder / "generation_config.json", do_sample=True, temperature=0.7, top_k=20, repetition_penalty=1.1)
-    save_whisper_extractor(folder)
+    tiny.write_json(
+        folder / "generation_config.json", do_sample=True, temperature=0.7, top_k=20, repetition_penalty=1.1
+    )
+    tiny.save_whisper_extractor(folder)
     return folder
 
 
@@ -67,8 +57,8 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
     processor = Qwen2AudioProcessor(
         WhisperFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     )
-    audios = windows_of(prompt.clips)
-    text = worded(processor, len(audios), prompt.text, "audio_url")
+    audios = tiny.windows_of(prompt.clips)
+    text = tiny.worded(processor, len(audios), prompt.text, "audio_url")
     inputs = processor(text=text, audio=audios, sampling_rate=16000, return_tensors="pt", padding=True)
     model = Qwen2AudioForConditionalGeneration.from_pretrained(folder).eval()
     model.generation_config.repetition_penalty = None
@@ -77,4 +67,4 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
 
 def audio_tokens(samples: int) -> int:
     """Return the audio tokens of a clip: those of its windows."""
-    return sum(halved_twice(min(WINDOW, samples - start)) for start in range(0, samples, WINDOW))
+    return sum(tiny.halved_twice(min(tiny.WINDOW, samples - start)) for start in range(0, samples, tiny.WINDOW))

@@ -6,20 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tiny_base as tiny
 import torch
-from tiny_base import (
-    LLM,
-    TOWER,
-    VISION,
-    byte_tokenizer,
-    processor_of,
-    random_model,
-    read_json,
-    rewrite_weights,
-    save_whisper_extractor,
-    worded,
-    write_json,
-)
 from transformers import (
     PreTrainedTokenizerFast,
     Qwen3OmniMoeProcessor,
@@ -50,12 +38,12 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3OmniMoeThink
     """About 0.1 M parameters: four experts a layer, of which a token meets two."""
     token = tokenizer.convert_tokens_to_ids
     return Qwen3OmniMoeThinkerConfig(
-        audio_config=TOWER | {
+        audio_config=tiny.TOWER | {
             "encoder_attention_heads": 2, "n_window": 50, "n_window_infer": 800, "output_dim": 32,
             "downsample_hidden_size": 4, "conv_chunksize": 500,
         },
-        vision_config=VISION | {"deepstack_visual_indexes": [0], "num_position_embeddings": 16},
-        text_config=LLM | {
+        vision_config=tiny.VISION | {"deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+        text_config=tiny.LLM | {
             "vocab_size": len(tokenizer), "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2,
             "head_dim": 8, "rope_parameters": {
                 "mrope_section": [2, 1, 1], "mrope_interleaved": True, "rope_type": "default", "rope_theta": 10000.0,
@@ -75,30 +63,30 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3OmniMoeThink
 
 def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     """Save a random Qwen3-Omni as the hub has it: `thinker.*`, expert by expert, beside `talker.*` and `code2wav.*`."""
-    tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>", **NAMED)
-    thinker = random_model(Qwen3OmniMoeThinkerForConditionalGeneration, tiny_thinker_config(tokenizer), seed)
+    tokenizer = tiny.byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>", **NAMED)
+    thinker = tiny.random_model(Qwen3OmniMoeThinkerForConditionalGeneration, tiny_thinker_config(tokenizer), seed)
     for convolution in (module for module in thinker.modules() if isinstance(module, torch.nn.Conv2d)):
         convolution.weight.data *= 4  # as spread they let so little through that all clips sound alike
     thinker.save_pretrained(folder)
     speech = {"talker.model.norm.weight": torch.ones(4), "code2wav.decoder.0.conv.weight": torch.ones(4, 4)}
-    rewrite_weights(
+    tiny.rewrite_weights(
         folder,
         lambda weights: {f"thinker.{name.removeprefix('thinker.')}": one for name, one in weights.items()} | speech,
     )
     hub = {"model_type": "qwen3_omni_moe", "architectures": ["Qwen3OmniMoeForConditionalGeneration"]}
-    thinker_config = read_json(folder / "config.json")
-    write_json(folder / "config.json", **hub, thinker_config=thinker_config, enable_audio_output=True)
-    write_json(folder / "generation_config.json", do_sample=True, temperature=0.6, top_p=0.95)
+    thinker_config = tiny.read_json(folder / "config.json")
+    tiny.write_json(folder / "config.json", **hub, thinker_config=thinker_config, enable_audio_output=True)
+    tiny.write_json(folder / "generation_config.json", do_sample=True, temperature=0.6, top_p=0.95)
     tokenizer.save_pretrained(folder)
-    write_json(folder / "chat_template.json", chat_template=TEMPLATE)
-    save_whisper_extractor(folder)
+    tiny.write_json(folder / "chat_template.json", chat_template=TEMPLATE)
+    tiny.save_whisper_extractor(folder)
     return folder
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does, the parts for pictures and for making speech left out."""
-    processor = processor_of(Qwen3OmniMoeProcessor, folder, TEMPLATE)
-    text = worded(processor, len(prompt.clips), prompt.text)
+    processor = tiny.processor_of(Qwen3OmniMoeProcessor, folder, TEMPLATE)
+    text = tiny.worded(processor, len(prompt.clips), prompt.text)
     inputs = processor(text=text, audio=list(prompt.clips), return_tensors="pt", padding=True)
     return inputs, Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(folder).eval()
 

@@ -97,20 +97,9 @@ def test_bombs(name: str, tmp_path: Path, tell) -> None:
     else:
         message = "100,000 files and folders"
         file.write_bytes(zip_directory(600_000))
-    command = [
-        sys.executable,
-        "-c",
-        LOOK,
-        "data",
-        "download",
-        "vesus",
-        "--from",
-        str(file),
-        "--data",
-        str(tmp_path / "root"),
-    ]
+    command = ["data", "download", "vesus", "--from", str(file), "--data", str(tmp_path / "root")]
     with no_hang():
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-c", LOOK, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"more than {message}" in done.stderr
     assert "Traceback" not in done.stderr

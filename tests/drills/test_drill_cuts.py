@@ -16,17 +16,10 @@ SECONDS = 1.5
 #: Nothing in these headers says the rate (AIFF) or rate and channels (AU) a second time.
 _SAID_ONCE = {"AIFF": range(28, 38), "AU": range(16, 24)}
 KINDS = {
-    "WAV": ("WAV", "PCM_16"),
-    "WAV, float": ("WAV", "FLOAT"),
-    "WAV, extensible": ("WAVEX", "PCM_24"),
-    "RF64": ("RF64", "PCM_16"),
-    "AIFF": ("AIFF", "PCM_16"),
-    "AU": ("AU", "PCM_16"),
-    "FLAC": ("FLAC", "PCM_16"),
-    "Vorbis": ("OGG", "VORBIS"),
-    "Opus": ("OGG", "OPUS"),
-    "MP3": ("MP3", None),
-}
+    "WAV": ("WAV", "PCM_16"), "WAV, float": ("WAV", "FLOAT"), "WAV, extensible": ("WAVEX", "PCM_24"),
+    "RF64": ("RF64", "PCM_16"), "AIFF": ("AIFF", "PCM_16"), "AU": ("AU", "PCM_16"), "FLAC": ("FLAC", "PCM_16"),
+    "Vorbis": ("OGG", "VORBIS"), "Opus": ("OGG", "OPUS"), "MP3": ("MP3", None),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import task_folders
@@ -14,29 +12,12 @@ from typer.testing import CliRunner
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.app import app
-from audiomarathon.errors import AudioMarathonError
 
 HUGE = "x" * 10_000_000
 ESCAPES = [
-    "../../secret.wav",
-    "/etc/passwd",
-    "..\\..\\secret.wav",
-    "a/../../secret.wav",
-    "....//secret.wav",
-    "~/secret.wav",
-]
-ESCAPES += [
-    "file:///etc/passwd",
-    "//host/share",
-    "C:\\x.wav",
-    "a\0.wav",
-    "con",
-    "%2e%2e/secret.wav",
-    ".",
-    "",
-    " ",
-    "x" * 5000,
-]
+    "../../secret.wav", "/etc/passwd", "..\\..\\secret.wav", "a/../../secret.wav", "....//secret.wav", "~/secret.wav",
+    "file:///etc/passwd", "//host/share", "C:\\x.wav", "a\0.wav", "con", "%2e%2e/secret.wav", ".", "", " ", "x" * 5000,
+]  # fmt: skip
 TEXTS = ["\0", HUGE, "\ud800", "\u202eA", "\x1b[31m", "Z" + "\u0301" * 10_000, "\u200b", "\ufeff", "A\nB", "😀" * 5000]
 VALUES = [None, [], {}, True, -0.0, 1e308, float("inf"), 10**400, [[]], {"a": {}}, ["A"] * 100_000]
 FIELDS = ("path", "question", "choice_a", "answer_gt", "scene_label", "uniq_id")
@@ -82,45 +63,6 @@ def test_values(field: str, tmp_path: Path, times, tell) -> None:
         assert field not in ("path", "answer_gt") or found == (9, 1), value
         bad += found[1]
     tell(f"{len(values)} hostile values: {bad} rows refused with a reason, {len(values) - bad} harmless, none lost")
-
-
-FILES: dict[str, Callable[[bytes], bytes]] = {
-    "deep lists": lambda _: b"[" * 1_000_000,
-    "deep objects": lambda _: b'{"a":' * 500_000,
-    "closed deep lists": lambda _: b"[" * 50_000 + b"]" * 50_000,
-    "duplicate key": lambda text: text.replace(b'"answer_gt"', b'"answer_gt": "B", "answer_gt"', 1),
-    "not a list": lambda _: b'{"rows": []}',
-    "a number of a million digits": lambda _: b"[" + b"1" * 1_000_000 + b"]",
-    "nothing": lambda _: b"",
-    "not UTF-8": lambda text: text.replace(b"bus", b"b\xff\xfe", 1),
-    "UTF-16": lambda text: text.decode().encode("utf-16"),
-    "cut": lambda text: text[: len(text) // 2],
-    "two documents": lambda text: text + text,
-    "HTML": lambda _: b"<html>login</html>",
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_files_are_refused_in_one_line(name: str, tmp_path: Path, tell) -> None:
-    folder = task_folders.build_tau(tmp_path / "TAU")
-    file = folder / "acoustic_scene_task_meta.json"
-    file.write_bytes(FILES[name](file.read_bytes()))
-    with no_hang(), pytest.raises(AudioMarathonError) as raised:
-        get_task("tau").load(folder)
-    assert "\n" not in str(raised.value)
-    assert len(str(raised.value)) < 1000
-    tell(str(raised.value).replace(str(tmp_path), ""))
-
-
-@pytest.mark.parametrize("content", [{"tasks": {"tau": None}}, {"tasks": []}, {"tasks": {"tau": {"count": HUGE}}}, 3])
-def test_manifests(content: Any, tmp_path: Path, tell) -> None:
-    task_folders.build_tau(tmp_path / "TAU")
-    (tmp_path / "audiomarathon.json").write_text(json.dumps(content))
-    done = CliRunner().invoke(app, ["data", "verify", "tau", "--data", str(tmp_path)])
-    assert done.exit_code == 1
-    assert len(done.output) < 5000
-    assert done.exception is None or isinstance(done.exception, SystemExit)
-    tell(done.output.strip().splitlines()[-1][:200].replace(str(tmp_path), ""))
 
 
 def test_a_terminal_is_sent_no_control_characters(tmp_path: Path, no_env, tell) -> None:

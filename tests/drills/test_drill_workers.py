@@ -269,10 +269,7 @@ def test_main_is_stopped(
 
 @pytest.mark.parametrize(
     ("part", "fault", "code", "told"),
-    [
-        ("raylet", signal.SIGSTOP, 130, "Ray does not stop"),
-        ("raylet", signal.SIGKILL, 2, "has ended (raylet)"),
-    ],
+    [("raylet", signal.SIGSTOP, 130, "Ray does not stop"), ("raylet", signal.SIGKILL, 2, "has ended (raylet)")],
 )
 def test_rays_own_processes_freeze_or_end(
     go, part: str, fault: int, code: int, told: str, data, tiny_checkpoint, tmp_path, tell
