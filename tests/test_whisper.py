@@ -358,7 +358,7 @@ def test_a_language_changes_no_run_of_a_model_that_takes_none(tmp_path: Path, no
         settings = RunSettings.read({}, **given, language=language or None)
         (found,) = run(["librispeech"], "embedded", settings, progress=False, say=said.append)
     assert "language" not in json.loads((found.folder / "run.json").read_text())["identity"]
-    assert sum("LANGUAGE=de changes nothing" in line for line in said) == 1
+    assert sum("LANGUAGE=de has no effect" in line for line in said) == 1
 
 
 LOCALES = ["", "C", "POSIX", "C.UTF-8", "en_US:en", "de_DE.UTF-8", "de:en", "de:", ":de", "nn::nb", "EN_us", "sr@latin"]
