@@ -52,7 +52,7 @@ app = typer.Typer(
     help="Measure how well audio LLMs understand long audio, and what dropping tokens or KV cache costs and buys.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode=None,  # panels cost 0.1 s a call, and drop `[default: …; env: …]` as markup
 )
 
 

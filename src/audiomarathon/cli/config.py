@@ -78,6 +78,7 @@ def _root(path: Path) -> Any:
     import yaml
 
     try:
+        # Values are parsed as flags are: YAML itself reads `no` as false, `010` as eight and `1:30` as ninety.
         return yaml.compose(read_plain(path), yaml.BaseLoader)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from None
