@@ -133,7 +133,10 @@ def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Seque
 
 def _one_hot(values: Predictions, labels: Labels) -> Floats:
     """Return an array of shape (values, labels): 1 where a value equals a label, else 0."""
-    return np.array([[value == label for label in labels] for value in values], np.float64).reshape(-1, len(labels))
+    places: dict[str | None, int] = {label: place for place, label in enumerate(labels)}
+    rows = np.eye(len(labels) + 1, len(labels))  # the last: equals no label
+    found: Floats = rows[[places.get(value, -1) for value in values]]
+    return found
 
 
 def _check(truth: Labels, *others: Sequence[object]) -> None:

@@ -298,7 +298,8 @@ def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], reach
         held = weights[rows[:, None], places[np.minimum(inside, len(places) - 1)]]
         within = passed[rows, stretch - 1][:, None] + np.cumsum(held, axis=1, dtype=np.int64)
         counted = [reached(within, half[rows]).sum(axis=1) for reached in (np.less, np.less_equal)]
-        return inside[:, :1] + np.column_stack(counted)
+        places_of: npt.NDArray[np.intp] = inside[:, :1] + np.column_stack(counted)
+        return places_of
 
     found = look(np.arange(len(weights)), lower)
     later = np.flatnonzero(lower != upper)

@@ -141,7 +141,9 @@ class Pairs:
     def pair(self) -> Pair:
         """Both runs' sums (counts, scores) over each cluster, for the paired test of the headline score."""
         scorer = self.task.scorer
-        own, other = (sums_of(scorer, [pair[side] for pair in self.pairs]) for side in (1, 0))
+        own = sums_of(scorer, [own for _, own in self.pairs])
+        whole = len(self.pairs) == len(self.base.verdicts)
+        other = self.base.sums if whole else sums_of(scorer, [base for base, _ in self.pairs])
         if differing := sorted({*own.names} ^ {*other.names}):
             raise RecordError(
                 f"the two runs were scored differently, perhaps by other judges (only one has {', '.join(differing)})"
