@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from audiomarathon.errors import RecordError
 from audiomarathon.files import json_object, sealed, sound_text
-from audiomarathon.records import LETTERS, STORED, Record
+from audiomarathon.records import LETTERS, STORED, Packed, Record
 
 if TYPE_CHECKING:
     import torch
@@ -100,9 +100,7 @@ def _decoded(text: bytes) -> Record | None:
         record = Record(*decode(text))
     except errors:
         return None
-    held = [(getattr(record, name), parts) for name, parts in _INSIDE.items()]
-    whole = all(part in value for value, parts in held if value is not None for part in parts)
-    return record if whole and not _at_odds(partial(getattr, record)) else None
+    return None if _at_odds(partial(getattr, record)) else record
 
 
 @cache
@@ -127,9 +125,15 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
     parse = msgspec.json.Decoder(msgspec.defstruct("Line", columns, kw_only=True)).decode
     shared, interned, counts = (tuple(map(STORED.index, names)) for names in (_SHARED, _INTERNED, _COUNTS))
     once, reply = dict[int | None, int | None](), STORED.index("reply")
+    packed = [(STORED.index(name), {*parts}) for name, parts in _INSIDE.items() if name not in _SHARED]
 
     def decode(text: bytes) -> Iterable[Any]:
         values = list(msgspec.structs.astuple(parse(text)))
+        for place, parts in packed:
+            if (numbers := values[place]) is not None:
+                if not parts <= numbers.keys():
+                    raise ValueError(STORED[place])
+                values[place] = Packed(numbers)
         for place in interned:
             values[place] = values[place] and sys.intern(values[place])
         if len(values[reply] or "") <= _SHORT:
