@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,17 +41,15 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
     """
     _check(truth, predicted)
     table: dict[str, dict[str, Any]] = {}
-    pairs = list(zip(truth, predicted, strict=True))
-    for label in sorted(set(truth)):
-        hits = sum(right == chosen == label for right, chosen in pairs)
-        support = sum(right == label for right in truth)
-        chosen_times = sum(chosen == label for chosen in predicted)
+    pairs, supports, times = Counter(zip(truth, predicted, strict=True)), Counter(truth), Counter(predicted)
+    for label in sorted(supports):
+        hits, support, chosen_times = pairs[label, label], supports[label], times[label]
         table[label] = {
             "precision": hits / chosen_times if chosen_times else None,
             "recall": hits / support,
             "f1": 2 * hits / (support + chosen_times),
             "support": support,
-            "unparsed": sum(right == label and chosen is None for right, chosen in pairs),
+            "unparsed": pairs[label, None],
         }
     return table
 
