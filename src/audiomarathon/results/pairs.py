@@ -366,7 +366,9 @@ def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None
     Clusters of different tasks never count as one cluster, even if their names are equal.
     """
     ratios = _ratios(members, stage)
-    clusters = [f"{one.task.key}:{own.cluster}" for one in members for _, own in one.timed] if len(ratios) else []
+    heads = [f"{one.task.key}:" if len(members) > 1 else "" for one in members]
+    named = zip(heads, members, strict=True) if len(ratios) else ()
+    clusters = [head + own.cluster for head, one in named for _, own in one.timed]
     return _median(ratios, clusters, seed)
 
 

@@ -119,12 +119,14 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
 
     hints = {name: typed(hint) for name, hint in typing.get_type_hints(Record).items()}
     hints |= {"error": None, "reply": str, **dict.fromkeys(_SHARED, msgspec.Raw)}
-    defaults = {one.name: msgspec.Raw(b"null") if one.name in _SHARED else one.default for one in fields(Record)}
+    absent = msgspec.Raw(b"null")
+    defaults = {one.name: absent if one.name in _SHARED else one.default for one in fields(Record)}
     needed = dict.fromkeys(_NEEDED, msgspec.NODEFAULT)
     columns = [(name, hints[name], (defaults | needed)[name]) for name in STORED]
     parse = msgspec.json.Decoder(msgspec.defstruct("Line", columns, kw_only=True)).decode
     shared, interned, counts = (tuple(map(STORED.index, names)) for names in (_SHARED, _INTERNED, _COUNTS))
-    once, reply = dict[int | None, int | None](), STORED.index("reply")
+    once, lengths = dict[int | None, int | None](), dict[float, float]()
+    reply, seconds = STORED.index("reply"), STORED.index("clip_seconds")
     packed = [(STORED.index(name), {*parts}) for name, parts in _INSIDE.items() if name not in _SHARED]
 
     def decode(text: bytes) -> Iterable[Any]:
@@ -140,10 +142,14 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
             values[reply] = values[reply] and sys.intern(values[reply])
         if len(once) >= _MOST_SHARED:
             once.clear()
+        if len(lengths) >= _MOST_SHARED:
+            lengths.clear()
+        if isinstance(values[seconds], float):
+            values[seconds] = lengths.setdefault(values[seconds], values[seconds])
         for place in counts:
             values[place] = once.setdefault(values[place], values[place])
         for place in shared:
-            values[place] = _share(STORED[place], values[place])
+            values[place] = None if values[place] is absent else _share(STORED[place], values[place])
         return [*values, _NO_JUDGEMENTS]
 
     return decode, (msgspec.MsgspecError, RecursionError, ValueError)
