@@ -6,7 +6,7 @@ All commands read records with this module, so that each skips the same damaged 
 
 Nearly all lines of a run are sound, so a line with a checksum is decoded to the types that :class:`Record` declares,
 compiled once; only what the decoder refuses is checked field by field. Equal references, labels and cache lengths are
-held once for all records that a process reads, so that records take little more memory than their lines.
+held once for all records that a process reads, and times are packed: records take little more memory than their lines.
 """
 
 from __future__ import annotations
