@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import math
 import re
@@ -37,6 +38,7 @@ from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.sweep import grid, parse_ratios
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import Pair, PairedResult
+from audiomarathon.records import Verdict
 from audiomarathon.report.comparison_text import answer, notes, ranked
 from audiomarathon.report.curves import read_panels
 from audiomarathon.report.render import for_width, rich_table
@@ -48,7 +50,8 @@ from audiomarathon.results.pairs import ONE_GRAPH, Pairs, speed_up
 from audiomarathon.results.savings import savings
 from audiomarathon.results.status import read_status
 from audiomarathon.results.systems import base_of, control_of, find_reference, missing_controls, read_systems, sweeps_of
-from audiomarathon.runs.read import Run
+from audiomarathon.runs.read import Run, read_runs
+from audiomarathon.scoring.choice import Choice
 from audiomarathon.settings import RunSettings
 
 
@@ -65,6 +68,28 @@ def base_and_dart(root: Path, base: Sequence[bool], dart: Sequence[bool], **of_d
 
 def rows_of(*paths: Path, against: str | None = None, **options: Any) -> dict[tuple[str, str], Comparison]:
     return {(row.scope, row.side): row for row in compared(*paths, against=against, **options).rows}
+
+
+def test_base_is_summed_once_for_all_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summed, sums = list[Sequence[Verdict]](), Choice.sums
+    monkeypatch.setattr(Choice, "sums", lambda self, verdicts: summed.append(verdicts) or sums(self, verdicts))
+    for name in ("base-0", "dart-0.3-layer2", "dart-0.5-layer2", "dart-0.9-layer2"):
+        a_run(tmp_path, name, [True] * 8)
+    rows_of(tmp_path)
+    assert len(summed) == 4
+
+
+def test_no_cycles_are_looked_for_among_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error too, the search goes on."""
+    a_run(tmp_path, "base-0", [True] * 8)
+    read, on = Run.read, list[bool]()
+    monkeypatch.setattr(Run, "read", lambda folder: on.append(gc.isenabled()) or read(folder))
+    read_runs([tmp_path])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordError):
+        read_runs([tmp_path / "empty"])
+    assert on == [False]
+    assert gc.isenabled()
 
 
 class TestRows:

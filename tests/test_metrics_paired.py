@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from audiomarathon.metrics import paired
 from audiomarathon.metrics.classification import choice_sums, macro_f1
 from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, PairedResult, _small_p, holm, judge, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Sums, expanded_tail, interval_of_mean, wilson_reach
@@ -70,6 +71,24 @@ def test_draws_that_are_alike_are_worked_out_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("audiomarathon.metrics.paired._CODES", 0)
     each = [draw(pair, np.random.default_rng(1), 5_000) for draw in (resampled, Pair.flipped)]
     np.testing.assert_allclose(drawn, each, rtol=0, atol=1e-12)
+
+
+def test_settings_with_the_same_reference_sum_its_resamples_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a column that setting and reference share is not summed again."""
+    rng, clusters, counted = np.random.default_rng(0), [f"c{number}" for number in range(40)], list[int]()
+    right, *settings = ((rng.random(40) < 0.5).astype(float) for _ in range(4))
+    sums = paired.drawn_sums
+    monkeypatch.setattr(
+        paired, "drawn_sums", lambda drawn, totals: counted.append(totals.shape[1]) or sums(drawn, totals)
+    )
+    together = [
+        resampled(pair_of(mean_sums(own), mean_sums(right), clusters), np.random.default_rng(7), 50) for own in settings
+    ]
+    assert counted == [2, 1, 1, 1]  # the reference's rights and number, then the rights of each setting
+    for own, found in zip(settings, together, strict=True):  # halves are no counts, so all columns are summed
+        pair = pair_of(mean_sums(own / 2), mean_sums(right / 2), clusters)
+        assert resampled(pair, np.random.default_rng(7), 50) == pytest.approx(found / 2)
+    assert counted[4:] == [4, 4, 4]
 
 
 def test_each_block_of_draws_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

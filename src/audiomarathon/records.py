@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 
 from audiomarathon.thinking import without_thinking
@@ -35,6 +36,44 @@ class Corpus:
     def __hash__(self) -> int:
         """Return the texts' hash, computed once."""
         return hash(self.hash)
+
+
+class Packed(Mapping[str, float]):
+    """Numbers by name, in a third of the memory of a dict: equal names and types are held once for all.
+
+    Parameters
+    ----------
+    numbers
+        Floats, and whole numbers up to 2⁵³.
+    """
+
+    __slots__ = ("_kinds", "_numbers")
+
+    def __init__(self, numbers: Mapping[str, float]) -> None:
+        self._kinds = _kinds_of(tuple(numbers), tuple(map(type, numbers.values())))
+        self._numbers = struct.pack(f"{len(numbers)}d", *numbers.values())
+
+    def __getitem__(self, name: str) -> float:
+        place, kind = self._kinds[name]
+        return kind(_DOUBLE(self._numbers, place)[0])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+_DOUBLE = struct.Struct("d").unpack_from
+
+
+@cache
+def _kinds_of(names: tuple[str, ...], kinds: tuple[type[float], ...]) -> Mapping[str, tuple[int, type[float]]]:
+    """Return the place in bytes, and the type, of each packed number."""
+    return {name: (8 * place, kind) for place, (name, kind) in enumerate(zip(names, kinds, strict=True))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +211,11 @@ class Record:
         """Return the record's line in `samples.jsonl`, without the fields that do not apply."""
         names = _OF_FAILED if self.error is not None else STORED
         values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None or name not in _LEFT_OUT}
+        return {
+            name: dict(value) if isinstance(value, Packed) else value
+            for name, value in values.items()
+            if value is not None or name not in _LEFT_OUT
+        }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Record:

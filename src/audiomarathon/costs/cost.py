@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.compression.method import kept_count
+from audiomarathon.metrics.statistics import Floats
 from audiomarathon.records import Record
 
 LAUNCH_BOUND = 0.6  # limit of a stage's busy ÷ wall seconds; below it, the GPU mostly waits for the program
@@ -161,8 +162,9 @@ class Drops:
         found = [prompt] * layers
         for layer, ratio in self.steps or ((self.layer, self.ratio),):
             first = min(int(layer), layers)
-            each = [kept_count(one, ratio) for one in np.atleast_1d(audio).tolist()]
-            found[first:] = [prompt - audio + (each if np.ndim(audio) else each[0])] * (layers - first)
+            counts, places = np.unique(audio, return_inverse=True)
+            each = np.array([kept_count(one, ratio) for one in counts.tolist()], counts.dtype)[places]
+            found[first:] = [prompt - audio + (each if np.ndim(audio) else each.item())] * (layers - first)
         return found
 
 
@@ -172,11 +174,11 @@ def flops_of(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False)
     return float(_flops(cost, drops, *of_sample, encoder=encoder))
 
 
-def flops_of_each(cost: Cost, drops: Drops, records: Sequence[Record], *, encoder: bool = False) -> list[float]:
+def flops_of_each(cost: Cost, drops: Drops, records: Sequence[Record], *, encoder: bool = False) -> Floats:
     """Return :func:`flops_of` of each sample, computed for all at once."""
     each = [(one.prompt_tokens or 0, one.audio_tokens or 0, one.clip_seconds) for one in records]
     prompt, audio, seconds = (np.array([one[place] for one in each]) for place in range(3))
-    found: list[float] = _flops(cost, drops, prompt, audio, seconds, encoder=encoder).tolist()
+    found: Floats = _flops(cost, drops, prompt, audio, seconds, encoder=encoder)
     return found
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,17 +41,15 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
     """
     _check(truth, predicted)
     table: dict[str, dict[str, Any]] = {}
-    pairs = list(zip(truth, predicted, strict=True))
-    for label in sorted(set(truth)):
-        hits = sum(right == chosen == label for right, chosen in pairs)
-        support = sum(right == label for right in truth)
-        chosen_times = sum(chosen == label for chosen in predicted)
+    pairs, supports, times = Counter(zip(truth, predicted, strict=True)), Counter(truth), Counter(predicted)
+    for label in sorted(supports):
+        hits, support, chosen_times = pairs[label, label], supports[label], times[label]
         table[label] = {
             "precision": hits / chosen_times if chosen_times else None,
             "recall": hits / support,
             "f1": 2 * hits / (support + chosen_times),
             "support": support,
-            "unparsed": sum(right == label and chosen is None for right, chosen in pairs),
+            "unparsed": pairs[label, None],
         }
     return table
 
@@ -133,7 +132,10 @@ def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Seque
 
 def _one_hot(values: Predictions, labels: Labels) -> Floats:
     """Return an array of shape (values, labels): 1 where a value equals a label, else 0."""
-    return np.array([[value == label for label in labels] for value in values], np.float64).reshape(-1, len(labels))
+    places: dict[str | None, int] = {label: place for place, label in enumerate(labels)}
+    rows = np.eye(len(labels) + 1, len(labels))  # the last: equals no label
+    found: Floats = rows[[places.get(value, -1) for value in values]]
+    return found
 
 
 def _check(truth: Labels, *others: Sequence[object]) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -118,14 +118,32 @@ class Pair:
         setting has all samples right or all wrong, and so has the reference, no resample varies. Then combine the two
         scores' intervals by R. Newcombe's method (Statistics in Medicine 17, 1998).
         """
-        weights = (_weights(rng, rows, self.clusters) for rows in _blocks(draws, self.clusters))
-        drawn = np.concatenate([self._after_draws(block, self.totals) for block in weights])
+        blocks = (_weights(rng, rows, self.clusters) for rows in _blocks(draws, self.clusters))
+        drawn = np.concatenate([self._after_draws(block.weights, partial(self._resampled, block)) for block in blocks])
         each = zip(self.sums.names, self._figures.T.tolist(), drawn.T, strict=True)
         ends, counted = self.sums.ends, self.sums.counted
         return {
             name: _difference(setting, reference, column, counted.get(name, self.clusters), ends.get(name, ()))
             for name, (setting, reference), column in each
         }
+
+    @property
+    def _exact(self) -> bool:
+        """Whether sums are exact in any order, so that columns may be summed apart."""
+        return self.held.dtype == np.uint8
+
+    def _resampled(self, block: _Drawn, weights: Drawing) -> Floats:
+        """Return the sums of each row of `weights`, shape (draws, 2 · columns); `block` holds these or more draws."""
+        if not self._exact or weights is not block.weights:
+            return drawn_sums(weights, self.totals)
+        sums = np.tile(_sums_of_counts(block, self.held[:, self._width :].tobytes()), 2)
+        sums[:, self._differing] = drawn_sums(weights, self.totals[:, self._differing])
+        return sums
+
+    @property
+    def _differing(self) -> npt.NDArray[np.intp]:
+        """The setting's columns that differ from the reference's."""
+        return np.flatnonzero((self.held[:, : self._width] != self.held[:, self._width :]).any(axis=0))
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the tested difference after swapping setting and reference in random clusters, shape (draws,).
@@ -142,8 +160,19 @@ class Pair:
         return np.roll(self.totals, self._width, axis=1) - self.totals
 
     def _swapped(self, swaps: Drawing, moved: Floats) -> Floats:
-        """Return the tested difference after each row of `swaps` of the clusters with the effects `moved`."""
-        return self._after_draws(swaps, moved, self.totals.sum(axis=0))[:, self.figure]
+        """Return the tested difference after each row of `swaps`, of the clusters whose effects are `moved`."""
+        start = self.totals.sum(axis=0)
+
+        def sums(swaps: Drawing) -> Floats:
+            if not self._exact:
+                found: Floats = start + drawn_sums(swaps, moved)
+                return found
+            found, own = np.tile(start, (len(swaps), 1)), drawn_sums(swaps, moved[:, self._differing])
+            found[:, self._differing] += own
+            found[:, self._width + self._differing] -= own
+            return found
+
+        return self._after_draws(swaps, sums)[:, self.figure]
 
     @property
     def influences(self) -> Floats:
@@ -170,22 +199,22 @@ class Pair:
         values = np.concatenate([self._swapped(block, self._moved[acting]) for block in blocks])
         return values, np.concatenate([own.sum() - 2 * (block @ own) for block in blocks])
 
-    def _after_draws(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
+    def _after_draws(self, drawn: Drawing, sums: Callable[[Drawing], Floats]) -> Floats:
         """Return setting − reference of every figure for each random draw (a resample or a swap).
 
-        The sums of a draw are `start`, plus each cluster's row of `totals` times the cluster's number in the draw's row
-        of `drawn`, shape (draws, clusters). If few different draws are possible, equal draws are computed once.
+        `sums` returns the sums of each row of `drawn`, whose shape is (draws, clusters): how often a cluster counts. If
+        few different draws are possible, equal draws are computed once.
         """
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
         if kinds**columns > _CODES:
-            return self._apart(start + drawn_sums(drawn, totals))
+            return self._apart(sums(drawn))
         codes = drawn @ kinds ** np.arange(columns)
         place = np.zeros(kinds**columns, np.intp)
         place[codes] = np.arange(len(codes))
         found = np.flatnonzero(np.bincount(codes))
-        distinct = drawn[place[found]].astype(float)
+        distinct = drawn[place[found]]
         place[found] = np.arange(len(found))
-        differences: Floats = self._apart(start + distinct @ totals)[place[codes]]
+        differences: Floats = self._apart(sums(distinct))[place[codes]]
         return differences
 
 
@@ -357,16 +386,24 @@ def _blocks(draws: int, count: int) -> Iterator[int]:
     yield from (min(size, draws - start) for start in range(0, draws, size))
 
 
-def _weights(rng: np.random.Generator, rows: int, count: int) -> Drawing:
-    """Draw how often each resample contains each cluster, shape (rows, count)."""
-    weights, after = _drawn(json.dumps(rng.bit_generator.state), rows, count)
-    rng.bit_generator.state = json.loads(after)
-    return weights
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """How often each resample contains each cluster, shape (rows, count), and the generator's state afterwards."""
+
+    weights: Drawing
+    after: str
+
+
+def _weights(rng: np.random.Generator, rows: int, count: int) -> _Drawn:
+    """Draw how often each resample contains each cluster."""
+    found = _drawn(json.dumps(rng.bit_generator.state), rows, count)
+    rng.bit_generator.state = json.loads(found.after)
+    return found
 
 
 @lru_cache(maxsize=32)  # up to _BLOCK bytes each
-def _drawn(state: str, rows: int, count: int) -> tuple[Drawing, str]:
-    """Return the draws of :func:`_weights` by a generator in the state `state` (JSON text), and its state afterwards.
+def _drawn(state: str, rows: int, count: int) -> _Drawn:
+    """Return the draws of :func:`_weights` by a generator in the state `state` (JSON text).
 
     Cached, because all comparisons use the same draws.
     """
@@ -376,4 +413,11 @@ def _drawn(state: str, rows: int, count: int) -> tuple[Drawing, str]:
     # A cluster is drawn once on average and never 256 times, so uint8 is enough.
     weights = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(np.uint8)
     weights.flags.writeable = False
-    return weights, json.dumps(rng.bit_generator.state)
+    return _Drawn(weights, json.dumps(rng.bit_generator.state))
+
+
+@lru_cache(maxsize=32)
+def _sums_of_counts(drawn: _Drawn, counts: bytes) -> Floats:
+    """Return the sums of each draw of counts below 256, cached for all settings that have the same reference."""
+    count = drawn.weights.shape[1]
+    return drawn_sums(drawn.weights, np.frombuffer(counts, np.uint8).reshape(count, -1).astype(np.float64))

@@ -23,7 +23,7 @@ RESAMPLES = 2_000
 CONFIDENCE = 0.95
 FEWEST_CLUSTERS = 3  # clusters needed for the interval of a figure that does not vary
 _WEIGHTS_IN_MEMORY = 4_000_000  # 32 MB of resampling weights at a time
-_NEAR = 4  # in stretches of √n samples: with one sample per cluster, 8 standard deviations of a resample's median
+_NEAR = 3  # stretches of √n samples: with one sample per cluster, at least 4 standard deviations of a resample's median
 _WEIGHTS_KEPT = 16_000_000  # one byte each: enough to cache the draws of 8,000 clusters
 
 
@@ -281,23 +281,30 @@ def _middles(weights: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], reach
     places
         The cluster of each sample, in the order of the samples' values, shape (n,).
     """
-    size, rows = math.isqrt(len(places)) + 1, np.arange(len(weights))
+    size = math.isqrt(len(places)) + 1
     stretches = -(-len(places) // size)
-    low, high = max(0, stretches // 2 - reach), min(stretches, stretches // 2 + reach + 1)
-    column = np.clip(np.arange(len(places)) // size - low + 1, 0, high - low + 1)  # 0: all before; last: all after
+    low, high = max(0, stretches // 2 - reach), min(stretches, stretches // 2 + reach)
+    column = np.clip(np.arange(len(places)) // size - low + 1, 0, high - low + 1)  # 0: all before, the last: all after
     counts = np.zeros((weights.shape[1], high - low + 2), np.float32)
     np.add.at(counts, (places, column), 1)
     passed = np.cumsum(weights.astype(np.float32) @ counts, axis=1, dtype=np.float64)
-    half, found = passed[:, -1] / 2, []
-    for reached in (np.less, np.less_equal):
-        stretch = reached(passed, half[:, None]).sum(axis=1)
-        if reach < stretches and (stretch.min() < 1 or stretch.max() > high - low):
-            return _middles(weights, places, stretches)
+    half = passed[:, -1:] / 2
+    lower, upper = (reached(passed, half).sum(axis=1) for reached in (np.less, np.less_equal))
+    if reach < stretches and (lower.min() < 1 or upper.max() > high - low):
+        return _middles(weights, places, stretches)
+
+    def look(rows: npt.NDArray[np.intp], stretch: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         inside = (stretch[:, None] - 1 + low) * size + np.arange(size)
         held = weights[rows[:, None], places[np.minimum(inside, len(places) - 1)]]
         within = passed[rows, stretch - 1][:, None] + np.cumsum(held, axis=1, dtype=np.int64)
-        found.append(inside[:, 0] + reached(within, half[:, None]).sum(axis=1))
-    return np.column_stack(found)
+        counted = [reached(within, half[rows]).sum(axis=1) for reached in (np.less, np.less_equal)]
+        places_of: npt.NDArray[np.intp] = inside[:, :1] + np.column_stack(counted)
+        return places_of
+
+    found = look(np.arange(len(weights)), lower)
+    later = np.flatnonzero(lower != upper)
+    found[later, 1] = look(later, upper[later])[:, 1]
+    return found
 
 
 def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> Iterator[npt.NDArray[np.uint8]]:

@@ -16,6 +16,7 @@ from audiomarathon.metrics.paired import Drawn, PairedResult, holm, judge
 from audiomarathon.results.pairs import AS_BASE, STAGES, Pairs, gains, mean_scores, throughput
 from audiomarathon.results.scopes import kind_of, scopes_of
 from audiomarathon.results.systems import System, find_reference
+from audiomarathon.runs.read import uncollected
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Compared:
     controls: frozenset[str]
 
 
+@uncollected()
 def compare(
     systems: Sequence[System],
     reference: System,

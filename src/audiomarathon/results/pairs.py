@@ -15,7 +15,6 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from audiomarathon.benchmarks import Task, get_task
 from audiomarathon.benchmarks.registry import weights_of
@@ -26,7 +25,7 @@ from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import same
 from audiomarathon.metrics.betting import Clusters, Decision, clusters_for_power, decide
 from audiomarathon.metrics.paired import Drawn, Pair, mcnemar
-from audiomarathon.metrics.statistics import Estimate, Resampler
+from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, ratio
 from audiomarathon.records import Record, Verdict
 from audiomarathon.results.beside import Timed, batched_pairs, other_question, timed_pairs
 from audiomarathon.runs.read import Run
@@ -125,9 +124,7 @@ class Pairs:
         if any(_as_graph(a) != _as_graph(b) for a, b in timed):
             undecoded = undecoded or ONE_GRAPH
         pairs = cls(get_task(run.key), run, base, both, timed, untimed, undecoded, across, lost)
-        _ = pairs.pair  # raises if the two cannot be compared
-        if not all(0 <= float(of(one) or 0) < 1e9 for of in STAGES.values() for pair in timed for one in pair):
-            raise ValueError("a time is negative, NaN or above 1e9 s")
+        _ = pairs.pair, [*map(pairs.ratios, STAGES)]  # raises if the two cannot be compared
         return pairs
 
     def only(self, ids: Collection[str]) -> Pairs:
@@ -141,7 +138,9 @@ class Pairs:
     def pair(self) -> Pair:
         """Both runs' sums (counts, scores) over each cluster, for the paired test of the headline score."""
         scorer = self.task.scorer
-        own, other = (sums_of(scorer, [pair[side] for pair in self.pairs]) for side in (1, 0))
+        own = sums_of(scorer, [own for _, own in self.pairs])
+        whole = len(self.pairs) == len(self.base.verdicts)
+        other = self.base.sums if whole else sums_of(scorer, [base for base, _ in self.pairs])
         if differing := sorted({*own.names} ^ {*other.names}):
             raise RecordError(
                 f"the two runs were scored differently, perhaps by other judges (only one has {', '.join(differing)})"
@@ -167,32 +166,34 @@ class Pairs:
         """The records of all pairs, timed or not: (reference's, run's)."""
         return [(base.record, own.record) for base, own in self.pairs]
 
-    def ideals(self, stage: str) -> Sequence[float | None]:
-        """Return a perfect machine's speed-up of a stage for each timed pair (without any, each pair); None if unknown.
+    def ideals(self, stage: str) -> Floats:
+        """Return a perfect machine's speed-up of a stage for each timed pair, or each pair if none; NaN if unknown.
 
         It is computed once for the rows of the task, of its group and overall.
         """
         if stage not in self._ideals:
             rows = self.timed or self.records
-            each = [_work(run, [pair[side] for pair in rows], stage) for side, run in enumerate((self.base, self.run))]
-            self._ideals[stage] = [base / own if base and own else None for base, own in zip(*each, strict=True)]
+            sides = enumerate((self.base, self.run))
+            self._ideals[stage] = _quotients(*(_work(run, [pair[side] for pair in rows], stage) for side, run in sides))
         return self._ideals[stage]
 
     @cached_property
-    def _ideals(self) -> dict[str, Sequence[float | None]]:
+    def _ideals(self) -> dict[str, Floats]:
         return {}
 
-    def ratios(self, stage: str) -> npt.NDArray[np.float64]:
+    def ratios(self, stage: str) -> Floats:
         """Return the reference's seconds in a stage ÷ the run's for each timed pair, computed once; NaN if unknown."""
         if stage not in self._ratios:
-            seconds = STAGES[stage]
-            each = ((seconds(base), seconds(own)) for base, own in self.timed)
-            found = [above / below if above and below else math.nan for above, below in each]
-            self._ratios[stage] = np.array(found, dtype=np.float64)
+            each = [[*map(STAGES[stage], [pair[side] for pair in self.timed])] for side in (0, 1)]
+            base, own = (np.array(seconds, dtype=np.float64) for seconds in each)
+            for seconds, known in zip(each, (base, own), strict=True):
+                if np.sum((known >= 0) & (known < 1e9)) < len(seconds) - seconds.count(None):
+                    raise ValueError("a time is negative, NaN or above 1e9 s")
+            self._ratios[stage] = _quotients(base, own)
         return self._ratios[stage]
 
     @cached_property
-    def _ratios(self) -> dict[str, npt.NDArray[np.float64]]:
+    def _ratios(self) -> dict[str, Floats]:
         return {}
 
     @cached_property
@@ -365,7 +366,9 @@ def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None
     Clusters of different tasks never count as one cluster, even if their names are equal.
     """
     ratios = _ratios(members, stage)
-    clusters = [f"{one.task.key}:{own.cluster}" for one in members for _, own in one.timed] if len(ratios) else []
+    heads = [f"{one.task.key}:" if len(members) > 1 else "" for one in members]
+    named = zip(heads, members, strict=True) if len(ratios) else ()
+    clusters = [head + own.cluster for head, one in named for _, own in one.timed]
     return _median(ratios, clusters, seed)
 
 
@@ -376,7 +379,12 @@ def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
     return float(np.median(known)) if len(known) else None
 
 
-def _ratios(members: Sequence[Pairs], stage: str) -> npt.NDArray[np.float64]:
+def _quotients(above: Floats, below: Floats) -> Floats:
+    """Return `above` ÷ `below`; NaN where either is unknown (NaN) or 0."""
+    return ratio(above, np.where(above > 0, below, 0.0))
+
+
+def _ratios(members: Sequence[Pairs], stage: str) -> Floats:
     """Return :meth:`Pairs.ratios` of all timed pairs; empty if a task is untimed."""
     if any(one.untimed or (stage == "decode_per_token" and one.undecoded) for one in members):
         return np.empty(0)
@@ -395,7 +403,7 @@ def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed
     return _median(ratios, [cluster for *_, cluster in rows], seed)
 
 
-def _median(ratios: npt.NDArray[np.float64], clusters: Sequence[str], seed: int) -> Estimate | None:
+def _median(ratios: Floats, clusters: Sequence[str], seed: int) -> Estimate | None:
     known = ~np.isnan(ratios)
     return Resampler(seed).median(ratios[known], list(compress(clusters, known))) if known.any() else None
 
@@ -466,23 +474,23 @@ def ideal_gain(members: Sequence[Pairs], stage: str) -> float | None:
     For prefill, it is the reference's FLOPs ÷ the run's. For decode, it is the bytes that a step reads, weights and
     cache: the reference's ÷ the run's, for one sample (times are taken with batch size 1).
     """
-    found = [ratio for one in members for ratio in one.ideals(stage)]
-    known = [ratio for ratio in found if ratio is not None]
-    return float(np.median(known)) if known and len(known) == len(found) else None
+    found = np.concatenate([np.empty(0), *(one.ideals(stage) for one in members)])
+    return float(np.median(found)) if len(found) and not np.isnan(found).any() else None
 
 
-def _work(run: Run, records: Sequence[Record], stage: str) -> Sequence[float | None]:
-    """Return the FLOPs of each sample's prefill, or the bytes that a decode step reads; None if unknown."""
+def _work(run: Run, records: Sequence[Record], stage: str) -> Floats:
+    """Return the FLOPs of each sample's prefill, or the bytes that a decode step reads; NaN if unknown."""
     cost, drops, whole = run.cost, run.drops, stage == "first_token"
     if cost and cost.weight_bytes is not None and stage == "decode_per_token":
-        return [None if record.kv_bytes is None else cost.step_bytes(record.kv_bytes) for record in records]
+        each = (math.nan if record.kv_bytes is None else cost.step_bytes(record.kv_bytes) for record in records)
+        return np.fromiter(each, np.float64)
     if (
         cost is None
         or drops is None
         or stage == "decode_per_token"
         or (whole and cost.encoder_flops_per_second is None)
     ):
-        return [None] * len(records)
+        return np.full(len(records), math.nan)
     return flops_of_each(cost, drops, records, encoder=whole)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +17,7 @@ from audiomarathon.benchmarks import Task, get_task
 from audiomarathon.benchmarks.locate import walk
 from audiomarathon.costs.cost import Cost, Drops
 from audiomarathon.errors import AudioMarathonError, RecordError, told
-from audiomarathon.metrics.statistics import Estimate, Resampler
+from audiomarathon.metrics.statistics import Estimate, Resampler, Sums
 from audiomarathon.records import Record, Verdict
 from audiomarathon.runs.folder import checkpoint_of, read_records, read_run, read_summary
 from audiomarathon.runs.scored import judged
@@ -173,6 +175,11 @@ class Run:
         return self.summary
 
     @cached_property
+    def sums(self) -> Sums:
+        """The scorer's sums over all verdicts, in the order of their ids."""
+        return sums_of(get_task(self.key).scorer, [self.verdicts[id_] for id_ in sorted(self.verdicts)])
+
+    @cached_property
     def headline(self) -> Estimate:
         """The headline score, its interval as in `summary.json`, and its value in each bootstrap resample."""
         scorer = get_task(self.key).scorer
@@ -226,6 +233,19 @@ def holds_run(folder: Path) -> bool:
     return (folder / "run.json").exists() or (file.exists() and file.stat().st_size > 0)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Pause the search for cycles of objects: it looks through all records again and again, and they hold none."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@uncollected()
 def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lambda _folder: None) -> list[Run]:
     """Read the runs in or under folders. Skip a damaged run with a warning, unless `paths` names its own folder.
 

@@ -6,7 +6,7 @@ All commands read records with this module, so that each skips the same damaged 
 
 Nearly all lines of a run are sound, so a line with a checksum is decoded to the types that :class:`Record` declares,
 compiled once; only what the decoder refuses is checked field by field. Equal references, labels and cache lengths are
-held once for all records that a process reads, so that records take little more memory than their lines.
+held once for all records that a process reads, and times are packed: records take little more memory than their lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from audiomarathon.errors import RecordError
 from audiomarathon.files import json_object, sealed, sound_text
-from audiomarathon.records import LETTERS, STORED, Record
+from audiomarathon.records import LETTERS, STORED, Packed, Record
 
 if TYPE_CHECKING:
     import torch
@@ -100,9 +100,7 @@ def _decoded(text: bytes) -> Record | None:
         record = Record(*decode(text))
     except errors:
         return None
-    held = [(getattr(record, name), parts) for name, parts in _INSIDE.items()]
-    whole = all(part in value for value, parts in held if value is not None for part in parts)
-    return record if whole and not _at_odds(partial(getattr, record)) else None
+    return None if _at_odds(partial(getattr, record)) else record
 
 
 @cache
@@ -121,25 +119,37 @@ def _decoder() -> tuple[Callable[[bytes], Iterable[Any]], tuple[type[Exception],
 
     hints = {name: typed(hint) for name, hint in typing.get_type_hints(Record).items()}
     hints |= {"error": None, "reply": str, **dict.fromkeys(_SHARED, msgspec.Raw)}
-    defaults = {one.name: msgspec.Raw(b"null") if one.name in _SHARED else one.default for one in fields(Record)}
+    absent = msgspec.Raw(b"null")
+    defaults = {one.name: absent if one.name in _SHARED else one.default for one in fields(Record)}
     needed = dict.fromkeys(_NEEDED, msgspec.NODEFAULT)
     columns = [(name, hints[name], (defaults | needed)[name]) for name in STORED]
     parse = msgspec.json.Decoder(msgspec.defstruct("Line", columns, kw_only=True)).decode
     shared, interned, counts = (tuple(map(STORED.index, names)) for names in (_SHARED, _INTERNED, _COUNTS))
-    once, reply = dict[int | None, int | None](), STORED.index("reply")
+    once, lengths = dict[int | None, int | None](), dict[float, float]()
+    reply, seconds = STORED.index("reply"), STORED.index("clip_seconds")
+    packed = [(STORED.index(name), {*parts}) for name, parts in _INSIDE.items() if name not in _SHARED]
 
     def decode(text: bytes) -> Iterable[Any]:
         values = list(msgspec.structs.astuple(parse(text)))
+        for place, parts in packed:
+            if (numbers := values[place]) is not None:
+                if not parts <= numbers.keys():
+                    raise ValueError(STORED[place])
+                values[place] = Packed(numbers)
         for place in interned:
             values[place] = values[place] and sys.intern(values[place])
         if len(values[reply] or "") <= _SHORT:
             values[reply] = values[reply] and sys.intern(values[reply])
         if len(once) >= _MOST_SHARED:
             once.clear()
+        if len(lengths) >= _MOST_SHARED:
+            lengths.clear()
+        if isinstance(values[seconds], float):
+            values[seconds] = lengths.setdefault(values[seconds], values[seconds])
         for place in counts:
             values[place] = once.setdefault(values[place], values[place])
         for place in shared:
-            values[place] = _share(STORED[place], values[place])
+            values[place] = None if values[place] is absent else _share(STORED[place], values[place])
         return [*values, _NO_JUDGEMENTS]
 
     return decode, (msgspec.MsgspecError, RecursionError, ValueError)

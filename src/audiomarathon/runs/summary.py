@@ -183,7 +183,7 @@ def _cost(records: Sequence[Record]) -> float | None:
 
 
 def _timing(records: Sequence[Record], audio_seconds_per_second: float | None) -> dict[str, Any]:
-    timed = [(record, record.time) for record in records if record.time]
+    timed = [(record, dict(record.time)) for record in records if record.time]
     if not timed:
         latencies = [record.latency for record in records if record.latency]
         seen = {f"{name}_latency_s": _spread([one[name] for one in latencies]) for name in ("first_token", "total")}
