@@ -213,10 +213,10 @@ WINGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def wings() -> Path:
-    """The data that the wings write, in the copy that all tests share."""
-    return mini.mini_benchmark()
+@pytest.fixture
+def wings(small_mini: Path) -> Path:
+    """A folder with the data that the wings write."""
+    return small_mini
 
 
 @pytest.mark.parametrize("name", WINGS)
