@@ -41,11 +41,11 @@ FORMER = {
     # tower:Whisper
     "2:99b5527233b7490ee8a32b85d2bdeb77": "d78d7fea4c897058f299d342a62d23b64fe017d0b28d2c747ba0148e143ab3d0",
     "695454f61ec8": "f58571b8329e",  # Transcript, Characters
-    "c47402c537ee": "79de78b82621",  # Choice
+    "8678034cb250": "79de78b82621",  # Choice
     "7074c79a792b": "2c937fe9b605",  # CoReasoning
     "7b15d2fd78d8": "2d016c2cf1bc",  # Caption
-    "1f251f071e46": "936d6917efe3",  # QuestionTypes
-    "9c9ec8577fd0": "1f52929583eb",  # Questions
+    "cd9660aec0ca": "936d6917efe3",  # QuestionTypes
+    "0bdcba30c4aa": "1f52929583eb",  # Questions
     "37c83ce1c9f5": "752241563891",  # Classified
     "fa0e2b589a85": "8069cb0401f1",  # Retrieved
     "9fbd15660604": "41f47db4aaf9",  # Segmented
