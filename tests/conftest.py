@@ -190,6 +190,17 @@ def either_lm(request: pytest.FixtureRequest, tiny_checkpoint: Path) -> AudioLM:
 
 
 @pytest.fixture(scope="session")
+def small_mini() -> Path:
+    """The mini benchmark, in the cache of all tests: in `make test` with one clip of each home task."""
+    from audiomarathon.embedded import mini_benchmark
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not ALL:
+            patch.setattr(mini_benchmark, "CLIPS", dict.fromkeys(mini_benchmark.CLIPS, 1))
+        return mini_benchmark.mini_benchmark()
+
+
+@pytest.fixture(scope="session")
 def lm(tiny_checkpoint: Path) -> AudioLM:
     """The tiny model under sdpa."""
     return load_tiny(tiny_checkpoint)

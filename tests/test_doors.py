@@ -103,7 +103,11 @@ def _first(door: Path) -> bool:
     ids=lambda door: f"{door.parent.name}/{door.stem}",
 )
 def test_a_door_runs_the_embedded_model_without_a_download(
-    door: Path, script: Callable[..., tuple[int, str, str]], no_env: Callable[[str, str], None], tmp_path: Path
+    door: Path,
+    script: Callable[..., tuple[int, str, str]],
+    no_env: Callable[[str, str], None],
+    small_mini: Path,
+    tmp_path: Path,
 ) -> None:
     settings = {"AUDIOMARATHON_DATA": "mini", "MODEL_PATH": "embedded", "RESULTS_DIR": str(tmp_path)}
     for name, value in {**settings, "SAMPLE_LIMIT": "1", "TIMING": "0"}.items():

@@ -111,10 +111,10 @@ WINGS = ["jasco", "ruler/count", "ruler/order"]
 WINGS += [f"lalm/{name}" for name in ("clotho", "audiocaps", "mmau_pro", "mmau_mini", "mmar")]
 
 
-@pytest.fixture(scope="module")
-def wings() -> Path:
-    """The data that the wings write, in the copy that all tests share."""
-    return mini.mini_benchmark()
+@pytest.fixture
+def wings(small_mini: Path) -> Path:
+    """A folder with the data that the wings write."""
+    return small_mini
 
 
 @pytest.mark.parametrize("name", WINGS)

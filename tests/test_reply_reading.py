@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audiomarathon.scoring.choice_reading import read_reply
+from audiomarathon.scoring.visible import visible
 
 GENRES = ["Blues", "Jazz", "Rock", "Hip-hop"]
 PLACES = ["Metro", "Metro station", "Park", "Street, traffic"]
@@ -69,6 +70,14 @@ def test_degenerate_replies_take_no_time_to_speak_of() -> None:
     """A regular expression that backtracks would need minutes for these; no time is asserted, only that it ends."""
     for unit in ("answer B, ", "\n*", "answer is option ", "(", "<think>", "A. ", "real "):
         read_reply(unit * 20_000, TRUTH)
+
+
+def test_a_long_run_without_words_is_cut_and_what_is_around_it_stays() -> None:
+    """Patterns that start with line breaks or marks would be tried at each: the square of the run's length."""
+    for unit in ("\n", "\n*", " - ", "…\n", "**\n", "_"):
+        text = visible(f"Answer:{unit * 3_000}B")
+        assert len(text) <= 110
+        assert (text[:7], text[-1]) == ("Answer:", "B")
 
 
 texts = st.text(st.characters(), max_size=200)  # lone surrogates included

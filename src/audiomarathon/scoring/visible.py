@@ -27,6 +27,7 @@ _MARKUP = re.compile(
     r"|\\(?:boxed|fbox|text\w*|math\w*|bf|rm|quad)\b|\\[()\[\],;]|(?m:^\s*(?:[#•]+|[->*+](?=\s))\s*)|```(?:json)?"
     r"|~~[^~]*~~|[*`\"“”„«»‹›$「」『』【】《》〈〉]|(?<!\w)['_]+|['_]+(?!\w)"
 )
+_NO_WORDS = re.compile(r"[\W_]{101,}")
 _CJK_EDGE = re.compile(rf"(?<=[{CJK}])(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?=[{CJK}])")
 _FLAT = re.compile(r"(?<![^\W_])([A-G])b(?![^\W_])")
 _SHARP = re.compile(r"(?<![^\W_])([A-Ga-g])#(?!\w)")
@@ -48,12 +49,15 @@ def normal(text: str) -> str:
 def visible(reply: str) -> str:
     """Return a reply's text without the model's thinking, and with look-alike characters replaced.
 
-    Of a very long reply, only the start and the end are kept.
+    Of a very long reply, and of a long run of characters that are no letters or digits, only the start and the end are
+    kept.
     """
     parts = _END.split(without_thinking(reply))
     text = normal(next((part for part in parts if part.strip()), "")).strip()
     # A long reply answers at its start or end; the cut bounds the time that a degenerate reply can cost.
-    return text if len(text) <= 2 * EDGE_CHARACTERS else f"{text[:EDGE_CHARACTERS]}\n{text[-EDGE_CHARACTERS:]}"
+    text = text if len(text) <= 2 * EDGE_CHARACTERS else f"{text[:EDGE_CHARACTERS]}\n{text[-EDGE_CHARACTERS:]}"
+    # Thousands of line breaks say nothing, but every pattern that starts with some would be tried at each of them.
+    return _NO_WORDS.sub(lambda run: run[0][:50] + run[0][-50:], text)
 
 
 def before_next(text: str) -> str:
