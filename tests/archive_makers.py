@@ -18,18 +18,10 @@ from audiomarathon.benchmarks import get_task
 from audiomarathon.data import download
 from audiomarathon.data.archive import open_source
 
-METHODS = {
-    "stored.zip": zipfile.ZIP_STORED,
-    "deflated.zip": zipfile.ZIP_DEFLATED,
-    "bzip2.zip": zipfile.ZIP_BZIP2,
-    "lzma.zip": zipfile.ZIP_LZMA,
-}
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "a.tar": lambda content: content,
-    "a.tar.gz": gzip.compress,
-    "a.tar.bz2": bz2.compress,
-    "a.tar.xz": lzma.compress,
-}
+METHODS = {"stored.zip": zipfile.ZIP_STORED, "deflated.zip": zipfile.ZIP_DEFLATED}
+METHODS |= {"bzip2.zip": zipfile.ZIP_BZIP2, "lzma.zip": zipfile.ZIP_LZMA}
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"a.tar": bytes, "a.tar.gz": gzip.compress}
+PACKERS |= {"a.tar.bz2": bz2.compress, "a.tar.xz": lzma.compress}
 
 
 def packed(source: Path, target: Path) -> Path:

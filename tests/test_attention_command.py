@@ -240,18 +240,14 @@ class TestDamagedFiles:
         ("name", "content"),
         [
             ("mass", b"no array"),
-            ("mass", npy_header((10**12, 4, 1, 6))),
-            ("mass", npy_header((-1, 4, 1, 6))),
-            ("mass", npy_header("(" * 5000)),
+            *(("mass", npy_header(shape)) for shape in ((10**12, 4, 1, 6), (-1, 4, 1, 6), "(" * 5000)),
             ("mass", npy_header((1,), "|O") + pickle.dumps([1])),
             ("mass", npy_header((3, 4, 1, 6), "<c8") + bytes(8 * 72)),
             ("mass", npy(np.ones((3, 4, 6)))),
             ("profile", npy(np.ones((3, 9, 5)))),
             ("blocks", npy(np.ones((4, 0, 0)))),
             ("tokens", npy(np.frombuffer(b'{"t": 1}', np.uint8))),
-            ("meta", npy(np.frombuffer(b"[" * 100_000, np.uint8))),
-            ("meta", npy(np.frombuffer(b"[1]", np.uint8))),
-            ("meta", npy(np.zeros(17 << 20, np.uint8))),
+            *(("meta", npy(np.frombuffer(text, np.uint8))) for text in (b"[" * 100_000, b"[1]", bytes(17 << 20))),
         ],
     )
     def test_a_member_of_the_archive(self, tmp_path: Path, name: str, content: bytes) -> None:

@@ -180,11 +180,8 @@ class TestWordings:
         return Run.read(next((root / "own-transcript" / key).glob("*/base-0")))
 
     def test_that_differ_do_not_merge(self, data: Path, tmp_path: Path) -> None:
-        runs = [
-            self.made(tmp_path, data, "plain"),
-            self.made(tmp_path, data, "german", prompt="Translate into German."),
-            self.made(tmp_path, data, "less", limit=1),
-        ]
+        asked = {"plain": {}, "german": {"prompt": "Translate into German."}, "less": {"limit": 1}}
+        runs = [self.made(tmp_path, data, key, **more) for key, more in asked.items()]
         plain, german, less = (made_by(run) for run in runs)
         assert plain == less
         assert plain != german

@@ -20,6 +20,7 @@ import pytest
 import safetensors.numpy
 import task_folders
 from builders import changed
+from conftest import call
 from huggingface_hub import errors as hub_errors
 from typer.testing import CliRunner
 
@@ -118,6 +119,11 @@ class TestFaultsBeforeAnyModelIsLoaded:
         code, _out, err = command("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, *words.split())
         assert code == 2
         assert message in one_error(err)
+
+    def test_metadata_that_is_no_json(self, command, tau: Path) -> None:
+        next(tau.rglob("*.json")).write_text("[{]")
+        code, _out, err = command("run", "tau", "--data", tau, *REAL.split())
+        assert (code, "acoustic_scene_task_meta.json" in one_error(err)) == (2, True)
 
     def test_a_method_without_a_ratio_is_refused(self, command, tau: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PRUNE_METHOD", "dart")
@@ -225,6 +231,18 @@ class TestRun:
         assert file.read_text().endswith("}\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("list", "librispeech vox_age qwen2.5-omni-3b embedded random frame base"),
+        ("list judges", "llama-3.1-70b meta-llama/Llama-3.1-70B-Instruct endpoint:MODEL replay:FILE"),
+    ],
+)
+def test_lists_name_what_there_is(command, words: str, named: str) -> None:
+    code, out, _err = command(*words.split())
+    assert (code, [name for name in named.split() if name not in out]) == (0, [])
+
+
 @pytest.mark.parametrize("arguments", [("demo",), ("certify",), ("certify", "-o", "no folder/c.json")])
 def test_what_cannot_be_written_is_said_before_the_work(command, monkeypatch, tmp_path: Path, arguments) -> None:
     (tmp_path / "no folder").touch()
@@ -246,6 +264,15 @@ def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.Monk
     monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", stop)
     done = CliRunner().invoke(app, ["demo"])
     assert "no picture will be drawn: pictures need vl-convert: pip install" in done.output
+
+
+def test_the_demo_explains_its_two_odd_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", lambda: tmp_path)
+    monkeypatch.setattr("audiomarathon.engine.run.run", lambda *_given, **_more: iter(()))
+    monkeypatch.setattr("audiomarathon.cli.demo.show", lambda *_given, **_more: 0)
+    said = call("demo", "--results", tmp_path / "out")[1]
+    assert "librispeech's score is 1 - word error rate" in said
+    assert "frame above base is chance" in said
 
 
 #: Commands in which a word is wrong, and what the error names. Data are the tau of `build_tau`, in `data`.

@@ -279,12 +279,12 @@ class TestTimes:
 
     def test_equally_named_clips_of_two_tasks_are_separate_clusters(self, tmp_path: Path) -> None:
         """Though they have the same names."""
-        both = [
-            Pairs.of(
-                *(Run.read(a_run(tmp_path, label, [True] * 4, task=task)) for label in ("dart-0.5-layer2", "base-0"))
-            )
-            for task in ("tau", "gtzan")
-        ]
+
+        def pairs_of(task: str) -> Pairs:
+            labels = ("dart-0.5-layer2", "base-0")
+            return Pairs.of(*(Run.read(a_run(tmp_path, label, [True] * 4, task=task)) for label in labels))
+
+        both = [pairs_of("tau"), pairs_of("gtzan")]
         found = speed_up(both, "llm_prefill", 42)
         assert found.clusters == 8
         one, other = (pairs._stream(42).random() for pairs in both)
@@ -651,10 +651,8 @@ class TestAnswers:
     def test_doubts_about_the_score_are_named_where_a_score_is_asked_for(self, tmp_path: Path) -> None:
         base_and_dart(tmp_path, [True] * 20, [True] * 19 + [False], prefill=0.5)
         field = ranking_of(compared(tmp_path))
-        assert re.search(
-            "but the score's interval allows a larger loss: more samples, .* quiet machine",
-            answer(field, score=0.94)["text"],
-        )
+        doubt = "but the score's interval allows a larger loss: more samples, .* quiet machine"
+        assert re.search(doubt, answer(field, score=0.94)["text"])
         assert "larger loss" not in answer(field, score=0.1)["text"] + answer(field, latency=0.9)["text"]
 
     def test_sides_are_ranked_on_tasks_that_all_have(self, tmp_path: Path) -> None:

@@ -199,6 +199,13 @@ def test_a_zip_that_lies_about_a_size_is_refused(source: Path, tmp_path: Path) -
         download.download([get_task("vesus")], stub, tmp_path / "root")
 
 
+def test_a_torn_tar_is_refused(source: Path, tmp_path: Path) -> None:
+    taken = packed(source, tmp_path / "a.tar.gz")
+    taken.write_bytes(taken.read_bytes()[:-2000])
+    with pytest.raises(DataError, match="damaged"):
+        fetch(taken, tmp_path / "root", "vesus")
+
+
 # What stands in the way -----------------------------------------------------------------------------------------
 
 

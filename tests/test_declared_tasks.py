@@ -152,10 +152,8 @@ def test_a_row_may_have_26_options_several_clips_and_no_id(tmp_path: Path) -> No
     assert (task.groups(first), task.groups(last)) == ({"by": ""}, {"by": "x, y"})
     assert task.prompt(last).startswith("A. yes\nB. no\n\nListen to the audio")
 
-    pairs = [
-        {"one": "clips/0.wav", "two": "clips/1.wav", "says": "go"},
-        {"one": "clips/2.wav", "two": "", "says": "on"},
-    ]
+    clips = (("clips/0.wav", "clips/1.wav"), ("clips/2.wav", ""))
+    pairs = [{"one": one, "two": two, "says": "go"} for one, two in clips]
     more = {"id": None, "options": None, "question": None, "answer": None, "transcript": "says"}
     _task, data = loaded(declared(tmp_path / "b", pairs, clips=["one", "two"], **more))
     assert [len(sample.clips) for sample in data.samples] == [2]
@@ -167,11 +165,8 @@ def test_audio_in_a_table_is_written_once_into_the_cache(tmp_path: Path, monkeyp
     monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
     declared(tmp_path)
     content = [(tmp_path / "data" / row["audio"]).read_bytes() for row in ROWS]
-    forms: list[list[Any]] = [
-        content,
-        [{"bytes": one, "path": "x.WAV"} for one in content],
-        [[{"bytes": one, "path": None}] for one in content],
-    ]
+    forms: list[list[Any]] = [content, [{"bytes": one, "path": "x.WAV"} for one in content]]
+    forms.append([[{"bytes": one, "path": None}] for one in content])
     for number, audio in enumerate(forms):
         rows = [{**row, "audio": one} for row, one in zip(ROWS, audio, strict=True)]
         task, data = loaded(declared(tmp_path / f"{number}", rows, rows="sounds.parquet"))
@@ -440,10 +435,8 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no sounds\.json under .*\. Ask Ann; then set AUDIOMARATHON_DATA"):
         get_task(str(toml(tmp_path / "c.toml", FACTS, source="ask Ann"))).find(tmp_path / "data" / "clips")
     code, output = call("data", "download", tmp_path / "c.toml")
-    assert (code, output) == (
-        2,
-        "error: own-choice/sounds: ask Ann; pass your copy with --from FOLDER or --from ARCHIVE\n",
-    )
+    assert code == 2
+    assert output == "error: own-choice/sounds: ask Ann; pass your copy with --from FOLDER or --from ARCHIVE\n"
 
 
 @pytest.mark.parametrize(
@@ -830,10 +823,8 @@ def test_mmsu_is_read_from_parquet_files_with_their_audio(tmp_path: Path, monkey
         parquet.write_table(table, tmp_path / f"train-0000{number}-of-00002.parquet")
     task = get_task("mmsu")
     data = task.load(task.find(tmp_path))
-    assert [(one.id, len(one.options), one.answer) for one in data.samples] == [
-        ("sarcasm_1", 2, "B"),
-        ("vowel_2", 4, "D"),
-    ]
+    samples = [(sample.id, len(sample.options), sample.answer) for sample in data.samples]
+    assert samples == [("sarcasm_1", 2, "B"), ("vowel_2", 4, "D")]
     assert task.groups(data.samples[0]) == {
         "category": "Perception", "sub-category": "Paralinguistics", "task_name": "sarcasm_detection",
     }  # fmt: skip

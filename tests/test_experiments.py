@@ -597,6 +597,12 @@ def test_a_broken_rubric_is_named_by_its_line(line: str, tmp_path: Path) -> None
         read_rubrics(file)
 
 
+def test_an_empty_file_holds_no_rubric(tmp_path: Path) -> None:
+    (file := tmp_path / "r.jsonl").write_text("\n")
+    with pytest.raises(DataError, match=r"r\.jsonl: holds no rubric$"):
+        read_rubrics(file)
+
+
 def test_a_missing_encoder_is_named_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: object, **_how: object) -> None:
         raise huggingface_hub.errors.LocalEntryNotFoundError("offline")

@@ -32,12 +32,11 @@ def checkpoint(tmp_path: Path) -> Path:
     offsets = [0]
     for size in TENSORS.values():
         offsets.append(offsets[-1] + size)
-    header = json.dumps(
-        {
-            name: {"dtype": "U8", "shape": [size], "data_offsets": [first, first + size]}
-            for (name, size), first in zip(TENSORS.items(), offsets, strict=False)
-        }
-    ).encode()
+    tensors = {
+        name: {"dtype": "U8", "shape": [size], "data_offsets": [first, first + size]}
+        for (name, size), first in zip(TENSORS.items(), offsets, strict=False)
+    }
+    header = json.dumps(tensors).encode()
     (tmp_path / "config.json").write_text("{}")
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)

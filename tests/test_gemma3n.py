@@ -88,10 +88,8 @@ class TestPrompt:
     def test_a_tokenizer_that_adds_bos_adds_no_second_one(self, gemma: Gemma3n) -> None:
         """As the hub's does; the template writes one already."""
         backend, begin = gemma.tokenizer.backend_tokenizer, gemma.tokenizer.convert_tokens_to_ids("<bos>")
-        usual, backend.post_processor = (
-            backend.post_processor,
-            TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", begin)]),
-        )
+        usual, adding = backend.post_processor, TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", begin)])
+        backend.post_processor = adding
         try:
             assert gemma.tokenizer("?")["input_ids"][0] == begin
             assert (gemma.prepare([Prompt("?", (noise(1.0),))]).tensors["input_ids"] == begin).sum() == 1

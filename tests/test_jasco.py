@@ -21,6 +21,7 @@ from fake_lm import FakeLM, evaluate
 from jasco_folders import build_jasco, write_judgements
 
 from audiomarathon.benchmarks import get_task, registry, select
+from audiomarathon.cli import doctor_checks
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.errors import DataError
@@ -171,6 +172,12 @@ def test_the_licence_is_said_before_the_download(root: Path, tmp_path: Path, mon
             assert output.index("CC-BY-NC-4.0: not for commercial use") < output.index("downloading")
         server.shutdown()
     assert len(TASK.load(TASK.find(tmp_path / "root")).samples) == 24
+
+
+def test_the_doctor_names_the_licence(root: Path, no_env: Callable[[str, str], None]) -> None:
+    no_env("JASCO_DATA_PATH", str(root))
+    (finding,) = (finding for finding in doctor_checks._data() if "data jasco" in finding.text)
+    assert "CC-BY-NC-4.0: not for commercial use" in finding.text
 
 
 def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_env: object) -> None:

@@ -184,10 +184,8 @@ def test_an_unread_verdict_is_asked_for_once_more() -> None:
     again = STRICT.second("Rating: 1", ASKED)
     assert again
     assert [turn["role"] for turn in again] == ["system", "user", "assistant", "user"]
-    assert STRICT.read_second("Rating: 1", "Rating: 2\nOrientation: Both", ASKED) == {
-        "rating": 1,
-        "orientation": "both",
-    }
+    read = STRICT.read_second("Rating: 1", "Rating: 2\nOrientation: Both", ASKED)
+    assert read == {"rating": 1, "orientation": "both"}
     assert STRICT.read_second("?", "?", ASKED) is None
 
 
@@ -292,7 +290,7 @@ def test_three_judges_are_three_sets_of_values_and_a_missing_one_is_no_zero() ->
     assert [best["best_mean_low"][0], best["best_mean_high"][0]] == summary["intervals"]["best_mean"]
 
 
-@settings(max_examples=100 if ALL else 10)
+@settings(max_examples=100 if ALL else 10, deadline=None)
 @given(st.permutations(range(12)))
 def test_the_order_of_records_changes_nothing(order: list[int]) -> None:
     records = by_hand()
@@ -371,11 +369,9 @@ def test_the_certificate_says_what_a_judge_gets_wrong(answers: dict[str, tuple[i
     ("reply", "keywords", "expected"),
     [
         ("They build sandcastles!", "sandcastle", True),
-        ("a sand castle", "sandcastle", False),
         ("at a BAND  rehearsal", "song,band rehearsal", True),
-        ("fishing", "fish", False),
         ("two boxes", "box", True),
-        ("", "a,", False),
+        *((reply, word, False) for reply, word in (("a sand castle", "sandcastle"), ("fishing", "fish"), ("", "a,"))),
     ],
 )
 def test_keywords_are_whole_words(reply: str, keywords: str, expected: bool) -> None:

@@ -249,10 +249,8 @@ def test_tables_pictures_and_the_page_show_the_same() -> None:
     assert len(lines) == 1 + len([one for one in found if not one.system.is_base])
     rows = shown.long_rows(found)
     assert len(rows) == 3 * len(found)
-    assert [chart.spec["title"] for chart in shown.panels(found)] == [
-        "fast_v (mean of speech first and speech last)",
-        "random",
-    ]
+    titles = [chart.spec["title"] for chart in shown.panels(found)]
+    assert titles == ["fast_v (mean of speech first and speech last)", "random"]
     (section,) = (one for one in sections(PageData(systems)) if one.anchor == "survival")
     assert section.tables[0].frame.equals(base.frame)
     assert "speech.csv" in " ".join(section.tables[1].notes)  # where these runs' data lay is not known

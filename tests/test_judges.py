@@ -535,14 +535,9 @@ def test_names_of_judges(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(found) == ["qwen2.5-72b", "B", "mistral-large-2411", "scripted", "X"]
     assert found["qwen2.5-72b"].source == "Qwen/Qwen2.5-72B-Instruct"
     assert found["mistral-large-2411"].endpoint.model == "mistralai/Mistral-Large-Instruct-2411"
-    for odd, why in {
-        "": "name a judge",
-        "scripted,scripted": "two judges",
-        "scribted": "did you mean 'scripted'",
-        "replay:nowhere.jsonl": "no such file",
-        "../x=org/model": "NAME in NAME=",
-        "endpoint:": "name the model",
-    }.items():
+    wrong = {"": "name a judge", "scripted,scripted": "two judges", "scribted": "did you mean 'scripted'"}
+    wrong |= {"replay:nowhere.jsonl": "no such file", "../x=org/model": "NAME in NAME=", "endpoint:": "name the model"}
+    for odd, why in wrong.items():
         with pytest.raises(SettingsError, match=why):
             open_judges(odd)
 

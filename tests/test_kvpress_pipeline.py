@@ -54,9 +54,8 @@ class TestAnswer:
         tower, forward = lm.audio_tower, lm.audio_tower.forward
         tower.forward = lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
         try:
-            found = list(
-                answers(talk, "?", ["base", "frame:0.5", "knorm:0.5"], model=lm, settings=SHORT, warm_up=False)
-            )
+            methods = ["base", "frame:0.5", "knorm:0.5"]
+            found = list(answers(talk, "?", methods, model=lm, settings=SHORT, warm_up=False))
         finally:
             del tower.forward
         assert len(calls) == 1
@@ -72,11 +71,9 @@ class TestAnswer:
     @pytest.mark.parametrize(
         ("paths", "method", "error"),
         [
-            ("nowhere.wav", "base", AudioError),
-            (__file__, "base", AudioError),
+            *((path, "base", AudioError) for path in ("nowhere.wav", __file__)),
             ([], "base", SettingsError),
-            (None, "snapkw:0.5", SettingsError),
-            (None, "base:0.5", SettingsError),
+            *((None, method, SettingsError) for method in ("snapkw:0.5", "base:0.5")),
         ],
     )
     def test_faults(self, lm: AudioLM, talk: Path, paths: object, method: str, error: type[AudioMarathonError]) -> None:
