@@ -72,8 +72,14 @@ class TestFaultsBeforeAnyModelIsLoaded:
         [
             (["run", "taau"], r"unknown task 'taau' \(did you mean 'tau'\?\)\s*$"),
             (["run", "zzz"], "unknown task 'zzz'; allowed: librispeech.*tau"),
-            (["run", "tau", "--model", "qwen2.5-omny"], "unknown model.*did you mean 'qwen2.5-omni'"),
-            (["run", "tau", "--method", "frme", "--ratio", "0.5"], "unknown method 'frme'.*mean 'frame'"),
+            (
+                ["run", "tau", "--model", "qwen2.5-omny"],
+                "unknown model.*did you mean 'qwen2.5-omni'",
+            ),
+            (
+                ["run", "tau", "--method", "frme", "--ratio", "0.5"],
+                "unknown method 'frme'.*mean 'frame'",
+            ),
             (
                 ["run", "tau", "--method", "frame", "--ratio", "1.5"],
                 "--ratio=1.5: not allowed; allowed: .*from 0 to below 1",
@@ -112,7 +118,10 @@ class TestFaultsBeforeAnyModelIsLoaded:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--method", "frame", "--ratio", "0.5", "--layer", "99"], "99 is not one of this model's layers 0–3"),
+            (
+                ["--method", "frame", "--ratio", "0.5", "--layer", "99"],
+                "99 is not one of this model's layers 0–3",
+            ),
             (["--method", "fast_v", "--ratio", "0.5", "--layer", "0"], "the layer must be"),
             (["--attn-implementation", "flash_attention_2", "--device", "cpu"], "allowed here: sdpa, eager"),
             (["--results", "data/TAU/info.txt/out"], "info.txt/out: cannot be written: Not a directory"),

@@ -189,7 +189,12 @@ def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -
     from audiomarathon.runs.read import Run
 
     results = evaluate(
-        "tau", method=["base", "snapkv", FirstAndEverySecond()], ratio=0.5, scope="all", max_new_tokens=1, **settings
+        "tau",
+        method=["base", "snapkv", FirstAndEverySecond()],
+        ratio=0.5,
+        scope="all",
+        max_new_tokens=1,
+        **settings,
     )
     assert len(tables.results(results).frame) == 3
     for result in results[1:]:
