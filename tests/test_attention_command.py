@@ -158,7 +158,10 @@ class TestBesideARun:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            (["--attn-implementation", "flash_attention_2"], "flash_attention_2; allowed: sdpa"),
+            (
+                ["--attn-implementation", "flash_attention_2"],
+                "flash_attention_2; allowed: sdpa",
+            ),
             (["--attn-layers", "1,x"], "--attn-layers=1,x: not allowed; allowed: numbers joined by commas, or all"),
             (["--attn-layers", "9"], "layer 9: not one of this model's layers 0–3"),
             (["--executor", "ray"], "in this process only"),

@@ -119,7 +119,8 @@ class TestLength:
 
 class TestTranscripts:
     @pytest.mark.parametrize(
-        ("text", "transcript"), [('The spoken content of the audio is "so it was".', "so it was"), ("so it was", None)]
+        ("text", "transcript"),
+        [('The spoken content of the audio is "so it was".', "so it was"), ("so it was", None)],
     )
     def test_are_taken_out_of_the_sentence_around_them(self, lm: AudioLM, text: str, transcript: str | None) -> None:
         reply = lm._reply([*lm.tokenizer(text)["input_ids"], lm.tokenizer.eos_token_id], ignore_end=False)

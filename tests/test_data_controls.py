@@ -159,7 +159,10 @@ def test_a_transcript_is_not_cut_with_its_clip(root: Path, tmp_path: Path) -> No
     [
         (["--durations", "x"], "--durations=x: not allowed"),
         (["--durations", "0.5"], "seconds from 1 to 3600"),
-        (["--control", "music"], "'music' is not allowed for tau; allowed, joined by commas: audio, silence, noise"),
+        (
+            ["--control", "music"],
+            "'music' is not allowed for tau; allowed, joined by commas: audio, silence, noise",
+        ),
         ([], "--durations"),
     ],
 )

@@ -170,7 +170,10 @@ def test_workers_that_die_as_they_load_end_the_run(workers, env: Path, tmp_path:
 
     monkeypatch.setattr(ray_pool, "_QUIET_S", 1)
     monkeypatch.setenv("DEADLY_LOADING", "1")
-    with workers(Ray(workers=1), "never", []) as shared, pytest.raises(ExecutorError, match="no worker can load"):
+    with (
+        workers(Ray(workers=1), "never", []) as shared,
+        pytest.raises(ExecutorError, match="no worker can load"),
+    ):
         encode_own(shared, heard_of(env), Store(tmp_path / "ray", {}))
 
 

@@ -86,7 +86,10 @@ def test_similarity_by_hand() -> None:
     assert (y["n_chosen"], y["agree"]) == (0, None)  # one of the two has failed
     assert as_published(frame, rows) == {
         "overall": {"mean": 0.45, "std": 0.526, "count": 4},
-        "by_category": {"x": {"mean": 0.6, "std": 0.5292, "count": 3}, "y": {"mean": 0.0, "std": None, "count": 1}},
+        "by_category": {
+            "x": {"mean": 0.6, "std": 0.5292, "count": 3},
+            "y": {"mean": 0.0, "std": None, "count": 1},
+        },
         "detailed": frame.to_dict("records"),
     }
 

@@ -41,7 +41,11 @@ class TestPrompt:
         "seconds", [(1.3, 30.2), *(pytest.param(one, marks=LONG) for one in ((29.9,), (2.2, 33.0), (300.0,)))], ids=str
     )
     def test_tokens_are_the_processors_own(
-        self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], seconds: tuple[float, ...]
+        self,
+        family: Family,
+        family_lm: AudioLM,
+        family_checkpoint: Callable[[str], Path],
+        seconds: tuple[float, ...],
     ) -> None:
         prompt = Prompt(QUESTION, tuple(noise(length, seed) for seed, length in enumerate(seconds)))
         inputs, _model = family.documented(family_checkpoint(family.key), prompt)

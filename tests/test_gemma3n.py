@@ -212,7 +212,10 @@ class TestMethods:
     @pytest.mark.parametrize(
         ("method", "message"),
         [
-            (FastV(0.5, layer=2), "fast_v: .*layer 1 .*512 tokens.*5, 10, 15.* 2$"),
+            (
+                FastV(0.5, layer=2),
+                "fast_v: .*layer 1 .*512 tokens.*5, 10, 15.* 2$",
+            ),
             (Frame(0.5, layer=19), "frame: .*layer 18, .*0–18.* 19$"),
             (Dart(0.5, layer=19), "dart: .*1–18.* 19$"),
             (get_method("frame:0.5+knorm:0.5"), "knorm: .*sliding-window"),

@@ -19,14 +19,24 @@ CASES = {
     "until the target is reached": ([40, 40, 40, 40], Span(50, 120, 70), ([0, 40], 80), 2),
     "with gaps": ([40, 40, 40], Span(50, 120, 100, gap=5), ([0, 45], 85), 2),
     "with crossfades": ([40, 40, 40], Span(50, 120, 95, crossfade=10), ([0, 30, 60], 100), 3),
-    "crossfades take at most half of a clip": ([40, 8, 40], Span(50, 90, 60, crossfade=10), ([0, 36, 40], 80), 3),
+    "crossfades take at most half of a clip": (
+        [40, 8, 40],
+        Span(50, 90, 60, crossfade=10),
+        ([0, 36, 40], 80),
+        3,
+    ),
     "a last clip that would lead too far waits": ([40, 40, 60], Span(50, 120, 120), ([0, 40], 80), 2),
     "all that is left, where that is enough": ([40, 40], Span(50, 120, 120), ([0, 40], 80), 2),
     "a tail too short": ([40], Span(50, 120, 60), None, 1),
     "nothing": ([], Span(50, 120, 60), None, 0),
     "a clip too long for any": ([130, 60], Span(50, 120, 60), None, 1),
     "clips that no whole number of fits": ([40, 90, 90], Span(50, 120, 100), None, 1),
-    "the last is shortened to the length": ([40, 40, 40], Span(100, 100, 100, cut=True), ([0, 40, 80], 100), 3),
+    "the last is shortened to the length": (
+        [40, 40, 40],
+        Span(100, 100, 100, cut=True),
+        ([0, 40, 80], 100),
+        3,
+    ),
 }
 
 

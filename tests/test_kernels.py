@@ -40,7 +40,11 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "names"),
-    [(None, {"flash", "efficient", "math"}), ("math", {"math"}), (" cuDNN, flash", {"cudnn", "flash"})],
+    [
+        (None, {"flash", "efficient", "math"}),
+        ("math", {"math"}),
+        (" cuDNN, flash", {"cudnn", "flash"}),
+    ],
 )
 def test_a_call_and_its_tower_run_with_the_settings_kernels_only(
     tiny_checkpoint: Path, setting: str | None, names: set[str], as_on_a_gpu: None

@@ -42,13 +42,10 @@ class TestWealth:
     def test_starts_at_one(self) -> None:
         assert sum(WEIGHTS) == pytest.approx(1)
 
-    def test_expects_no_growth_at_a_loss_of_the_margin(self) -> None:
+    @pytest.mark.parametrize("worse", [False, True])
+    def test_expects_no_growth_at_a_loss_of_the_margin(self, *, worse: bool) -> None:
         """A single cluster, lost with the probability of the margin."""
-        lost, kept = (math.exp(alone(one).log_wealth(0.05)[-1]) for one in (-1, 0))
-        assert 0.05 * lost + 0.95 * kept == pytest.approx(1)
-
-    def test_for_worse_expects_none_either(self) -> None:
-        lost, kept = (math.exp(alone(one).log_wealth(0.05, worse=True)[-1]) for one in (-1, 0))
+        lost, kept = (math.exp(alone(one).log_wealth(0.05, worse=worse)[-1]) for one in (-1, 0))
         assert 0.05 * lost + 0.95 * kept == pytest.approx(1)
 
     def test_survives_a_cluster_that_is_lost_as_a_whole(self) -> None:

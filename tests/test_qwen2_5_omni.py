@@ -6,12 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from conftest import load_tiny, noise
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2_5OmniThinkerForConditionalGeneration, WhisperFeatureExtractor
+from transformers import WhisperFeatureExtractor
 
 from audiomarathon.compression.method import Base
 from audiomarathon.errors import ModelError
@@ -33,21 +32,12 @@ class TestLoading:
         first = lm.decoder_layers[0].self_attn.q_proj.weight
         assert torch.equal(first, stored["thinker.model.layers.0.self_attn.q_proj.weight"])
 
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            (lambda w: w.pop("thinker.lm_head.weight"), "missing keys.*lm_head"),
-            (lambda w: w.update({"thinker.model.extra.weight": torch.ones(2)}), "unexpected keys.*extra"),
-            (lambda w: w.update({"thinker.lm_head.weight": torch.ones(3, 32)}), "mismatched keys.*lm_head"),
-        ],
-        ids=["missing", "unexpected", "other shape"],
-    )
-    def test_weights_that_do_not_fit_are_refused(self, copy_of, change, message: str) -> None:
+    def test_a_tensor_of_another_shape_is_refused(self, copy_of) -> None:
         folder = copy_of()
         weights = load_file(folder / "model.safetensors")
-        change(weights)
+        weights["thinker.lm_head.weight"] = torch.ones(3, 32)
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ModelError, match=message):
+        with pytest.raises(ModelError, match=r"mismatched keys.*lm_head"):
             load_tiny(folder)
 
     def test_a_tokenizer_of_another_model_is_refused(self, copy_of) -> None:
@@ -110,32 +100,12 @@ class TestPrompt:
         assert ours.shape[-1] == frames
         assert torch.equal(ours[0], padded["input_features"][0, :, :frames])
 
-    def test_a_question_cannot_smuggle_in_control_tokens(self, lm: AudioLM) -> None:
-        for special in ("<|AUDIO|>", "<|im_end|>", "<|IMAGE|>"):
-            with pytest.raises(ModelError, match="reads as a control token"):
-                lm.prepare([Prompt(f"What is {special}?", (noise(1.0),))])
-
     def test_a_clip_without_a_single_audio_token_is_refused(self, lm: AudioLM) -> None:
         with pytest.raises(ModelError, match="too short"):
             lm.prepare([Prompt("?", (noise(0.01),))])
 
 
 class TestReplies:
-    def test_equal_the_thinkers_own_generate(self, lm: AudioLM, tiny_checkpoint: Path, prompts: list[Prompt]) -> None:
-        """Our loop adds hooks and a head that sees one position; replies are those of plain greedy `generate`."""
-        own = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(tiny_checkpoint).eval()
-        inputs = lm.prepare(prompts[:1])
-        with torch.no_grad():
-            plain = own.generate(**inputs.tensors, do_sample=False, max_new_tokens=8, eos_token_id=None, pad_token_id=1)
-        ours = Base().generate(lm, inputs, max_new_tokens=8, ignore_end=True)
-        assert list(ours.replies[0].token_ids) == plain[0, inputs.audio_mask.shape[1] :].tolist()
-
-    def test_a_sampling_generation_config_is_not_heeded(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        replies = {
-            Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=6).replies[0].token_ids for _ in range(3)
-        }
-        assert len(replies) == 1
-
     def test_finish_says_why_a_reply_ended(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         cut = Base().generate(lm, inputs, max_new_tokens=3).replies[0]
@@ -147,11 +117,3 @@ class TestReplies:
             lm.end_tokens = ends
         expected = cut.token_ids.index(cut.token_ids[1]) + 1
         assert (ended.finish, ended.new_tokens) == ("stop", expected)
-
-    def test_hear_the_audio(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        silent = Prompt(prompts[1].text, tuple(np.zeros_like(clip) for clip in prompts[1].clips))
-        loud, quiet = (
-            Base().generate(lm, lm.prepare([p]), max_new_tokens=1, keep_logits=True).logits
-            for p in (prompts[1], silent)
-        )
-        assert (loud - quiet).abs().max() > 1e-2

@@ -16,7 +16,7 @@ import torch
 from conftest import noise
 from safetensors.torch import load_file, save_file
 from tiny_voxtral import AUDIO_TOKEN, hub_name, tekken
-from transformers import VoxtralConfig, VoxtralForConditionalGeneration, VoxtralProcessor
+from transformers import VoxtralProcessor
 
 from audiomarathon.audio.decode import decode
 from audiomarathon.compression.method import Base
@@ -238,9 +238,3 @@ class TestFacts:
 
     def test_the_tokenizers_version_is_on_record(self) -> None:
         assert environment()["packages"]["mistral-common"] == mistral_common.__version__
-
-    def test_published_sizes(self) -> None:
-        """The memory table of Voxtral/README.md rests on these dimensions: 4.68 B parameters, 9.4 GB in bfloat16."""
-        with torch.device("meta"):
-            model = VoxtralForConditionalGeneration(VoxtralConfig(audio_token_id=24))
-        assert sum(p.numel() for p in model.parameters()) == pytest.approx(4.676e9, rel=1e-3)
