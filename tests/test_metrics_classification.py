@@ -43,6 +43,13 @@ def test_golden_figures_of_the_release() -> None:
     }
 
 
+def test_two_classes_by_hand() -> None:
+    """Male: 1 hit of 2, chosen twice, F1 2/4. Female: 2 hits of 3, chosen twice, F1 4/5; one unparsed."""
+    truth = ["male", "male", "female", "female", "female"]
+    chosen = ["male", None, "female", "female", "male"]
+    assert macro_f1(truth, chosen) == pytest.approx((1 / 2 + 4 / 5) / 2)
+
+
 def test_an_unparsed_reply_is_a_false_negative_only() -> None:
     assert macro_f1(["a", "b"], ["a", None]) == pytest.approx((1 + 0) / 2)
     assert per_class(["a", "b"], ["a", None])["a"]["precision"] == 1.0
@@ -84,13 +91,24 @@ def test_macro_f1_equals_the_textbook_formula(rows: list[tuple[str, str | None]]
     assert macro_f1(truth, chosen) == pytest.approx(reference_macro_f1(truth, chosen))
 
 
+@given(pairs)
+def test_more_unparsed_replies_never_help(rows: list[tuple[str, str | None]]) -> None:
+    truth, chosen = [row[0] for row in rows], [row[1] for row in rows]
+    silenced = [guess if guess != right else None for right, guess in rows]
+    assert macro_f1(truth, silenced) == 0 <= macro_f1(truth, chosen)
+
+
 def test_the_summary_holds_what_the_functions_say() -> None:
     strict = [True] * 4 + [False] * 6
     summary = summarise_choices(TRUTH, CHOSEN, strict, [str(i) for i in range(10)], seed=1)
     assert {key: summary[key] for key in ("n", "unparsed", "accuracy", "strict_accuracy", "macro_f1", "score")} == {
-        "n": 10, "unparsed": 2, "accuracy": 0.5, "strict_accuracy": 0.4, "macro_f1": macro_f1(TRUTH, CHOSEN),
+        "n": 10,
+        "unparsed": 2,
+        "accuracy": 0.5,
+        "strict_accuracy": 0.4,
+        "macro_f1": macro_f1(TRUTH, CHOSEN),
         "score": macro_f1(TRUTH, CHOSEN),
-    }  # fmt: skip
+    }
     assert summary["per_class"] == per_class(TRUTH, CHOSEN)
     assert summary["as_published"] == as_published(TRUTH, CHOSEN)
     assert summary["intervals"]["score"] == summary["intervals"]["macro_f1"]
@@ -118,6 +136,15 @@ def test_intervals_equal_those_of_resampled_samples() -> None:
     low, high = np.quantile(figures, [tail, 1 - tail], axis=0)
     for name, *expected in zip(("accuracy", "strict_accuracy", "macro_f1"), low, high, strict=True):
         assert summary["intervals"][name] == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_cluster_gives_no_interval_and_many_a_narrow_one() -> None:
+    one = summarise_choices(TRUTH, CHOSEN, [False] * 10, ["same"] * 10, seed=0)
+    assert set(one["intervals"].values()) == {None}
+    repeated = summarise_choices(TRUTH * 50, CHOSEN * 50, [False] * 500, [str(i) for i in range(500)], seed=0)
+    low, high = repeated["intervals"]["accuracy"]
+    # A proportion of 1/2 among 500: 1.96 x sqrt(0.25 / 500) = 0.0438 to each side.
+    assert [low, high] == pytest.approx([0.456, 0.544], abs=0.006)
 
 
 def test_a_run_without_samples_has_a_summary_without_figures() -> None:

@@ -127,6 +127,13 @@ class TestDifferences:
         (found,) = pair_of(mean_sums(own), mean_sums(base), names).differences(np.random.default_rng(seed)).values()
         return found
 
+    def test_what_is_common_to_both_sides_cancels_out(self) -> None:
+        """Samples differ wildly, but the second side is always one tenth better."""
+        hard = np.random.default_rng(0).standard_normal(40) * 10
+        found = self.found(hard + 0.1, hard, [str(number // 4) for number in range(40)])
+        assert found.value == pytest.approx(0.1)
+        assert found.interval == pytest.approx((0.1, 0.1))
+
     def test_is_the_interval_of_the_samples_own_differences(self) -> None:
         rng = np.random.default_rng(1)
         own, base, names = rng.random(40), rng.random(40), [str(n) for n in rng.integers(0, 10, 40)]
@@ -198,6 +205,14 @@ class TestSignFlip:
         exact = np.mean([abs(np.mean(s * (own - other))) >= observed - 1e-12 for s in signs])
         assert compared(own, other, draws=40_000).p == pytest.approx(exact, abs=0.01)
 
+    def test_agrees_with_scipys_permutation_test(self) -> None:
+        rng = np.random.default_rng(3)
+        own, other = rng.normal(0.3, 1, 30), rng.normal(0, 1, 30)
+        expected = stats.permutation_test(
+            (own, other), lambda a, b: np.mean(a - b), permutation_type="samples", n_resamples=20_000, rng=rng
+        ).pvalue
+        assert compared(own, other, draws=20_000).p == pytest.approx(expected, abs=0.015)
+
     def test_swaps_whole_clusters(self) -> None:
         """Four speakers of 50 equal samples are four facts: p cannot fall below 2 / 2^4."""
         own, other = np.ones(200), np.zeros(200)
@@ -261,6 +276,17 @@ class TestSignFlip:
             hits += verdict(pairs, draws=200).p <= 0.05
         assert 0.02 <= hits / 200 <= 0.085
 
+    def test_has_more_power_than_an_unpaired_test(self) -> None:
+        rng = np.random.default_rng(6)
+        paired = unpaired = 0
+        for _ in range(100):
+            hardness = rng.normal(0, 2, 60)
+            own, other = hardness + rng.normal(0.3, 0.5, 60), hardness + rng.normal(0, 0.5, 60)
+            paired += compared(own, other, draws=300).p <= 0.05
+            unpaired += stats.ttest_ind(own, other).pvalue <= 0.05
+        assert paired > 80
+        assert unpaired < 30
+
 
 class TestInterval:
     def test_covers_the_truth_as_often_as_it_says(self) -> None:
@@ -275,6 +301,9 @@ class TestInterval:
             low, high = interval_of_mean(drawn[None], [50])
             held += low <= 2 / 3 <= high
         assert 0.93 <= held / 1000 <= 0.97
+
+    def test_one_cluster_has_none(self) -> None:
+        assert compared(np.ones(3), np.zeros(3), np.array(["a", "a", "a"])).interval is None
 
 
 class TestMcNemar:

@@ -128,13 +128,14 @@ def test_batches_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> No
     assert cluster_bootstrap(totals, mean, seed=5)[0] == pytest.approx(whole[0], abs=1e-12)
 
 
-def coverage(clusters: int, per_cluster: int, runs: int) -> float:
+def coverage(clusters: int, per_cluster: int, runs: int, *, as_if_independent: bool = False) -> float:
     """Share of runs whose interval holds the true mean, 0; half of a sample's variance is its cluster's."""
     rng = np.random.default_rng(17)
     hit = 0
     for run in range(runs):
         shared = np.repeat(rng.standard_normal(clusters), per_cluster)
-        values, names = shared + rng.standard_normal(len(shared)), np.repeat(np.arange(clusters), per_cluster)
+        values = shared + rng.standard_normal(len(shared))
+        names = np.arange(len(shared)) if as_if_independent else np.repeat(np.arange(clusters), per_cluster)
         (interval,) = cluster_bootstrap(totals_of(values, names), mean, seed=run, resamples=500)
         assert interval is not None
         hit += interval[0] <= 0 <= interval[1]
@@ -144,6 +145,10 @@ def coverage(clusters: int, per_cluster: int, runs: int) -> float:
 @pytest.mark.parametrize("clusters", [6, 20, 60])
 def test_intervals_hold_the_truth_about_as_often_as_they_say(clusters: int) -> None:
     assert 0.91 <= coverage(clusters, 8, runs=200) <= 0.985
+
+
+def test_without_clusters_they_would_not() -> None:
+    assert coverage(20, 8, runs=100, as_if_independent=True) < 0.75
 
 
 class TestMeansOfTasks:
@@ -216,6 +221,16 @@ class TestWhatDoesNotVary:
     def test_of_figures_without_bounds_has_no_width(self) -> None:
         assert Resampler(0).mean([7.0] * 6, list("abcdef")).interval == (7.0, 7.0)
         assert Resampler(0).median([1.0] * 6, list("abcdef")).interval == (1.0, 1.0)
+
+    def test_holds_the_truth_where_no_width_never_would(self) -> None:
+        """Six clusters, each right with 0.95: three runs of four see nothing but right ones."""
+        rng, held = np.random.default_rng(3), 0
+        for _ in range(400):
+            (interval,) = cluster_bootstrap(
+                totals_of((rng.random(6) < 0.95).astype(float), np.arange(6)), mean, seed=0, resamples=200
+            )
+            held += interval is not None and interval[0] <= 0.95 <= interval[1]
+        assert held / 400 > 0.9
 
 
 class TestMeanOver:
