@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
 from audiomarathon.compression.method import Method
+from audiomarathon.embedded import mini_benchmark
 from audiomarathon.errors import MethodError
 from audiomarathon.models.registry import get_model
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Prompt
 
+CLIPS = dict(mini_benchmark.CLIPS)  # of the whole mini benchmark, by task
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other on a busy machine slow everything
 
 
@@ -61,7 +63,8 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
     And leave out work that takes minutes of all tests, whether pytest has workers or not: the command line is built
     once, not by each call; nothing waits until a file is on the disk; transformers repeats no work (remembered.py); a
-    run looks for other programs once, and not five times with a wait.
+    run looks for other programs once, and not five times with a wait; the mini benchmark has one clip of each home
+    task, except tau.
     """
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
@@ -74,6 +77,8 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setattr("audiomarathon.engine.environment._LOOKS", 1)
         patch.setattr("audiomarathon.engine.environment._LOOK_EVERY_S", 0)
         spare_transformers(patch)
+        if not ALL:
+            patch.setattr(mini_benchmark, "CLIPS", dict.fromkeys(CLIPS, 1) | {"tau": CLIPS["tau"]})
         yield
 
 
@@ -187,17 +192,6 @@ def any_lm(request: pytest.FixtureRequest, loaded: Callable[[str, str], AudioLM]
 def either_lm(request: pytest.FixtureRequest, tiny_checkpoint: Path) -> AudioLM:
     """The tiny Qwen2.5-Omni, under each attention implementation that a CPU has."""
     return load_tiny(tiny_checkpoint, request.param)
-
-
-@pytest.fixture(scope="session")
-def small_mini() -> Path:
-    """The mini benchmark, in the cache of all tests: in `make test` with one clip of each home task."""
-    from audiomarathon.embedded import mini_benchmark
-
-    with pytest.MonkeyPatch.context() as patch:
-        if not ALL:
-            patch.setattr(mini_benchmark, "CLIPS", dict.fromkeys(mini_benchmark.CLIPS, 1))
-        return mini_benchmark.mini_benchmark()
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,6 @@ def test_a_door_runs_the_embedded_model_without_a_download(
     door: Path,
     script: Callable[..., tuple[int, str, str]],
     no_env: Callable[[str, str], None],
-    small_mini: Path,
     tmp_path: Path,
 ) -> None:
     settings = {"AUDIOMARATHON_DATA": "mini", "MODEL_PATH": "embedded", "RESULTS_DIR": str(tmp_path)}
