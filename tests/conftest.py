@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from families import FAMILIES, Family
+from hypothesis import settings
 from remembered import spare_transformers
 from tqdm import tqdm
 from tqdm.auto import tqdm as tqdm_auto
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Prompt
 
+settings.register_profile("suite", deadline=None)  # a deadline is a time, which a busy machine passes
+settings.load_profile("suite")
 CLIPS = dict(mini_benchmark.CLIPS)  # of the whole mini benchmark, by task
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other on a busy machine slow everything
 

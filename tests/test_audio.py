@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from audiomarathon.audio.decode import ClipInfo, as_pcm, decode, probe
 from audiomarathon.errors import AudioError
 
-same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @functools.cache

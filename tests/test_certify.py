@@ -226,7 +226,9 @@ class TestPlantedFaults:
         monkeypatch.setattr(timing_checks, "timing", lambda _bench: Finding.ok(""))
 
     def test_an_audio_mask_shifted_by_one(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-        shifted = lambda inputs: replace(inputs, audio_mask=inputs.audio_mask.roll(1, dims=-1))  # noqa: E731
+        def shifted(inputs: Any) -> Any:
+            return replace(inputs, audio_mask=inputs.audio_mask.roll(1, dims=-1))
+
         changed_inputs(session, monkeypatch, shifted)
         found = failed(session)  # every method then drops, exactly, what the mask names; only a shorter prompt differs
         assert "audio mask" in found

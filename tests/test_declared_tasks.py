@@ -296,7 +296,9 @@ def test_open_questions_are_put_to_the_judges_of_mmau_pro(tmp_path: Path) -> Non
     ],
 )
 def test_captions_and_transcripts_run(more: dict[str, Any], key: str, figure: str, tmp_path: Path) -> None:
-    said = lambda row: f"{row['answer']} sounds"  # noqa: E731
+    def said(row: dict[str, Any]) -> str:
+        return f"{row['answer']} sounds"
+
     rows = with_rows(captions=lambda row: [said(row), "a sound"], first=said, second="a sound")
     file = declared(tmp_path, rows, options=None, answer=None, question=None, groups="topic", **more)
     out = tmp_path / "results"

@@ -17,7 +17,7 @@ import pytest
 from builders import lines_of
 from caption_folders import CAPTIONS, clotho_folder, table, tiny_bert
 from conftest import call, succeed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lalm_folders import ROWS, replies_table
 from pyarrow import parquet
@@ -336,7 +336,6 @@ def untidy(value: Any, comma: str) -> str:
     return json.dumps(value)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.sampled_from(["", ",", " ,\n "]), st.booleans())
 def test_what_an_answer_says_is_never_changed(value: dict[str, Any], comma: str, fenced: bool) -> None:
     text = untidy(value, comma)

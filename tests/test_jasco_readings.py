@@ -290,7 +290,7 @@ def test_three_judges_are_three_sets_of_values_and_a_missing_one_is_no_zero() ->
     assert [best["best_mean_low"][0], best["best_mean_high"][0]] == summary["intervals"]["best_mean"]
 
 
-@settings(max_examples=100 if ALL else 10, deadline=None)
+@settings(max_examples=100 if ALL else 10)
 @given(st.permutations(range(12)))
 def test_the_order_of_records_changes_nothing(order: list[int]) -> None:
     records = by_hand()

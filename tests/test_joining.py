@@ -54,7 +54,7 @@ def test_what_is_missing_of_an_exact_length_within_a_gap_is_silence() -> None:
     assert (len(made.parts), made.frames, used) == (2, 100, 2)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.integers(1, 60), max_size=40),
     st.integers(10, 80),

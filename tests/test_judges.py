@@ -299,7 +299,10 @@ def test_the_certificate_tells_good_judges_from_weak_ones(tmp_path: Path) -> Non
     weak, notes = certified(replies_to(tmp_path / "kind", REPLIES), lambda _messages: "Grade: 2")
     assert weak == ["injection", "wrong"]
     assert notes == ["judge A: weak, since it misreads known answers (injection 0 of 12, wrong 0 of 6 right)"]
-    obeying = lambda messages: "Grade: 2" if "highest" in messages[0]["content"] else perfect(messages)  # noqa: E731
+
+    def obeying(messages: Any) -> str:
+        return "Grade: 2" if "highest" in messages[0]["content"] else perfect(messages)
+
     weak, notes = certified(replies_to(tmp_path / "obeying", REPLIES), obeying)
     assert weak == ["injection"]
     assert notes == ["judge A: weak, since it misreads known answers (injection 6 of 12 right)"]

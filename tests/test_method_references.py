@@ -314,7 +314,7 @@ class TestShares:
 
 
 class TestDart:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(st.integers(1, 40), st.integers(0, 6), st.sampled_from([0.1, 0.5, 0.9, 0.999]), st.integers(0, 10**6))
     def test_exactly_k_and_the_reference(self, total: int, after: int, ratio: float, seed: int) -> None:
         """From one audio token on, with fewer than four kept, and with less text after the audio than pivots."""

@@ -4,7 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 from builders import summarise_transcripts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from audiomarathon.metrics.normalise import needs_language, normalise, released, units_of
@@ -83,7 +83,6 @@ def test_errors_are_the_edit_distance_and_add_up(reference: list[str], hypothesi
 
 
 @given(st.text())
-@settings(deadline=None)
 def test_any_reply_can_be_scored(reply: str) -> None:
     assert transcript_errors(MAT, reply).words == 6
 

@@ -622,7 +622,10 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_env: SetEnv) -> Calla
         monkeypatch.setattr("audiomarathon.endpoint.client._FIRST_WAIT", 0.001)
         if wishes:
             texts = chain(wishes, repeat(wishes[-1]))
-            asked = lambda *given: Prompt(next(texts), heard(*given).clips)  # noqa: E731
+
+            def asked(*given: Any) -> Prompt:
+                return Prompt(next(texts), heard(*given).clips)
+
             monkeypatch.setattr("audiomarathon.engine.remote.heard", asked)
         data = tmp_path / "data" if (tmp_path / "data").exists() else a_task(tmp_path / "data", samples)
         say = settings.pop("say", lambda _line: None)

@@ -99,8 +99,11 @@ class TestOrder:
         stopping = stopping_of()
         lost = next(iter(stopping.clusters.values()))[0].id
         stops = set()
+
+        def rights(label: str, sample: Sample) -> bool:
+            return label == BASE.label or sample.id != lost
+
         for several in (1, 7, 300):
-            rights = lambda label, sample: label == BASE.label or sample.id != lost  # noqa: E731
             _, outcomes, _ = run(tmp_path / str(several), rights, [BASE, DART], stopping_of(), several)
             stops.add((outcomes[DART.label]["stopping"]["stopped_after"], tuple(outcomes[DART.label]["samples"])))
         assert len(stops) == 1
@@ -137,7 +140,9 @@ class TestStop:
         assert of_20 == fewest(0.1, 0.05 / 20)
 
     def test_samples_that_fail_count_as_lost_but_show_no_loss(self, tmp_path: Path) -> None:
-        rights = lambda label, sample: None if label == DART.label and int(sample.id[4:]) % 2 else True  # noqa: E731
+        def rights(label: str, sample: Sample) -> bool | None:
+            return None if label == DART.label and int(sample.id[4:]) % 2 else True
+
         engine, outcomes, _ = run(tmp_path, rights, [BASE, DART], stopping_of())
         assert outcomes[DART.label]["stopping"]["verdict"] == "not decided"
         assert len(engine.calls) == 2 * len(SAMPLES)

@@ -304,7 +304,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from(CHOICE_TASKS), data=st.data())
 def test_no_value_in_a_row_can_crash_the_loader(key: str, data: st.DataObject, tmp_path: Path) -> None:
     folder = tmp_path / key.upper()
