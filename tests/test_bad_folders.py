@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from builders import a_run, changed, finished, with_identity
+from builders import a_run, changed, finished, with_identity, write_run
+from conftest import call
+from jasco_folders import a_reply
+from test_cli import one_error
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
@@ -71,6 +75,22 @@ def test_score_continues_after_a_bad_folder(runs: Path) -> None:
     assert done.exit_code == 2
     assert "base-0/run.json: cannot be read" in done.output
     assert done.output.count("records in") == 2
+
+
+def test_judge_continues_after_a_run_json_that_lacks_a_field(tmp_path: Path) -> None:
+    for number, facts in enumerate(({}, {"task": "jasco", "method": "base-0", "checkpoint": "/m/M"})):
+        write_run(tmp_path / str(number), facts, [asdict(a_reply(1, 1))])
+    code, said = call("judge", tmp_path, "--with", "toy", "--plan")
+    assert code == 0
+    assert [line for line in said.splitlines() if "left out" in line and str(tmp_path / "0" / "run.json") in line]
+
+
+def test_judge_names_a_sample_whose_reference_lacks_a_field(tmp_path: Path) -> None:
+    facts = {"task": "jasco", "method": "base-0", "checkpoint": "/m/M"}
+    write_run(tmp_path / "run", facts, [asdict(a_reply(1, 1)) | {"reference": {"prompt": "What?"}}])
+    code, said = call("judge", tmp_path, "--with", "toy")
+    assert code == 2
+    assert "sample 1-p1" in one_error(said)
 
 
 def test_a_name_never_makes_a_path(runs: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -244,6 +245,14 @@ class TestClips:
         with counting_opens() as opened:
             go("tau", data=str(tmp_path))
         assert {opened[str(clip)] for clip in clips} == {1}
+
+    def test_a_time_of_change_in_whole_seconds_must_be_older(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(files.time, "time_ns", lambda: 10_900_000_000)
+        known = []
+        for second in (10.5, 10, 8):
+            facts = SimpleNamespace(st_dev=1, st_ino=1, st_size=1, st_mtime_ns=1, st_ctime_ns=int(second * 1e9))
+            known.append(bool(files.state_of(SimpleNamespace(stat=lambda facts=facts: facts))))
+        assert known == [True, False, True]
 
     @pytest.mark.parametrize("tick_ns", [0, files._TICK_NS], ids=["kept", "too new to keep"])
     def test_a_hash_is_made_anew_for_a_changed_clip_of_the_same_time(

@@ -550,6 +550,31 @@ def two_calls_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audiomarathon.cli.judge.MOST_CALLS", 2)
 
 
+def test_a_judged_run_that_cannot_be_scored_changes_the_exit_code(toy: Path) -> None:
+    (other := copied(toy, "other")).joinpath("summary.json").unlink(missing_ok=True)
+    (other / "summary.json").mkdir()
+    code, said = call("judge", toy, other, "--with", "scripted", "--yes")
+    assert code == 2
+    assert [line for line in said.splitlines() if line.startswith("error") and str(other / "summary.json") in line]
+    assert (toy / "summary.json").is_file()
+
+
+def test_others_are_scored_if_the_only_run_with_shared_requests_fails(toy: Path, monkeypatch) -> None:
+    other = copied(toy, "other")
+
+    def failing(case: Case, *given: Any, leave: Any, **more: Any) -> int:
+        if case.folder == other and not leave:
+            raise RecordError(f"{other}: in use")
+        return judge_run(case, *given, leave=leave, **more)
+
+    monkeypatch.setattr("audiomarathon.judges.judging.judge_run", failing)
+    (toy / "summary.json").unlink(missing_ok=True)
+    code, said = call("judge", toy, other, "--with", "scripted", "--yes")
+    assert code == 1
+    assert f"{other}: in use" in said
+    assert (toy / "summary.json").is_file()
+
+
 @pytest.mark.usefixtures("two_calls_at_most")
 def test_many_calls_are_made_on_demand_alone(toy: Path) -> None:
     plan = plan_of(case_of(toy), Bench("A", Scripted()))

@@ -273,6 +273,18 @@ class TestStoredReplies:
 
 
 @needs_ray
+def test_no_more_workers_start_than_there_are_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    from audiomarathon.engine import ray_map
+
+    asked = list[int | None]()
+    monkeypatch.setattr(ray_map, "connected", lambda wanted, *_, **_more: asked.append(wanted.workers) or 1 / 0)
+    for workers in (1000, 2, None):
+        with pytest.raises(ZeroDivisionError):
+            [*ray_map.ray_map(str, range(3), Ray(workers=workers), lambda _line: None)]
+    assert asked == [3, 2, None]
+
+
+@needs_ray
 def test_an_item_that_cost_three_workers_is_an_error_that_names_it() -> None:
     from audiomarathon.engine.ray_map import _Calls
 

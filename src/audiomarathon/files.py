@@ -40,6 +40,7 @@ _SHOWN_NAME = 60
 SYNC_SECONDS = 0.05  # shortest time between two syncs of a file that grows
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # of file systems that know no sync
 _TICK_NS = 50_000_000  # two changes of a file this close may get the same time
+_COARSE_TICK_NS = 2_000_000_000  # the same on file systems (ext3, FAT, some network ones) that keep whole seconds
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR | os.O_CREAT}
 
 
@@ -342,7 +343,8 @@ def state_of(path: Path) -> tuple[int, ...]:
         facts = path.stat()
     except OSError:
         return ()
-    if time.time_ns() - facts.st_ctime_ns <= _TICK_NS:
+    tick = _TICK_NS if facts.st_ctime_ns % 1_000_000_000 else _COARSE_TICK_NS
+    if time.time_ns() - facts.st_ctime_ns <= tick:
         return ()
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 

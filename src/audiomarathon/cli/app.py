@@ -21,7 +21,7 @@ from audiomarathon.cli.explain import explain
 from audiomarathon.cli.judge import judge
 from audiomarathon.cli.new import new
 from audiomarathon.cli.options import Runs, argument, complete_models, option
-from audiomarathon.cli.output import one_by_one, reporting_errors, say, show
+from audiomarathon.cli.output import reporting_errors, say, show_scored
 from audiomarathon.cli.plot import plot
 from audiomarathon.cli.report import report
 from audiomarathon.cli.reproduce import reproduce
@@ -79,13 +79,9 @@ def score(runs: Runs, ray: Ray | None) -> int:
 
     With --executor ray, each worker takes a run folder at a time, and --workers is by default one a core.
     """
-    from audiomarathon.engine.run import score as score_run
     from audiomarathon.runs.read import run_folders
 
-    folders = run_folders(runs)
-    results = one_by_one(folders, score_run, ray=ray, per_core=True)
-    code = show(results) if results else 2
-    return code if len(results) == len(folders) else 2
+    return show_scored(run_folders(runs), ray)
 
 
 def list_command(

@@ -14,7 +14,7 @@ import typer
 
 from audiomarathon.cli.command import with_executor, with_group
 from audiomarathon.cli.options import MOST_CALLS, Runs, Yes, option
-from audiomarathon.cli.output import one_by_one, say, show
+from audiomarathon.cli.output import one_by_one, say, show_scored
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.judges.judgements import judgements_file, lines_in
@@ -130,7 +130,9 @@ class Asking:
         for bench in self.benches:
             left = [_Part(bench.name, case, plan[bench.name]) for case, plan in zip(cases, plans, strict=True)]
             while left:
-                found = one_by_one(left, asking.ask_about, ray=ray, ends=(ModelError,), on_gpu=bench.judge.on_gpu)
+                found = one_by_one(
+                    left, asking.ask_about, ray=ray, ends=(ModelError,), of=len(cases), on_gpu=bench.judge.on_gpu
+                )
                 for _folder, n_failed, line in found:
                     failed += n_failed
                     if line:
@@ -181,7 +183,6 @@ def judge(
     with a known verdict (anchors), and is marked weak if it misjudges them. With --executor ray, each worker opens the
     judges, and takes a run folder at a time.
     """
-    from audiomarathon.engine.run import score as score_run
     from audiomarathon.report import render
 
     cases = _cases(runs, protocol, anchors_only=anchors_only)
@@ -190,8 +191,8 @@ def judge(
         return 0 if asking.plan else 2
     for title, rows in _certificates(cases, asking.judges).items():
         render.show(render.Table.of(rows, title=title))
-    code = 0 if anchors_only else show(one_by_one([case.folder for case in cases], score_run))
-    return 1 if failed else code
+    code = 0 if anchors_only else show_scored([case.folder for case in cases])
+    return max(code, int(failed > 0))
 
 
 def _confirmed(calls: int) -> bool:

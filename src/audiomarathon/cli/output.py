@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from audiomarathon.engine.ray_options import Ray
@@ -33,18 +34,20 @@ def one_by_one(
     label: str = "error",
     ray: Ray | None = None,
     ends: tuple[type[AudioMarathonError], ...] = (),
+    of: int = 0,
     **shape: bool,
 ) -> list[R]:
     """Call `work` on each item, and return the results in the order of the items.
 
-    If an item fails, print `label` and the error, and continue. Raise the error if it is the only item, or of a class
-    in `ends`. With `ray`, call `work` in Ray's workers; `shape` has arguments of :func:`ray_map`.
+    If an item fails, print `label` and the error, and continue. Raise the error if it is the only item (of `of` items,
+    if these are a part of more), or of a class in `ends`. With `ray`, call `work` in Ray's workers; `shape` has
+    arguments of :func:`ray_map`.
     """
     done: dict[int, R] = {}
     for number, outcome in _outcomes(items, work, ray, shape):
         if not isinstance(outcome, AudioMarathonError):
             done[number] = outcome
-        elif len(items) == 1 or isinstance(outcome, ends):
+        elif (of or len(items)) == 1 or isinstance(outcome, ends):
             raise outcome
         else:
             say(f"{label}: {outcome}")
@@ -126,6 +129,15 @@ def _showing_warnings() -> Callable[..., None]:
             say(f"warning: {message}")
 
     return show
+
+
+def show_scored(folders: Sequence[Path], ray: Ray | None = None) -> int:
+    """Score stored replies of run folders and print the results; return 2 if a run failed, else as :func:`show`."""
+    from audiomarathon.engine.run import score
+
+    results = one_by_one(folders, score, ray=ray, per_core=True)
+    code = show(results) if results else 2
+    return code if len(results) == len(folders) else 2
 
 
 def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:

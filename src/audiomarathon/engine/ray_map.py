@@ -7,7 +7,7 @@ import platform
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,6 +83,8 @@ def ray_map(
     AudioMarathonError
         The Ray cluster does not exist, has no room or is lost.
     """
+    if wanted.workers:
+        wanted = replace(wanted, workers=min(wanted.workers, len(items)))  # more would start for nothing
     settings = RunSettings.read({}, device="auto" if on_gpu or wanted.gpus_per_worker else "cpu", timing=False)
     with connected(wanted, settings, say, most=len(items) if per_core else None) as shape:
         pool = Pool.start(_Worker, (work, Path.cwd(), bool(shape.gpus)), shape, say)

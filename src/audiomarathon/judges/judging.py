@@ -6,11 +6,11 @@ The file `judgements-<judge>.jsonl` is the only state. A killed process loses at
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from audiomarathon.errors import RecordError
+from audiomarathon.errors import RecordError, blaming
 from audiomarathon.files import MAX_RECORD_BYTES, Appending, open_plain, read_stream, writing
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judge import Judge, Reply
@@ -51,8 +51,14 @@ class Case:
         """Yield the records to ask about: first the anchors, by which the judge is tested, then the model's replies."""
         answered = [record for record in self.records if record.answered]
         for record in answered:
-            yield from (anchor.of(record) for anchor in self.protocol.anchors(record))
+            with self.naming(record):
+                anchors = [anchor.of(record) for anchor in self.protocol.anchors(record)]
+            yield from anchors
         yield from () if self.anchors_only else answered
+
+    def naming(self, record: Record) -> AbstractContextManager[None]:
+        """Inside the block, turn an error of the protocol into a :class:`RecordError` that names the record."""
+        return blaming(f"{self.folder}: no question can be made of sample {record.id}", RecordError)
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,8 @@ def _pending(
     n_answered = 0
     for record in case.asked():
         answers = {hashed: one.text for hashed, one in known.get(record.id, {}).items() if one.error is None}
-        request = request_of(case.protocol, record)
+        with case.naming(record):
+            request = request_of(case.protocol, record)
         if request is not None and (text := answers.get(request.hash)) is not None:
             n_answered += 1
             request = second_of(case.protocol, text, record)

@@ -67,9 +67,15 @@ class Run:
         Raises
         ------
         RecordError
-            The folder holds no run, or its files cannot be read.
+            The folder holds no run, or its files cannot be read, or `run.json` lacks a field that every run has.
         """
         facts = read_run(folder)
+        if lacking := [name for name in ("checkpoint", "method", "task") if name not in facts]:
+            raise RecordError(f"{folder / 'run.json'}: lacks the field {lacking[0]!r}")
+        if not isinstance(facts.get("identity", {}), dict):
+            raise RecordError(f"{folder / 'run.json'}: its 'identity' is not a JSON object")
+        if not all(isinstance(id_, str) for id_ in facts.get("samples") or ()):
+            raise RecordError(f"{folder / 'run.json'}: its 'samples' must be a list of texts")
         by_id = read_records(folder) if (folder / "samples.jsonl").exists() else {}
         wanted = dict.fromkeys(map(str, facts.get("samples", by_id)))
         own = [by_id[id_] for id_ in wanted if id_ in by_id]
@@ -264,7 +270,7 @@ def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lam
     for folder in folders:
         if (more := beside(folder)) is not None:
             known.setdefault(more.resolve(), more)
-    return list(readable(paths, known.values(), _complete))
+    return list(readable(paths, known.values(), Run.read))
 
 
 def readable(paths: Sequence[Path], folders: Iterable[Path], read: Callable[[Path], _T]) -> Iterator[_T]:
@@ -283,14 +289,3 @@ def readable(paths: Sequence[Path], folders: Iterable[Path], read: Callable[[Pat
             if folder.resolve() in named:
                 raise
             warnings.warn(f"left out: {error}", stacklevel=2)
-
-
-def _complete(folder: Path) -> Run:
-    run = Run.read(folder)
-    if lacking := [name for name in ("checkpoint", "method", "task") if name not in run.facts]:
-        raise RecordError(f"{folder / 'run.json'}: lacks the field {lacking[0]!r}")
-    if not isinstance(run.facts.get("identity", {}), dict):
-        raise RecordError(f"{folder / 'run.json'}: its 'identity' is not a JSON object")
-    if not all(isinstance(id_, str) for id_ in run.facts.get("samples") or ()):
-        raise RecordError(f"{folder / 'run.json'}: its 'samples' must be a list of texts")
-    return run
